@@ -1,0 +1,1 @@
+"""A research harness for failures in recommendation-model training."""

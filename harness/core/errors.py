@@ -1,0 +1,67 @@
+"""The error tree.
+
+    HarnessError
+    ├── UserError            bad input: one line on stderr, exit code 2
+    │   ├── ConfigError      a key, a value, a YAML file, the command line
+    │   ├── DataError        a TSV row, a prepared data folder
+    │   ├── TraceError       a failure trace
+    │   └── StoreError       a checkpoint, a run folder
+    ├── RankLost             ranks died; every other rank has answered. Caught by recovery, never by users
+    ├── RankFailed           the code of a rank raised: a bug of ours, not a failure under study
+    └── RunFailed            a run ended without a result: exit code 1
+
+A message says what is wrong, where (``file:line`` or a dotted key), and what would be right.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+
+class HarnessError(Exception):
+    """Root of every error this package raises on purpose."""
+
+
+class UserError(HarnessError):
+    """Input that the user can put right. The command line prints it as one line and exits with 2."""
+
+
+class ConfigError(UserError):
+    """A configuration that cannot be used."""
+
+
+class DataError(UserError):
+    """Click logs, raw or prepared, that cannot be used."""
+
+
+class TraceError(UserError):
+    """A failure trace that cannot be used."""
+
+
+class StoreError(UserError):
+    """A checkpoint or run folder that cannot be used."""
+
+
+class RankLost(HarnessError):
+    """Requests failed because ranks are gone. Certain: every rank not named here has answered.
+
+    Attributes:
+        ranks: the names of the dead, e.g. ``frozenset({"ps3"})``.
+        replies: what the survivors answered, by rank.
+        detail: the transport's own words, one string per dead rank (part of the machine, not of the run).
+    """
+
+    def __init__(
+        self, ranks: Iterable[str], replies: Mapping[str, Any], detail: Mapping[str, str] | None = None
+    ) -> None:
+        self.ranks = frozenset(ranks)
+        self.replies = dict(replies)
+        self.detail = dict(detail or {})
+        super().__init__(f"lost {', '.join(sorted(self.ranks))}")
+
+
+class RankFailed(HarnessError):
+    """A rank is alive but its code raised; the message carries the remote traceback."""
+
+
+class RunFailed(HarnessError):
+    """A run could not be finished."""
