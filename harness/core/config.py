@@ -1,0 +1,195 @@
+"""The configuration of one run: nested frozen models that refuse nonsense at birth.
+
+Keys marked (R) are choices that the CPR paper leaves open or that were reconstructed (docs/CPR.md);
+each default is the reading this project uses.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness.core.profiles import PROFILES, Profile
+
+StrategyName = Literal["none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"]
+EngineName = Literal["local", "rpc"]
+PositiveInt = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
+
+
+class DataConfig(_Model):
+    path: str = "demo/data"
+    """Folder written by `run.py data prepare`."""
+    split: Literal["dlrm", "chronological"] = "dlrm"
+    """`dlrm`: seven equal parts, 1-6 train (shuffled), 7 halved into test and validation. `chronological`: not shuffled."""
+    max_train_samples: PositiveInt | None = None
+    """Train on at most this many samples; null is one epoch."""
+
+
+class ModelConfig(_Model):
+    size: Literal["tiny", "kaggle", "terabyte", "mlperf"] = "kaggle"
+    """Which published DLRM: sets the three keys below unless they are given."""
+    embedding_dim: PositiveInt | None = None
+    bottom_mlp: tuple[PositiveInt, ...] | None = None
+    """Widths after the 13 integer features; the last must equal embedding_dim."""
+    top_mlp: tuple[PositiveInt, ...] | None = None
+    """Widths after the interaction; the last must be 1."""
+
+
+class TrainerConfig(_Model):
+    batch_size: PositiveInt = 128
+    learning_rate: Annotated[float, Field(gt=0)] = 0.1
+    num_threads: PositiveInt = 1
+    """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the dense network lives. PS ranks never touch CUDA."""
+
+
+class EvalConfig(_Model):
+    every_steps: PositiveInt | None = None
+    """Evaluate every so many steps, besides once at the end; null is only at the end."""
+    split: Literal["test", "validation"] = "test"
+    batch_size: PositiveInt = 4096
+    max_samples: PositiveInt | None = None
+
+
+class ClusterConfig(_Model):
+    num_ps: PositiveInt | None = None
+    """Parameter-server ranks (N in every formula); null takes the profile's."""
+    placement: Literal["row", "table"] = "row"
+    """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
+    host: str = "127.0.0.1"
+    """Address that the supervisor's store and all ranks listen on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the supervisor's store; 0 lets the system choose."""
+    transports: tuple[Literal["uv", "shm", "ibv"], ...] = ("uv",)
+    """TensorPipe transports. `shm` busy-polls: it takes most of a core in every idle rank."""
+    num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
+    """RPC threads in every rank."""
+    rpc_timeout_s: Seconds = 60.0
+    """A request without an answer for so long counts its rank as lost; the rank is killed before it is replaced."""
+    join_timeout_s: Seconds = 60.0
+    """How long forming a world may take."""
+    max_replacements_in_a_row: PositiveInt = 5
+    """Give up when ranks keep dying during recovery."""
+
+
+class StrategyConfig(_Model):
+    name: StrategyName = "full"
+    pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Portion of lost samples that CPR may cost; null takes the profile's."""
+    r: Fraction = 0.125
+    """Priority saves write this fraction of each tracked table, every r intervals."""
+    tracked_fraction: Fraction = 0.99
+    """Tracked tables are the fewest that hold this fraction of all rows."""
+    interval_samples: PositiveInt | None = None
+    """Override the computed interval; the record says so."""
+    interval_counts_ranks: bool = True
+    """(R) Divide T_save,part by k, the ranks lost per failure."""
+    pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
+    """(R) A shard's lost samples count from its last save or restore, whichever is later, or from its last save alone."""
+    ssu_period: PositiveInt = 2
+    """(R) SSU samples one input in so many: those whose global sample index is a multiple of it."""
+    random_pool: Literal["touched", "all"] = "touched"
+    """cpr_random draws its rows among those touched since their last save, or among all rows (untouched ones are then drawn and not written)."""
+
+
+class TraceConfig(_Model):
+    path: str | None = None
+    """A failure trace (failure_traces/README.md); null injects nothing."""
+    seed: int | None = None
+    """Draws ranks where the trace gives only a count; null takes `seed`."""
+    allow_unplanned: bool = False
+    """Exit 0 although ranks died that the trace did not name."""
+
+
+class StoreConfig(_Model):
+    fsync: bool = True
+    """Force every file and folder entry to disk before the manifest."""
+    keep: PositiveInt = 2
+    """How many of the newest checkpoints to keep."""
+
+
+class MetricsConfig(_Model):
+    update_pls: bool = True
+    """Count updates not yet saved, 4 bytes a row (free for cpr_mfu, whose counter it is)."""
+    log_every_steps: PositiveInt = 50
+    """How many steps one `train` event and one wandb point hold."""
+
+
+class WandbConfig(_Model):
+    mode: Literal["online", "offline", "disabled"] = "offline"
+    project: str = "cpr-harness"
+    entity: str | None = None
+
+
+class Config(_Model):
+    """One run. Two runs with equal configs, equal data and equal traces give equal bits."""
+
+    name: str = "run"
+    """The experiment's name: wandb's group, and the heading of the report."""
+    out: str = "runs/run"
+    """Folder for what is written."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Initial values, order of the data, sub-sampling."""
+    engine: EngineName = "local"
+    profile: Profile | str = "cpr56"
+    """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ."""
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    eval: EvalConfig = EvalConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    strategy: StrategyConfig = StrategyConfig()
+    trace: TraceConfig = TraceConfig()
+    store: StoreConfig = StoreConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    wandb: WandbConfig = WandbConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_profile(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        profile = values.get("profile", "cpr56")
+        if isinstance(profile, str):
+            if profile not in PROFILES:
+                raise ValueError(f"profile: no profile {profile!r}; there are {', '.join(sorted(PROFILES))}")
+            return {**values, "profile": PROFILES[profile]}
+        if isinstance(profile, dict):
+            base = PROFILES.get(profile.get("base", "cpr56"))
+            if base is None:
+                raise ValueError(
+                    f"profile.base: no profile {profile['base']!r}; there are {', '.join(sorted(PROFILES))}"
+                )
+            changed = {key: value for key, value in profile.items() if key != "base"}
+            merged = {**base.model_dump(), **changed}
+            if changed and "name" not in changed:
+                merged["name"] = f"{base.name}*"
+            return {**values, "profile": merged}
+        return values
+
+    @property
+    def emulated(self) -> Profile:
+        """The profile, resolved."""
+        assert isinstance(self.profile, Profile)
+        return self.profile
+
+    @property
+    def num_ps(self) -> int:
+        """N, the number of PS ranks."""
+        return self.cluster.num_ps or self.emulated.num_ps
+
+    @property
+    def pls_target(self) -> float:
+        """Portion of lost samples that CPR may cost."""
+        return self.strategy.pls_target or self.emulated.pls_target
+
+    @property
+    def trace_seed(self) -> int:
+        """Seed of the ranks that a trace leaves open."""
+        return self.seed if self.trace.seed is None else self.trace.seed

@@ -1,0 +1,178 @@
+"""The record of a run: typed events. ``events.jsonl`` holds one JSON object a line, in the order things happened.
+
+Each event has a ``machine`` part (wall-clock times, pids, signals, hosts, ports, measured seconds). Everything else
+is a function of config, data and trace, and is equal between engines. Missing is ``null``, never ``0.0``.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+Machine = dict[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Base of all events. ``step`` counts finished steps, ``samples`` the samples they hold."""
+
+    kind: ClassVar[str]
+    step: int
+    samples: int
+    machine: Machine = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON-ready mapping: ``event`` first, ``machine`` last."""
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name != "machine"}
+        return {"event": self.kind, **values, "machine": self.machine}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """First event. machine: time (ISO 8601), host, pid, pids by rank, port."""
+
+    kind: ClassVar[str] = "started"
+    name: str  # experiment
+    strategy: str
+    seed: int
+    trace: str | None  # file name
+    profile: str
+    num_ps: int
+    total_samples: int  # S_total
+    num_steps: int
+    interval_samples: int | None
+    interval_fallback: bool
+    interval_overridden: bool
+    tracker: str | None
+    tracked_tables: list[int]
+    num_rows: int  # of all tables
+    num_tracked_rows: int
+    bytes_full: int  # payload of a full save
+    config_hash: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Event):
+    """Steps ``first_step`` (exclusive) to ``step`` (inclusive) ran. machine: seconds."""
+
+    kind: ClassVar[str] = "train"
+    first_step: int
+    losses: list[float]  # one per step
+    rerun: bool  # these steps had run before a rewind
+
+
+@dataclass(frozen=True, kw_only=True)
+class Saved(Event):
+    """A checkpoint was committed. machine: seconds (stall), bytes (on disk), compacted (ranks)."""
+
+    kind: ClassVar[str] = "save"
+    sequence: int  # manifest number
+    save: str  # "full" | "priority"
+    closes_interval: bool
+    charged: bool  # the initial save is start-up in every strategy and costs nothing (R)
+    payload_bytes: int  # rows and row ids of all ranks, dense network
+    num_rows: int  # rows written
+    captured_updates: int | None  # updates, over all tables, that this save made safe
+    captured_tracked: int | None  # the same over tracked tables
+    save_h: float  # emulated cost, hours
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated(Event):
+    """Quality on the fixed evaluation set. machine: seconds."""
+
+    kind: ClassVar[str] = "eval"
+    auc: float | None  # null if there is only one class
+    log_loss: float
+    accuracy: float
+    num_samples: int
+    final: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Killed(Event):
+    """The injector killed a rank. machine: pid, signal, exitcode (the wait status, -9)."""
+
+    kind: ClassVar[str] = "kill"
+    rank: str
+    hour: float  # of the trace entry
+    line: int  # of the trace file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lost(Event):
+    """A request failed: ranks are dead. machine: detail (the transport's words), seconds (request to failure)."""
+
+    kind: ClassVar[str] = "lost"
+    ranks: list[str]
+    planned: bool
+    unplanned_ranks: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regrouped(Event):
+    """Replacements run and a new generation is formed. machine: pids by rank (all), replaced {rank: [old, new]}, seconds."""
+
+    kind: ClassVar[str] = "regroup"
+    generation: int
+    replaced: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recovered(Event):
+    """A recovery plan was carried out. ``step``/``samples`` are where the run stood when it failed. machine: seconds (load)."""
+
+    kind: ClassVar[str] = "recover"
+    ranks: list[str]  # that had died
+    rewind: bool
+    source: str  # "checkpoint" | "initial"
+    resume_step: int
+    resume_samples: int
+    sequence: int | None  # manifest that was read
+    num_rows: int  # rows restored, over all ranks that were restored
+    pls: dict[str, float]  # added, by dead rank
+    lost_updates: int | None  # added
+    lost_tracked: int | None  # the same over tracked tables
+    load_h: float
+    lost_h: float
+    reschedule_h: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finished(Event):
+    """Last event of a run that ended well. machine: time, seconds (whole run), measured overhead {save, load, lost, reschedule} in seconds."""
+
+    kind: ClassVar[str] = "finish"
+    auc: float | None
+    log_loss: float
+    accuracy: float
+    train_loss: float  # mean over the last tenth of the steps
+    pls: float
+    update_pls: float | None  # updates lost / updates applied
+    update_pls_tracked: float | None
+    applied_updates: int | None
+    lost_updates: int | None
+    applied_tracked: int | None
+    lost_tracked: int | None
+    num_failures: int  # failure events that struck
+    num_lost_ranks: int
+    num_unplanned: int
+    num_saves: int  # charged ones
+    payload_bytes: int  # of charged saves
+    save_h: float
+    load_h: float
+    lost_h: float
+    reschedule_h: float
+    overhead_frac: float  # their sum / job_h
+    generation: int
+    digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
+
+
+EVENTS: dict[str, type[Event]] = {
+    cls.kind: cls for cls in (Started, Trained, Saved, Evaluated, Killed, Lost, Regrouped, Recovered, Finished)
+}
+
+
+def from_json(values: dict[str, Any]) -> Event:
+    """The event that :meth:`Event.to_json` wrote. Raises KeyError or TypeError on anything else."""
+    fields = dict(values)
+    return EVENTS[fields.pop("event")](**fields)

@@ -1,0 +1,54 @@
+"""Constants of emulated clusters. Hours throughout; where a number comes from stands beside it."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_MINUTE = 1 / 60
+
+
+class Profile(BaseModel):
+    """An emulated cluster and job. `samples -> hours` is `sample / total_samples * job_h`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+
+    name: str
+    job_h: Annotated[float, Field(gt=0)]
+    """T_total: failure-free job time, hours."""
+    mtbf_h: Annotated[float, Field(gt=0)]
+    """T_fail: mean time between failures of the job, hours."""
+    o_save_h: Annotated[float, Field(ge=0)]
+    """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full."""
+    o_load_h: Annotated[float, Field(ge=0)]
+    """O_load: one load, hours; charged whole per failure (R)."""
+    o_res_h: Annotated[float, Field(ge=0)]
+    """O_res: rescheduling after a failure, hours."""
+    num_ps: Annotated[int, Field(ge=1)]
+    """N: PS ranks, unless cluster.num_ps says otherwise."""
+    ranks_per_failure: Annotated[int, Field(ge=1)] = 1
+    """k: PS ranks that one failure takes."""
+    pls_target: Annotated[float, Field(gt=0, lt=1)] = 0.1
+    """Portion of lost samples that CPR may cost, unless strategy.pls_target says otherwise."""
+
+
+# DESIGN: 56 h, 2 failures, N = 8 [recalled from CPR section 5]; O_save 5.6 min and O_load + O_res 5.5 min [derived
+# from the published overheads]. Only the sum of the last two is known; its split is ours.
+_CPR56 = Profile(
+    name="cpr56",
+    job_h=56,
+    mtbf_h=28,
+    o_save_h=5.6 * _MINUTE,
+    o_load_h=2.5 * _MINUTE,
+    o_res_h=3 * _MINUTE,
+    num_ps=8,
+)
+
+PROFILES: dict[str, Profile] = {
+    "cpr56": _CPR56,
+    # 50 h, 18 PS ranks, 5 failures of 4 ranks each [read, CPR poster]; costs as cpr56 [derived].
+    "poster50": _CPR56.model_copy(
+        update={"name": "poster50", "job_h": 50.0, "mtbf_h": 10.0, "num_ps": 18, "ranks_per_failure": 4}
+    ),
+    # Made up so that strategies differ in a short run: 10 failures, an interval of 0.08 of the job. Costs as cpr56.
+    "busy": _CPR56.model_copy(update={"name": "busy", "mtbf_h": 5.6, "num_ps": 4}),
+}
