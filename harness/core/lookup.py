@@ -1,0 +1,72 @@
+"""What a batch asks of the ranks: rows deduplicated, counted, ordered by rank and row.
+
+B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A = B*F accesses.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.core.placement import Placement
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """The lookups of one batch.
+
+    ``rows[k]`` are the distinct local flat rows (int64, ascending) that rank k is asked for, ``counts[k]`` (int32) how
+    many samples touch each, ``sampled[k]`` (bool) whether one of those samples is in the sub-sample. Rows of all
+    ranks, concatenated in rank order, are the N rows of the batch. ``inverse_A`` (int64) says which of them access
+    ``b * F + f`` reads; ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
+    """
+
+    rows: tuple[Tensor, ...]
+    counts: tuple[Tensor, ...]
+    sampled: tuple[Tensor, ...]
+    splits: tuple[int, ...]
+    inverse_A: Tensor
+    order_A: Tensor
+    starts_N: Tensor
+
+
+def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
+    """Deduplicate and place the rows of a batch with one sort."""
+    keys_A = placement.positions(ids_BF).ravel()
+    order_A = np.argsort(keys_A, kind="stable")
+    sorted_A = keys_A[order_A]
+    is_first_A = np.empty(len(sorted_A), dtype=bool)
+    is_first_A[0] = True
+    np.not_equal(sorted_A[1:], sorted_A[:-1], out=is_first_A[1:])
+    starts_N = np.flatnonzero(is_first_A)
+    keys_N = sorted_A[starts_N]
+    inverse_A = np.empty(len(keys_A), dtype=np.int64)
+    inverse_A[order_A] = np.cumsum(is_first_A) - 1
+    counts_N = np.diff(starts_N, append=len(keys_A)).astype(np.int32)
+    sampled_A = np.repeat(sampled_B, ids_BF.shape[1])[order_A]
+    sampled_N = np.logical_or.reduceat(sampled_A, starts_N)
+
+    base_R = placement.rank_base_R
+    cuts = np.searchsorted(keys_N, base_R)
+    spans = [slice(int(cuts[k]), int(cuts[k + 1])) for k in range(placement.num_ps)]
+    return BatchPlan(
+        rows=tuple(torch.from_numpy(keys_N[span] - base_R[k]) for k, span in enumerate(spans)),
+        counts=tuple(torch.from_numpy(counts_N[span]) for span in spans),
+        sampled=tuple(torch.from_numpy(sampled_N[span]) for span in spans),
+        splits=tuple(span.stop - span.start for span in spans),
+        inverse_A=torch.from_numpy(inverse_A),
+        order_A=torch.from_numpy(order_A),
+        starts_N=torch.from_numpy(starts_N),
+    )
+
+
+def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
+    """Sum the gradients of accesses that read the same row: (A, D) -> (N, D).
+
+    The only routine that adds up duplicates. It sums each row's accesses in the order of the batch, whatever the number
+    of threads, so both engines get the same bits. ``_embedding_bag_forward_only`` is a segmented sum over gathered
+    rows and several times faster than ``index_add_`` (DESIGN section 6, fact 8).
+    """
+    summed_ND, _, _, _ = torch._embedding_bag_forward_only(grads_AD, plan.order_A, plan.starts_N)
+    return summed_ND

@@ -1,0 +1,90 @@
+"""The rows of one PS rank: one flat array for all tables, a counter of unsaved updates, and the step last applied.
+
+N rows of a request, D embedding dim, M rows of the shard.
+"""
+
+import math
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.core.placement import Placement
+from harness.core.seeds import derive, words
+
+_INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
+
+
+class Shard:
+    """Embedding rows of one rank. ``rows_MD`` is float32; ``pending_M`` int32 counts updates since a row's last save."""
+
+    def __init__(self, placement: Placement, rank_index: int, dim: int, *, seed: int, count_updates: bool) -> None:
+        self.placement = placement
+        self.rank_index = rank_index
+        self.seed = seed
+        num_rows = placement.num_rows(rank_index)
+        self.rows_MD = torch.empty((num_rows, dim), dtype=torch.float32)
+        self.pending_M = torch.zeros(num_rows, dtype=torch.int32) if count_updates else None
+        self.applied_step = 0
+
+    def span(self, table: int) -> slice:
+        """Where ``table`` lies in the flat array."""
+        offsets_T = self.placement.offsets_RT[self.rank_index]
+        return slice(int(offsets_T[table]), int(offsets_T[table + 1]))
+
+    def initialise(self, *, applied_step: int) -> None:
+        """Set every row to its initial value, U(-1/sqrt(n), 1/sqrt(n)) for a table of n rows (DLRM, Naumov et al. 2019).
+
+        A value depends on (seed, table, row, column) only: not on the rank, the number of ranks or the engine.
+        """
+        flat = self.rows_MD.numpy().reshape(-1)
+        dim = self.rows_MD.shape[1]
+        columns_D = np.arange(dim, dtype=np.uint64)
+        for table, cardinality in enumerate(self.placement.cardinalities):
+            key = derive(self.seed, "embedding", table)
+            first, stride = self.placement.table_rows(self.rank_index, table)
+            span = self.span(table)
+            chunk = max(1, _INIT_CHUNK // dim)
+            for start in range(0, span.stop - span.start, chunk):
+                stop = min(start + chunk, span.stop - span.start)
+                rows_K = np.arange(start, stop, dtype=np.uint64) * np.uint64(stride) + np.uint64(first)
+                counters = (rows_K[:, None] * np.uint64(dim) + columns_D).reshape(-1)
+                unit = (words(key, counters) >> np.uint64(40)).astype(np.float32)  # 24 random bits: exact in float32
+                unit *= np.float32(2.0**-23)
+                unit -= np.float32(1.0)
+                unit *= np.float32(1 / math.sqrt(cardinality))
+                flat[(span.start + start) * dim : (span.start + stop) * dim] = unit
+        self.reset_counts(applied_step=applied_step)
+
+    def reset_counts(self, *, applied_step: int) -> None:
+        """Nothing is unsaved; the next step to apply is ``applied_step + 1``."""
+        if self.pending_M is not None:
+            self.pending_M.zero_()
+        self.applied_step = applied_step
+
+    def gather(self, rows_N: Tensor) -> Tensor:
+        """Rows ``rows_N`` (int64 local flat rows): float32 (N, D), a copy."""
+        return self.rows_MD.index_select(0, rows_N)
+
+    def apply(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, learning_rate: float) -> bool:
+        """One SGD step on distinct rows. False, and nothing done, if ``step`` had been applied before.
+
+        ``counts_N`` are the updates each row's gradient sums up, one per sample that touched it.
+        """
+        if step <= self.applied_step:
+            return False
+        assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
+        updated_ND = self.rows_MD.index_select(0, rows_N).sub_(grads_ND, alpha=learning_rate)
+        self.rows_MD.index_put_((rows_N,), updated_ND)
+        if self.pending_M is not None:
+            self.pending_M.index_put_((rows_N,), self.pending_M.index_select(0, rows_N).add_(counts_N))
+        self.applied_step = step
+        return True
+
+    def take_pending(self, rows: Tensor | slice) -> int:
+        """Updates of ``rows`` that were not saved; they now count as saved."""
+        if self.pending_M is None:
+            return 0
+        total = int(self.pending_M[rows].sum(dtype=torch.int64))
+        self.pending_M[rows] = 0
+        return total

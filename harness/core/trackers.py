@@ -1,0 +1,212 @@
+"""What decides which rows of a tracked table a priority save writes (CPR section 5, DESIGN section 5).
+
+A tracker lives beside its shard and dies with it; a replacement starts empty. Rows are local flat rows of the shard.
+N rows of a request, K rows chosen, M rows of the shard.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.core.placement import budget_rows
+from harness.core.seeds import generator
+from harness.core.shard import Shard
+
+
+class Tracker(Protocol):
+    """Sees what is touched between saves and chooses what to save."""
+
+    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
+        """Step ``step`` updated ``rows_N`` (int64, ascending, distinct); ``sampled_N`` (bool): by a sub-sampled input."""
+        ...
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """Rows of ``table`` to save now: int64, ascending, at most K; none that is untouched since its last save."""
+        ...
+
+    def saved(self, table: int) -> None:
+        """What :meth:`choose` returned for ``table`` has been written."""
+        ...
+
+    def reset(self) -> None:
+        """Forget everything: the shard was restored, or saved whole."""
+        ...
+
+
+class NullTracker:
+    """For strategies that save everything, or nothing."""
+
+    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
+        """Ignore it."""
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """A priority save needs a tracker."""
+        raise AssertionError("a priority save without a tracker")
+
+    def saved(self, table: int) -> None:
+        """Ignore it."""
+
+    def reset(self) -> None:
+        """Nothing to forget."""
+
+
+@dataclass
+class MfuTracker:
+    """CPR-MFU: the K rows with the most accesses since their last save; ties to the lower row.
+
+    The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per (sample, row)
+    and are cleared when the row is saved.
+    """
+
+    shard: Shard
+    r: float
+
+    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
+        """The shard has counted already."""
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """Top-K by counter."""
+        span = self.shard.span(table)
+        assert self.shard.pending_M is not None
+        return top_rows(self.shard.pending_M[span], budget_rows(span.stop - span.start, self.r)) + span.start
+
+    def saved(self, table: int) -> None:
+        """The shard has cleared the counters already."""
+
+    def reset(self) -> None:
+        """The shard has cleared the counters already."""
+
+
+def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
+    """Indices (int64, ascending) of the ``num_rows`` largest positive counts; ties go to the lower index."""
+    touched_T = torch.nonzero(counts_M).squeeze(1)
+    if len(touched_T) <= num_rows:
+        return touched_T
+    counts_T = counts_M[touched_T]
+    threshold = torch.topk(counts_T, num_rows, sorted=False).values.min()
+    is_above_T = counts_T > threshold
+    ties = torch.nonzero(counts_T == threshold).squeeze(1)[: num_rows - int(is_above_T.sum())]
+    is_above_T[ties] = True
+    return touched_T[is_above_T]
+
+
+@dataclass
+class RandomTracker:
+    """Control: K rows drawn at random, among those touched since their last save (``touched``) or among all (R)."""
+
+    shard: Shard
+    r: float
+    pool: str
+
+    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
+        """The shard's counter tells what is unsaved."""
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """Draw, keyed by (seed, rank, table, step)."""
+        span = self.shard.span(table)
+        num_local = span.stop - span.start
+        budget = budget_rows(num_local, self.r)
+        assert self.shard.pending_M is not None
+        pending = self.shard.pending_M[span].numpy()
+        rng = generator(self.shard.seed, "random", self.shard.rank_index, table, step)
+        if self.pool == "all":
+            drawn = np.sort(rng.choice(num_local, budget, replace=False))
+            rows = drawn[pending[drawn] > 0]
+        else:
+            rows = np.flatnonzero(pending)
+            if len(rows) > budget:
+                rows = np.sort(rng.choice(rows, budget, replace=False))
+        return torch.from_numpy(rows.astype(np.int64)) + span.start
+
+    def saved(self, table: int) -> None:
+        """The shard has cleared the counters already."""
+
+    def reset(self) -> None:
+        """The shard has cleared the counters already."""
+
+
+class SsuTracker:
+    """CPR-SSU: rows met by a sub-sample of the inputs, in a list of at most K per table, emptied at a save.
+
+    A newcomer that finds the list full takes the place of a member drawn at random, keyed by (seed, rank, table, step) (R).
+    4 bytes per list entry (r of MFU's counter) and, so that a step costs O(rows met), one byte per tracked row for
+    membership.
+    """
+
+    def __init__(self, shard: Shard, r: float, tables: Sequence[int]) -> None:
+        self.shard = shard
+        self.tables = tuple(tables)
+        spans = [shard.span(table) for table in self.tables]
+        self._bounds = torch.tensor([[span.start, span.stop] for span in spans], dtype=torch.int64).reshape(-1)
+        self._slots = {
+            t: np.zeros(budget_rows(s.stop - s.start, r), np.int32) for t, s in zip(self.tables, spans, strict=True)
+        }
+        self._is_member = {t: np.zeros(s.stop - s.start, bool) for t, s in zip(self.tables, spans, strict=True)}
+        self._num_members = dict.fromkeys(self.tables, 0)
+
+    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
+        """Add the rows that a sampled input touched."""
+        rows_S = rows_N[sampled_N]
+        cuts = torch.searchsorted(rows_S, self._bounds).tolist()
+        rows = rows_S.numpy()
+        for i, table in enumerate(self.tables):
+            first, last = cuts[2 * i], cuts[2 * i + 1]
+            if last > first:
+                self._add(step, table, rows[first:last] - int(self._bounds[2 * i]))
+
+    def _add(self, step: int, table: int, rows: np.ndarray) -> None:
+        slots, is_member, count = self._slots[table], self._is_member[table], self._num_members[table]
+        new = rows[~is_member[rows]]
+        num_free = min(len(new), len(slots) - count)
+        slots[count : count + num_free] = new[:num_free]
+        is_member[new[:num_free]] = True
+        self._num_members[table] = count + num_free
+        homeless = new[num_free:]
+        if len(homeless):
+            rng = generator(self.shard.seed, "evict", self.shard.rank_index, table, step)
+            if len(homeless) > len(slots):
+                homeless = rng.choice(homeless, len(slots), replace=False)
+            places = rng.choice(len(slots), len(homeless), replace=False)
+            is_member[slots[places]] = False
+            slots[places] = homeless
+            is_member[homeless] = True
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """The list of ``table``."""
+        members = np.sort(self._slots[table][: self._num_members[table]]).astype(np.int64)
+        return torch.from_numpy(members) + self.shard.span(table).start
+
+    def saved(self, table: int) -> None:
+        """Empty the list of ``table``."""
+        self._is_member[table][self._slots[table][: self._num_members[table]]] = False
+        self._num_members[table] = 0
+
+    def reset(self) -> None:
+        """Empty every list."""
+        for table in self.tables:
+            self.saved(table)
+
+
+@dataclass(frozen=True)
+class TrackerSpec:
+    """What a rank needs to know to build its tracker."""
+
+    kind: str | None  # a key of TRACKERS
+    r: float
+    tables: tuple[int, ...]
+    random_pool: str = "touched"
+
+
+TRACKERS: dict[str | None, Callable[[Shard, TrackerSpec], Tracker]] = {
+    None: lambda shard, spec: NullTracker(),
+    "mfu": lambda shard, spec: MfuTracker(shard, spec.r),
+    "random": lambda shard, spec: RandomTracker(shard, spec.r, spec.random_pool),
+    "ssu": lambda shard, spec: SsuTracker(shard, spec.r, spec.tables),
+}
+
+NEEDS_COUNTS = frozenset({"mfu", "random"})
+"""Trackers that read the shard's counter of unsaved updates."""
