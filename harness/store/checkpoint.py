@@ -1,0 +1,151 @@
+"""The supervisor's side of a checkpoint: it exists when its manifest does, and not before.
+
+manifest-000012.json                                 the newest whose files all verify is the checkpoint
+ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks themselves
+trainer0/dense-000012.bin
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from harness.core.errors import StoreError
+from harness.store.format import ContentReader, replacing, verify
+from harness.store.records import FileRecord, Manifest, WrongFormatVersion, sequence_of
+
+
+class CheckpointStore:
+    """Commits, finds and collects the checkpoints of one folder. One process at a time may hold it.
+
+    Opening it removes what killed writers left half-written; a program that only looks uses ``newest_checkpoint``.
+
+    Args:
+        root: the folder, created if need be.
+        keep: how many of the newest manifests, and the files they name, outlive a commit; at least 1.
+        fsync: whether a commit survives a power failure, and not only a kill.
+    """
+
+    def __init__(self, root: Path, *, keep: int = 2, fsync: bool = True) -> None:
+        assert keep >= 1, "a commit keeps at least itself"
+        self.root = root
+        self._keep = keep
+        self._fsync = fsync
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
+                temp.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{root}: not usable as a checkpoint folder: {error.strerror}") from error
+
+    def next_sequence(self) -> int:
+        """A sequence number above all that the folder has seen, also of saves that were never committed."""
+        names = [path.name for path in (*self.root.glob("*.json"), *self.root.glob("*/*.bin"))]
+        return 1 + max((number for name in names if (number := sequence_of(name)) is not None), default=-1)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make ``manifest`` the newest checkpoint, then drop all that the newest ``keep`` do not name.
+
+        Raises:
+            StoreError: a file that it names is missing or torn, the sequence number is not the highest, or the
+                disk refused: the previous checkpoint stands.
+        """
+        older = dict(_manifest_paths(self.root))
+        if older and manifest.sequence <= max(older):
+            raise StoreError(f"{self.root / manifest.name}: manifest {max(older)} is as new; numbers must rise")
+        kept = [manifest]
+        for path in older.values():
+            try:
+                kept.append(_load(path))
+            except WrongFormatVersion:
+                raise
+            except StoreError:
+                continue  # unreadable, so nothing can need its files
+        for record in manifest.files:
+            ContentReader(self.root, record).close()
+        text = memoryview(manifest.to_text().encode())
+        with replacing(self.root / manifest.name, fsync=self._fsync) as writer:
+            writer.write(text)
+        self._collect(kept[: self._keep], manifest.sequence)
+
+    def newest(self, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:
+        """``newest_checkpoint`` of this folder."""
+        return newest_checkpoint(self.root, config_hash=config_hash)
+
+    def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
+        names = {manifest.name for manifest in kept}
+        named = {record.path for manifest in kept for record in manifest.files}
+        # A file above the newest sequence belongs to a save that is still to be committed.
+        stale = [path for _, path in _manifest_paths(self.root) if path.name not in names]
+        for path in self.root.glob("*/*.bin"):
+            number = sequence_of(path.name)
+            if number is not None and number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
+                stale.append(path)
+        for path in stale:
+            # The commit stands whether or not the old files go; the next one tries again.
+            with suppress(OSError):
+                path.unlink(missing_ok=True)
+
+
+def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:
+    """The newest manifest whose files all verify, every byte of them read, and a sentence for each one skipped.
+
+    Writes nothing. None where there is no such manifest.
+
+    Raises:
+        StoreError: a checkpoint of another format version, or of another ``config_hash`` where one is given:
+            falling back to an older one would hide the mistake.
+    """
+    skipped: list[str] = []
+    verified: dict[FileRecord, StoreError | None] = {}
+    for _, path in _manifest_paths(root):
+        try:
+            manifest = _load(path)
+            _check_run(manifest, config_hash, path)
+            for record in manifest.files:
+                _verify_once(root, record, verified)
+        except (WrongFormatVersion, _OtherRun):
+            raise
+        except StoreError as error:
+            skipped.append(f"skipped {path.name}: {error}")
+        else:
+            return manifest, skipped
+    return None, skipped
+
+
+class _OtherRun(StoreError):
+    """A checkpoint of another run: never skipped."""
+
+
+def _check_run(manifest: Manifest, config_hash: str | None, path: Path) -> None:
+    if config_hash is not None and manifest.config_hash != config_hash:
+        raise _OtherRun(
+            f"{path}: belongs to a run of config {manifest.config_hash}, this is {config_hash}: use another folder"
+        )
+
+
+def _verify_once(root: Path, record: FileRecord, verified: dict[FileRecord, StoreError | None]) -> None:
+    if record not in verified:
+        try:
+            verify(root, record)
+            verified[record] = None
+        except WrongFormatVersion:
+            raise
+        except StoreError as error:
+            verified[record] = error
+    if error := verified[record]:
+        raise error
+
+
+def _manifest_paths(root: Path) -> Iterator[tuple[int, Path]]:
+    """Sequence numbers and paths of all manifests in ``root``, newest first."""
+    paths = root.glob("manifest-*.json")
+    numbered = ((number, path) for path in paths if (number := sequence_of(path.name)) is not None)
+    yield from sorted(numbered, reverse=True)
+
+
+def _load(path: Path) -> Manifest:
+    try:
+        text = path.read_bytes().decode(errors="replace")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    return Manifest.from_text(text, str(path))

@@ -1,0 +1,179 @@
+"""Delta files: some rows of a shard, in ascending order of row id, so that a reader needs one pass and no index.
+
+Shapes: N rows of the shard, D embedding dim, K rows chosen, W rows of a window onto the shard.
+
+The payload is a list of segments, named in the header as ``[start, num_rows]``: a whole range of rows without ids, or
+(``start`` null) chosen rows, in blocks of at most ``block_rows``: the int32 ids of the block, then its rows. A window
+that moves over the shard from its first row to its last can be filled from any number of deltas at once, each read
+front to back: a restore is a window of the whole shard, a compaction moves a small one.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.store.format import ContentReader, HashingWriter, bytes_of
+
+ROW_ID_BYTES = 4
+
+
+@dataclass(frozen=True)
+class RowRange:
+    """Rows ``start <= row < stop``, written whole: a small table. Needs no ids."""
+
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, eq=False)
+class ChosenRows:
+    """Rows that a tracker chose: unique local row ids, ``K``, int32 or int64, in any order."""
+
+    ids_K: Tensor
+
+
+Part = RowRange | ChosenRows
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A stretch of the payload: the range ``start <= row < start + num_rows``, or ``num_rows`` chosen rows."""
+
+    start: int | None
+    num_rows: int
+
+
+@dataclass(frozen=True, eq=False)
+class DeltaPlan:
+    """What a delta holds: ``segments`` in ascending row order and the ids of all chosen rows, ascending, int32."""
+
+    segments: tuple[Segment, ...]
+    ids_K: NDArray[np.int32]
+
+    @property
+    def num_rows(self) -> int:
+        """Rows in the delta."""
+        return sum(segment.num_rows for segment in self.segments)
+
+    def payload_bytes(self, row_bytes: int) -> int:
+        """Bytes that a save is charged for: every row, and an id for each chosen one."""
+        return self.num_rows * row_bytes + len(self.ids_K) * ROW_ID_BYTES
+
+
+def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
+    """Put ``parts`` in ascending row order; 4 bytes of memory per chosen row. No row may be in two parts."""
+    assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
+    parts = tuple(parts)
+    ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, RowRange))
+    chosen = [part.ids_K.numpy() for part in parts if isinstance(part, ChosenRows)]
+    ids_K = np.concatenate(chosen, dtype=np.int32, casting="unsafe") if chosen else np.empty(0, np.int32)
+    ids_K.sort()
+    assert not len(ids_K) or (ids_K[0] >= 0 and ids_K[-1] < num_shard_rows), "a chosen row outside the shard"
+    assert (ids_K[1:] > ids_K[:-1]).all(), "a row chosen twice"
+    segments: list[Segment] = []
+    cut, last_stop = 0, 0
+    for start, stop in ranges:
+        assert last_stop <= start <= stop <= num_shard_rows, "ranges overlap or leave the shard"
+        split, after = np.searchsorted(ids_K, [start, stop])
+        assert split == after, "a chosen row lies in a range that is written whole"
+        segments += [Segment(None, int(split) - cut), Segment(start, stop - start)]
+        cut, last_stop = int(split), stop
+    segments.append(Segment(None, len(ids_K) - cut))
+    return DeltaPlan(tuple(segment for segment in segments if segment.num_rows), ids_K)
+
+
+def write_payload(writer: HashingWriter, plan: DeltaPlan, rows_ND: Tensor, block_rows: int) -> None:
+    """Write the plan's segments, gathering chosen rows a block at a time."""
+    block_BD = torch.empty((min(block_rows, len(plan.ids_K)), *rows_ND.shape[1:]), dtype=rows_ND.dtype)
+    ids_K = torch.from_numpy(plan.ids_K)
+    for segment in plan.segments:
+        if segment.start is not None:
+            writer.write(bytes_of(rows_ND[segment.start : segment.start + segment.num_rows]))
+            continue
+        segment_ids, ids_K = ids_K[: segment.num_rows], ids_K[segment.num_rows :]
+        for block_ids in segment_ids.split(block_rows):
+            writer.write(bytes_of(block_ids))
+            gathered_BD = block_BD[: len(block_ids)]
+            torch.index_select(rows_ND, 0, block_ids, out=gathered_BD)
+            writer.write(bytes_of(gathered_BD))
+
+
+class DeltaCursor:
+    """Reads a delta front to back into a window that moves over the shard in ascending order.
+
+    Holds the ids of one block, whatever the delta's size. ``scratch_WD`` is any memory of at least one row; cursors
+    that are used in turn may share it.
+    """
+
+    def __init__(self, reader: ContentReader, scratch_WD: Tensor) -> None:
+        header: Mapping[str, Any] = reader.header
+        self._reader = reader
+        self._scratch_WD = scratch_WD
+        self._blocks = _blocks([Segment(*segment) for segment in header["segments"]], header["block_rows"])
+        self._start: int | None = None  # of what is left of a range; None: a block of chosen rows
+        self._ids_B: NDArray[np.int32] = np.empty(0, np.int32)  # of what is left of a block of chosen rows
+        self._num_left = 0
+        self._last_row = -1
+        self._next_block()
+
+    def fill(self, window_WD: Tensor, first_row: int) -> None:
+        """Overwrite the rows of ``window_WD``, which shows the shard from ``first_row`` on, that the delta holds.
+
+        Raises ``StoreError`` where the content is visibly damaged; the rest shows in the reader's ``finish``.
+        """
+        while self._num_left:
+            if self._start is None:
+                self._num_left -= self._fill_chosen(window_WD, first_row)
+            else:
+                num_rows = max(0, min(self._num_left, first_row + len(window_WD) - self._start))
+                offset = self._start - first_row
+                if num_rows:
+                    self._reader.read_into(bytes_of(window_WD[offset : offset + num_rows]))
+                self._start += num_rows
+                self._num_left -= num_rows
+            if self._num_left:
+                return  # the rest lies beyond the window
+            self._next_block()
+
+    def _fill_chosen(self, window_WD: Tensor, first_row: int) -> int:
+        num_rows = int(np.searchsorted(self._ids_B, first_row + len(window_WD)))
+        window_ids, self._ids_B = self._ids_B[:num_rows], self._ids_B[num_rows:]
+        for start in range(0, num_rows, len(self._scratch_WD)):
+            ids = torch.from_numpy(window_ids[start : start + len(self._scratch_WD)].astype(np.int64)) - first_row
+            rows_WD = self._scratch_WD[: len(ids)]
+            self._reader.read_into(bytes_of(rows_WD))
+            window_WD.index_copy_(0, ids, rows_WD)
+        return num_rows
+
+    def _next_block(self) -> None:
+        block = next(self._blocks, None)
+        if block is None:
+            self._num_left = 0
+            return
+        self._start, self._num_left = block.start, block.num_rows
+        if block.start is not None:
+            self._last_row = block.start + block.num_rows - 1
+            return
+        self._ids_B = np.empty(block.num_rows, np.int32)
+        self._reader.read_into(bytes_of(torch.from_numpy(self._ids_B)))
+        # Checked before use: the checksum comes too late for a row id that was damaged.
+        if self._ids_B[0] <= self._last_row or (self._ids_B[1:] <= self._ids_B[:-1]).any():
+            raise self._reader.damage("row ids are not in ascending order")
+        self._last_row = int(self._ids_B[-1])
+        if self._last_row >= self._reader.header["shape"][0]:
+            raise self._reader.damage(f"row id {self._last_row} lies outside the shard")
+
+
+def _blocks(segments: Sequence[Segment], block_rows: int) -> Iterator[Segment]:
+    """Segments with the chosen rows cut into the blocks in which they were written."""
+    for segment in segments:
+        if segment.start is not None:
+            yield segment
+            continue
+        for done in range(0, segment.num_rows, block_rows):
+            yield Segment(None, min(block_rows, segment.num_rows - done))

@@ -1,0 +1,64 @@
+"""The trainer's file: everything that is not a table, by name: weights, optimizer, RNG, position."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.core.errors import StoreError
+from harness.store.format import (
+    ContentReader,
+    HashingWriter,
+    bytes_of,
+    dtype_name,
+    dtype_of,
+    write_content,
+)
+from harness.store.records import FileRecord
+
+
+def write_dense(
+    root: Path,
+    rank: str,
+    sequence: int,
+    step: int,
+    *,
+    tensors: Mapping[str, Tensor],
+    extra: Mapping[str, Any],
+    fsync: bool = True,
+) -> FileRecord:
+    """Write named tensors, of any shape, dtype and device, and ``extra``, which must survive JSON unchanged."""
+    here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+    def write_tensors(writer: HashingWriter) -> None:
+        for tensor in here.values():
+            writer.write(bytes_of(tensor))
+
+    index = [(name, dtype_name(tensor.dtype), tuple(tensor.shape)) for name, tensor in here.items()]
+    return write_content(
+        root,
+        rank,
+        "dense",
+        sequence,
+        step=step,
+        header={"tensors": index, "extra": dict(extra)},
+        payload=write_tensors,
+        payload_bytes=sum(tensor.nbytes for tensor in here.values()),
+        num_rows=0,
+        fsync=fsync,
+    )
+
+
+def read_dense(root: Path, record: FileRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors, on the CPU and in the order written, and ``extra``. Raises ``StoreError`` naming the file."""
+    if record.kind != "dense":
+        raise StoreError(f"{root / record.path}: holds {record.kind} rows, not the trainer's state")
+    with ContentReader(root, record) as reader:
+        tensors: dict[str, Tensor] = {}
+        for name, dtype, shape in reader.header["tensors"]:
+            tensors[name] = torch.empty(shape, dtype=dtype_of(dtype))
+            reader.read_into(bytes_of(tensors[name]))
+        reader.finish()
+        return tensors, dict(reader.header["extra"])

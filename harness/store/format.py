@@ -1,0 +1,272 @@
+"""Content files: a header, a payload, and the checksum of both; written whole or not at all, read once in order.
+
+    magic (8 bytes) | format version (u32) | bytes of JSON (u32) | XXH3 of these and the JSON (u64) | JSON | payload
+
+Numbers are little-endian; the JSON is padded with spaces so that the payload starts at a multiple of 4096. A second
+checksum (XXH3, 64 bits) covers the whole file and is kept by whoever names it, so a file that is whole but not the one
+meant is noticed too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
+"""
+
+import json
+import os
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import xxhash
+from torch import Tensor
+
+from harness.core.errors import StoreError
+from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name
+
+MAGIC = b"CPRSTORE"
+CHUNK_BYTES = 4 << 20
+"""Bytes handled at a time: large enough to hide the calls, small enough to be hashed while still in cache."""
+
+_PREFIX = struct.Struct("<8sII")
+_HEADER_HASH = struct.Struct("<Q")
+_HEADER_START = _PREFIX.size + _HEADER_HASH.size
+_PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
+
+
+def bytes_of(tensor: Tensor) -> memoryview:
+    """The tensor's own memory as bytes, to be read from or written into. It must be contiguous, on the CPU."""
+    assert tensor.is_contiguous(), "content files hold contiguous tensors"
+    if tensor.numel() == 0:
+        return memoryview(bytearray())
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` for ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """The inverse of ``dtype_name``."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
+        raise StoreError(f"no dtype {name!r}")
+    return dtype
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class HashingWriter:
+    """Writes a content file front to back and hashes what it writes. Made by ``replacing``."""
+
+    def __init__(self, handle: int, chunk_bytes: int) -> None:
+        self._handle = handle
+        self._chunk_bytes = chunk_bytes
+        self._hash = xxhash.xxh3_64()
+        self.num_bytes = 0
+
+    def header(self, header: Mapping[str, Any]) -> None:
+        """Write magic, version and header; must come first."""
+        text = json.dumps(header, sort_keys=True, separators=(",", ":")).encode()
+        text += b" " * (-(_HEADER_START + len(text)) % _PAGE_BYTES)
+        prefix = _PREFIX.pack(MAGIC, FORMAT_VERSION, len(text))
+        header_hash = _HEADER_HASH.pack(xxhash.xxh3_64_intdigest(prefix + text))
+        self.write(memoryview(prefix + header_hash + text))
+
+    def write(self, view: memoryview) -> None:
+        """Append bytes. Raises ``OSError``, which ``replacing`` turns into a ``StoreError`` that names the file."""
+        for start in range(0, len(view), self._chunk_bytes):
+            chunk = view[start : start + self._chunk_bytes]
+            self._hash.update(chunk)
+            self.num_bytes += len(chunk)
+            while chunk:
+                chunk = chunk[os.write(self._handle, chunk) :]
+
+    @property
+    def xxh3(self) -> str:
+        """Checksum of all that was written so far, 16 hex digits."""
+        return self._hash.hexdigest()
+
+
+def temp_path(path: Path) -> Path:
+    """Where ``path`` is written before it is complete; a killed writer leaves it there."""
+    return path.with_name(f".{path.name}.tmp")
+
+
+@contextmanager
+def replacing(path: Path, *, fsync: bool, chunk_bytes: int = CHUNK_BYTES) -> Iterator[HashingWriter]:
+    """Write ``path`` so that it appears whole or not at all: temp file, fsync, rename, fsync of the folder.
+
+    Raises:
+        StoreError: the disk refused; nothing of the attempt is left and no other file was touched.
+    """
+    temp = temp_path(path)
+    try:
+        handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            yield HashingWriter(handle, chunk_bytes)
+            if fsync:
+                os.fsync(handle)
+        finally:
+            os.close(handle)
+        os.replace(temp, path)
+        if fsync:
+            fsync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be written: {error.strerror}; earlier checkpoints are untouched") from error
+    finally:
+        with suppress(OSError):
+            temp.unlink(missing_ok=True)
+
+
+def write_content(
+    root: Path,
+    rank: str,
+    kind: FileKind,
+    sequence: int,
+    *,
+    step: int,
+    header: Mapping[str, Any],
+    payload: Callable[[HashingWriter], None],
+    payload_bytes: int,
+    num_rows: int,
+    fsync: bool,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> FileRecord:
+    """Write ``root/rank/kind-sequence.bin``, whole or not at all, and return its record.
+
+    Raises:
+        StoreError: the disk refused, or the file is there: a manifest may name it, so it is never rewritten.
+    """
+    path = root / rank / content_name(kind, sequence)
+    try:
+        if not path.parent.is_dir():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if fsync:
+                fsync_folder(root)
+    except OSError as error:
+        raise StoreError(f"{path.parent}: cannot be created: {error.strerror}") from error
+    if path.exists():
+        raise StoreError(f"{path}: already written; every save takes a new sequence number")
+    with replacing(path, fsync=fsync, chunk_bytes=chunk_bytes) as writer:
+        writer.header({"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step, **header})
+        payload(writer)
+    return FileRecord(
+        path=f"{rank}/{path.name}",
+        kind=kind,
+        num_bytes=writer.num_bytes,
+        payload_bytes=payload_bytes,
+        xxh3=writer.xxh3,
+        applied_step=step,
+        num_rows=num_rows,
+    )
+
+
+class ContentReader:
+    """Reads the content file that ``record`` names, front to back, and checks it against the record on the way.
+
+    Every problem is a ``StoreError`` that names the file. The checksum is known only at the end: what was read is
+    to be believed once ``finish`` has returned, and not before.
+    """
+
+    def __init__(self, root: Path, record: FileRecord, *, chunk_bytes: int = CHUNK_BYTES) -> None:
+        self.path = root / record.path
+        self.record = record
+        self._chunk_bytes = chunk_bytes
+        self._hash = xxhash.xxh3_64()
+        self._num_read = 0
+        self._handle = -1
+        try:
+            self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            size_bytes = os.fstat(self._handle).st_size
+            if size_bytes != record.num_bytes:
+                raise self.damage(f"{size_bytes} bytes, {record.num_bytes} were written")
+            self.header = self._read_header()
+        except OSError as error:
+            self.close()
+            raise StoreError(f"{self.path}: cannot be read: {error.strerror}") from error
+        except StoreError:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; may be called twice."""
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def damage(self, what: str) -> StoreError:
+        """The error to raise for content that cannot be what was written."""
+        return StoreError(f"{self.path}: damaged: {what}")
+
+    def read_into(self, view: memoryview) -> None:
+        """Fill ``view`` with the next bytes of the file."""
+        for start in range(0, len(view), self._chunk_bytes):
+            chunk = view[start : start + self._chunk_bytes]
+            filled = 0
+            while filled < len(chunk):
+                filled += (got := self._read_some(chunk[filled:]))
+                if got == 0:
+                    raise self.damage(f"ends after {self._num_read + filled} bytes")
+            self._hash.update(chunk)
+            self._num_read += len(chunk)
+
+    def finish(self) -> None:
+        """Read what is left and compare the checksum of the whole file with the record's."""
+        scratch = memoryview(bytearray(min(self._chunk_bytes, self.record.num_bytes - self._num_read)))
+        while left := self.record.num_bytes - self._num_read:
+            self.read_into(scratch[:left])
+        if (found := self._hash.hexdigest()) != self.record.xxh3:
+            raise self.damage(f"checksum {found}, {self.record.xxh3} was written")
+
+    def _read_some(self, view: memoryview) -> int:
+        try:
+            return os.readv(self._handle, [view])
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read: {error.strerror}") from error
+
+    def _read_header(self) -> Mapping[str, Any]:
+        start = bytearray(min(_HEADER_START, self.record.num_bytes))
+        self.read_into(memoryview(start))
+        if len(start) < _HEADER_START or not start.startswith(MAGIC):
+            self.finish()  # damage explains a strange header better than its own words
+            raise StoreError(f"{self.path}: not a checkpoint's content file")
+        _, version, num_bytes = _PREFIX.unpack_from(start)
+        if version != FORMAT_VERSION:
+            self.finish()
+            check_version(version, str(self.path))
+        if num_bytes > self.record.num_bytes - _HEADER_START:
+            raise self.damage(f"a header of {num_bytes} bytes")
+        text = bytearray(num_bytes)
+        self.read_into(memoryview(text))
+        (header_hash,) = _HEADER_HASH.unpack_from(start, _PREFIX.size)
+        if header_hash != xxhash.xxh3_64_intdigest(start[: _PREFIX.size] + text):
+            raise self.damage("its header was altered")
+        header = json.loads(text)
+        if (found := (header["kind"], header["applied_step"])) != (self.record.kind, self.record.applied_step):
+            raise StoreError(
+                f"{self.path}: holds {found[0]} of step {found[1]}, "
+                f"the manifest says {self.record.kind} of step {self.record.applied_step}"
+            )
+        return header
+
+
+def verify(root: Path, record: FileRecord) -> None:
+    """Read the whole file in bounded memory; raise ``StoreError`` naming it unless it is what ``record`` says."""
+    with ContentReader(root, record) as reader:
+        reader.finish()

@@ -1,0 +1,181 @@
+"""What a checkpoint is made of, as values: file records and the manifest that names them.
+
+Values only; the files are read and written elsewhere. All of them travel between processes and into JSON.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal, Self
+
+import xxhash
+
+from harness.core.errors import StoreError
+
+FORMAT_VERSION = 1
+"""Version of the content files and of the manifest, raised together whenever either changes."""
+
+FileKind = Literal["base", "delta", "dense"]
+SaveKind = Literal["full", "priority"]
+
+_SEQUENCE = re.compile(r"^[a-z]+-(\d+)\.(?:bin|json)$")
+
+
+class WrongFormatVersion(StoreError):
+    """Written in a format that this program does not read: never skipped in favour of an older checkpoint."""
+
+
+def check_version(found: object, where: str) -> None:
+    """Raise ``WrongFormatVersion`` unless ``found`` is the version this program reads."""
+    if found != FORMAT_VERSION:
+        raise WrongFormatVersion(f"{where}: format version {found}, this program reads {FORMAT_VERSION}")
+
+
+def content_name(kind: FileKind, sequence: int) -> str:
+    """``base-000012.bin``: six digits at least, so that a folder lists in order."""
+    return f"{kind}-{sequence:06d}.bin"
+
+
+def manifest_name(sequence: int) -> str:
+    """``manifest-000012.json``."""
+    return f"manifest-{sequence:06d}.json"
+
+
+def sequence_of(name: str) -> int | None:
+    """The sequence number in the name of a content file or manifest; None for any other file."""
+    match = _SEQUENCE.match(name)
+    return int(match.group(1)) if match else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """One content file, as its writer reports it.
+
+    Attributes:
+        path: relative to the checkpoint folder, e.g. ``ps0/base-000010.bin``.
+        num_bytes: size of the file.
+        payload_bytes: what a save is charged for: rows, plus 4 bytes per row id of a chosen row; tensors for ``dense``.
+        xxh3: 64-bit XXH3 of the whole file, 16 hex digits.
+        applied_step: the last step whose gradients the content holds.
+        num_rows: rows in the file, chosen and whole together; 0 for ``dense``.
+    """
+
+    path: str
+    kind: FileKind
+    num_bytes: int
+    payload_bytes: int
+    xxh3: str
+    applied_step: int
+    num_rows: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON types, the inverse of ``from_json``."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Self:
+        """Raise ``StoreError`` where a field is missing or unknown."""
+        try:
+            return cls(**fields)
+        except TypeError as error:
+            raise StoreError(f"not a file record: {error}") from error
+
+
+def chain_problem(records: Sequence[FileRecord]) -> str | None:
+    """What keeps one shard's files from being a base and then its deltas, oldest first; None if nothing does."""
+    if not records or records[0].kind != "base":
+        return "a shard's files must start with a base"
+    if any(record.kind != "delta" for record in records[1:]):
+        return "only deltas may follow a base"
+    steps = [record.applied_step for record in records]
+    if steps != sorted(steps):
+        return f"deltas must be in order of their applied step, these are of steps {steps}"
+    return None
+
+
+def wants_compaction(records: Sequence[FileRecord]) -> bool:
+    """Whether the deltas since the base have outgrown it, so that a restore would read more than two shards."""
+    return sum(record.payload_bytes for record in records[1:]) > records[0].payload_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Manifest:
+    """A checkpoint: it exists once this is on disk. Refused at birth (``StoreError``) when its parts disagree.
+
+    Attributes:
+        sequence: rises with every commit of a folder, also after a rewind; the newest manifest has the highest.
+        step: the last applied step, equal in every shard and in the trainer's file.
+        samples: rows of training data behind the model at that step.
+        config_hash: which run this belongs to.
+        shards: PS rank to its files in restore order: base first, then deltas, oldest first.
+        trainer: dense network, optimizer, RNG and position.
+    """
+
+    sequence: int
+    step: int
+    samples: int
+    kind: SaveKind
+    config_hash: str
+    shards: Mapping[str, tuple[FileRecord, ...]]
+    trainer: FileRecord
+    version: int = FORMAT_VERSION
+
+    def __post_init__(self) -> None:
+        where = manifest_name(self.sequence)
+        check_version(self.version, where)
+        if self.trainer.kind != "dense":
+            raise StoreError(f"{where}: the trainer's file {self.trainer.path} is {self.trainer.kind}, not dense")
+        for rank, records in self.shards.items():
+            if problem := chain_problem(records):
+                raise StoreError(f"{where}: {rank}: {problem}")
+        newest = {rank: records[-1] for rank, records in self.shards.items()} | {"trainer": self.trainer}
+        for rank, record in newest.items():
+            if record.applied_step != self.step:
+                raise StoreError(
+                    f"{where}: {rank} is at step {record.applied_step} ({record.path}), "
+                    f"the checkpoint at step {self.step}: all of them must agree"
+                )
+
+    @property
+    def name(self) -> str:
+        """The manifest's file name."""
+        return manifest_name(self.sequence)
+
+    @property
+    def files(self) -> tuple[FileRecord, ...]:
+        """Every content file the checkpoint needs."""
+        return (*(record for records in self.shards.values() for record in records), self.trainer)
+
+    def to_text(self) -> str:
+        """JSON with a checksum of itself, ending in a newline."""
+        fields = asdict(self)
+        return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> Self:
+        """The inverse of ``to_text``; ``where`` opens every message.
+
+        Raises:
+            WrongFormatVersion: another format version.
+            StoreError: not JSON, altered since it was written, or parts that disagree.
+        """
+        try:
+            fields = json.loads(text)
+        except ValueError as error:
+            raise StoreError(f"{where}: not a whole manifest ({error})") from error
+        if not isinstance(fields, dict) or "version" not in fields:
+            raise StoreError(f"{where}: not a manifest")
+        check_version(fields["version"], where)
+        if fields.pop("xxh3", None) != _checksum(fields):
+            raise StoreError(f"{where}: altered since it was written (its checksum differs)")
+        shards = {
+            rank: tuple(FileRecord.from_json(record) for record in records)
+            for rank, records in fields.pop("shards").items()
+        }
+        return cls(shards=shards, trainer=FileRecord.from_json(fields.pop("trainer")), **fields)
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
+    canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_64_hexdigest(canonical.encode())
