@@ -1,0 +1,128 @@
+"""Prepared data as batches. A batch is a pure function of (data, split, seed, step): a rewind costs only the compute.
+
+Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.core.errors import DataError
+from harness.data.permute import Permutation
+from harness.data.records import NUM_DENSE, Meta, Words, map_records, read_meta
+
+NUM_PARTS = 7  # DLRM cuts the file into as many parts as Kaggle's log has days
+MIN_ROWS = 2 * NUM_PARTS  # below that the test or the validation set can be empty
+
+Split = Literal["dlrm", "chronological"]
+EvalSet = Literal["test", "validation"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Consecutive samples of a stream; owns its memory."""
+
+    first_sample: int
+    """Position of its first sample in the stream, the clock of every decision."""
+    dense_BI: Tensor
+    """float32 (B, 13): log(max(x, 0) + 1), missing 0."""
+    ids_BF: NDArray[np.int32]
+    """int32 (B, 26): row id within each table."""
+    labels_B: Tensor
+    """float32 (B,): 0 or 1."""
+
+
+@dataclass(frozen=True)
+class SplitRows:
+    """Where the sets lie in the file: train [0, num_train), test [num_train, first_validation), validation the rest."""
+
+    num_train: int
+    first_validation: int
+    num_rows: int
+
+
+def split_rows(num_rows: int) -> SplitRows:
+    """Seven parts as equal as can be, the first ones a row longer; 1-6 train, 7 halved, the test set first and longer.
+
+    As DLRM does (facebookresearch/dlrm, data_utils.py); Kaggle's 45,840,617 rows give 39,291,958 / 3,274,330.
+    """
+    size, num_longer = divmod(num_rows, NUM_PARTS)
+    num_train = (NUM_PARTS - 1) * size + min(num_longer, NUM_PARTS - 1)
+    return SplitRows(num_train, num_train + -(-(num_rows - num_train) // 2), num_rows)
+
+
+class Dataset:
+    """Batches of one prepared folder. Memory is the page cache's; opening reads ``meta.json`` alone."""
+
+    def __init__(self, meta: Meta, records: Words, *, split: Split, seed: int) -> None:
+        self.meta = meta
+        self.cardinalities = meta.cardinalities
+        """Rows of each of the 26 tables."""
+        self.digest = meta.digest
+        """Fingerprint of the prepared data: equal digests give equal batches."""
+        self.rows = split_rows(meta.num_rows)
+        self.num_train = self.rows.num_train
+        # A plain array over the same pages: np.memmap's bookkeeping costs more than the gather.
+        self._records = np.asarray(records)
+        self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
+
+    @classmethod
+    def open(cls, path: Path, *, split: Split, seed: int) -> "Dataset":
+        """The data that ``run.py data prepare`` wrote to ``path``.
+
+        ``dlrm`` shuffles the training samples by a permutation derived from ``seed``; ``chronological`` keeps the order
+        of the file. The evaluation sets are the same and in the order of the file in both.
+
+        Raises:
+            DataError: missing, unfinished, damaged, truncated, of another format version, or too few rows to split.
+        """
+        path = Path(path)
+        meta = read_meta(path)
+        if meta.num_rows < MIN_ROWS:
+            raise DataError(f"{path}: {meta.num_rows} rows, expected at least {MIN_ROWS} to make seven parts of")
+        return cls(meta, map_records(path, meta), split=split, seed=seed)
+
+    def num_eval(self, which: EvalSet) -> int:
+        """Samples of an evaluation set."""
+        first, end = self._eval_range(which)
+        return end - first
+
+    def train_batch(self, step: int, batch_size: int) -> Batch:
+        """Positions [step * batch_size, (step + 1) * batch_size) of the training stream, cut off at ``num_train``."""
+        first = step * batch_size
+        end = min(first + batch_size, self.num_train)
+        assert 0 <= first < end, f"step {step} of batches of {batch_size} lies outside {self.num_train} samples"
+        if self._order is None:
+            return _batch(first, self._records[first:end])
+        items_B = self._order(np.arange(first, end, dtype=np.uint64))
+        return _batch(first, self._records.take(items_B.view(np.int64), axis=0))
+
+    def eval_batches(self, which: EvalSet, batch_size: int, max_samples: int | None = None) -> Iterator[Batch]:
+        """An evaluation set in file order, at most its first ``max_samples``; positions count from its beginning."""
+        first, end = self._eval_range(which)
+        if max_samples is not None:
+            end = min(end, first + max_samples)
+        for start in range(first, end, batch_size):
+            yield _batch(start - first, self._records[start : min(start + batch_size, end)])
+
+    def _eval_range(self, which: EvalSet) -> tuple[int, int]:
+        if which == "test":
+            return self.num_train, self.rows.first_validation
+        return self.rows.first_validation, self.rows.num_rows
+
+
+def _batch(first_sample: int, records_BC: Words) -> Batch:
+    """Split records into their columns; each part is a copy, so nothing of the file stays referenced."""
+    floats = records_BC[:, : 1 + NUM_DENSE].view(np.float32)
+    return Batch(
+        first_sample=first_sample,
+        dense_BI=torch.from_numpy(floats[:, 1:].copy()),
+        ids_BF=records_BC[:, 1 + NUM_DENSE :].copy(),
+        labels_B=torch.from_numpy(floats[:, 0].copy()),
+    )

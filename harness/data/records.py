@@ -1,0 +1,132 @@
+"""A prepared data folder: ``records.bin``, one fixed-size record a row, and ``meta.json``, written last.
+
+A record is 40 little-endian words of 4 bytes: label (float32, 0 or 1), 13 dense features (float32, log(max(x, 0) + 1),
+missing 0), 26 row ids (int32). Rows are in the order of the source files. A folder without ``meta.json`` is not data.
+
+Shapes: N rows of a file, 26 = F tables.
+"""
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.core.errors import DataError
+
+FORMAT_VERSION = 1
+NUM_DENSE = 13
+NUM_TABLES = 26
+NUM_COLUMNS = 1 + NUM_DENSE + NUM_TABLES
+RECORD_BYTES = 4 * NUM_COLUMNS
+RECORDS_NAME = "records.bin"
+META_NAME = "meta.json"
+
+Categories = Literal["number", "hash"]
+Words = NDArray[np.int32]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """A file that rows came from: its name without folder, its size, the XXH3 (64 bits) of its bytes on disk."""
+
+    name: str
+    num_bytes: int
+    xxh3: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """What ``meta.json`` says. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record."""
+
+    format_version: int
+    num_rows: int
+    num_positives: int
+    cardinalities: tuple[int, ...]  # rows of each of the 26 tables
+    categories: Categories
+    max_ind_range: int | None
+    digest: str
+    sources: tuple[Source, ...]
+
+
+def write_meta(folder: Path, meta: Meta) -> None:
+    """Write ``meta.json`` so that it is there whole or not at all, and stays there."""
+    temporary = folder / f"{META_NAME}.tmp"
+    with temporary.open("w") as file:
+        json.dump(dataclasses.asdict(meta), file, indent=1)
+        file.write("\n")
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.rename(folder / META_NAME)
+    fsync_folder(folder)
+
+
+def read_meta(folder: Path) -> Meta:
+    """What ``folder`` holds, its records being there and as many as they should.
+
+    Raises:
+        DataError: no such folder, no ``meta.json`` (a preparation that did not finish), another format version, a
+            ``meta.json`` that is damaged, or ``records.bin`` missing or of another size.
+    """
+    if not folder.is_dir():
+        raise DataError(f"{folder}: no such folder; `run.py data prepare` writes one")
+    path = folder / META_NAME
+    try:
+        values = json.loads(path.read_bytes())
+        version = values["format_version"]
+        if version != FORMAT_VERSION:
+            raise DataError(f"{path}: format version {version}, expected {FORMAT_VERSION}; prepare the data again")
+        meta = _parse(values)
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing, so this is no prepared data; `run.py data prepare` writes it last") from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); prepare the data again") from error
+    records = folder / RECORDS_NAME
+    expected_bytes = meta.num_rows * RECORD_BYTES
+    num_bytes = records.stat().st_size if records.is_file() else None
+    if num_bytes != expected_bytes:
+        found = "missing" if num_bytes is None else f"{num_bytes:,} bytes"
+        raise DataError(
+            f"{records}: {found}, expected {expected_bytes:,} bytes ({meta.num_rows:,} rows); prepare again"
+        )
+    return meta
+
+
+def map_records(folder: Path, meta: Meta) -> Words:
+    """The records as a read-only memory map: (N, 40) int32, the float columns as their bits."""
+    return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, NUM_COLUMNS))
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the names in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _parse(values: dict[str, Any]) -> Meta:
+    """A Meta from JSON, its types checked as far as they matter: counts are counts, 26 positive cardinalities."""
+    cardinalities = tuple(int(size) for size in values["cardinalities"])
+    if len(cardinalities) != NUM_TABLES or min(cardinalities) < 1:
+        raise ValueError(f"cardinalities: expected {NUM_TABLES} positive numbers")
+    if values["categories"] not in ("number", "hash"):
+        raise ValueError(f"categories: {values['categories']!r}, expected number or hash")
+    num_rows, num_positives = int(values["num_rows"]), int(values["num_positives"])
+    if not 0 <= num_positives <= num_rows:
+        raise ValueError(f"num_positives: {num_positives}, expected 0 to {num_rows}")
+    return Meta(
+        format_version=FORMAT_VERSION,
+        num_rows=num_rows,
+        num_positives=num_positives,
+        cardinalities=cardinalities,
+        categories=cast(Categories, values["categories"]),
+        max_ind_range=None if values["max_ind_range"] is None else int(values["max_ind_range"]),
+        digest=str(values["digest"]),
+        sources=tuple(Source(**source) for source in values["sources"]),
+    )

@@ -1,0 +1,179 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.core.errors import DataError
+from harness.data.dataset import Batch, Dataset, Split, split_rows
+from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME
+from tests.data.folders import write_folder
+
+NUM_ROWS = 1_003
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    path = tmp_path / "prepared"
+    write_folder(path, NUM_ROWS)
+    return path
+
+
+def _rows(batch: Batch) -> list[int]:
+    return (batch.ids_BF[:, 0] // NUM_TABLES).tolist()
+
+
+def _stream(dataset: Dataset, batch_size: int) -> list[int]:
+    num_steps = -(-dataset.num_train // batch_size)
+    return [row for step in range(num_steps) for row in _rows(dataset.train_batch(step, batch_size))]
+
+
+def test_kaggle_splits_as_dlrm_splits_it() -> None:
+    """45,840,617 rows give DLRM's published counts."""
+    rows = split_rows(45_840_617)
+    assert (rows.num_train, rows.first_validation - rows.num_train) == (39_291_958, 3_274_330)
+    assert rows.num_rows - rows.first_validation == 3_274_329
+
+
+@pytest.mark.parametrize("num_rows", range(14, 40))
+def test_parts_are_those_of_array_split(num_rows: int) -> None:
+    """The seven parts are numpy.array_split's, and every row belongs to exactly one set."""
+    parts = np.array_split(np.arange(num_rows), 7)
+    rows = split_rows(num_rows)
+    assert rows.num_train == sum(len(part) for part in parts[:6])
+    assert rows.first_validation - rows.num_train == -(-len(parts[6]) // 2)
+    assert rows.num_train < rows.first_validation < rows.num_rows
+
+
+def test_a_batch_holds_the_columns_of_its_rows(folder: Path) -> None:
+    """Dense features, row ids and labels of one sample come from one record, in the promised types."""
+    batch = Dataset.open(folder, split="dlrm", seed=0).train_batch(2, 10)
+    rows = np.array(_rows(batch))
+    assert batch.first_sample == 20
+    assert batch.dense_BI.dtype == batch.labels_B.dtype == torch.float32
+    assert batch.ids_BF.dtype == np.int32
+    assert torch.equal(batch.dense_BI, torch.tensor(rows + 0.5, dtype=torch.float32)[:, None].expand(-1, 13))
+    assert np.array_equal(batch.ids_BF, NUM_TABLES * rows[:, None] + np.arange(NUM_TABLES))
+    assert batch.labels_B.tolist() == (rows % 4 == 0).astype(float).tolist()
+
+
+@pytest.mark.parametrize("split", ["dlrm", "chronological"])
+@pytest.mark.parametrize("batch_size", [1, 64, 859, 860, 861])
+def test_an_epoch_meets_every_training_row_once(folder: Path, split: Split, batch_size: int) -> None:
+    """The stream is a permutation of the training rows, the last batch being cut off."""
+    dataset = Dataset.open(folder, split=split, seed=3)
+    assert sorted(_stream(dataset, batch_size)) == list(range(dataset.num_train))
+
+
+def test_a_batch_is_a_function_of_seed_and_step(folder: Path) -> None:
+    """Opened twice, asked in any order, the same step gives the same batch; another seed gives another."""
+    first, second = (Dataset.open(folder, split="dlrm", seed=5) for _ in range(2))
+    forwards = [_rows(first.train_batch(step, 32)) for step in range(8)]
+    backwards = [_rows(second.train_batch(step, 32)) for step in reversed(range(8))]
+    assert forwards == backwards[::-1]
+    assert _rows(Dataset.open(folder, split="dlrm", seed=6).train_batch(0, 32)) != forwards[0]
+
+
+def test_the_stream_does_not_depend_on_the_batch_size(folder: Path) -> None:
+    """Positions are the clock: batches of 7 and of 50 walk the same stream."""
+    dataset = Dataset.open(folder, split="dlrm", seed=5)
+    assert _stream(dataset, 7) == _stream(dataset, 50)
+
+
+def test_chronological_keeps_the_order_of_the_file(folder: Path) -> None:
+    """Without shuffling, position and row are one."""
+    dataset = Dataset.open(folder, split="chronological", seed=5)
+    assert _stream(dataset, 100) == list(range(dataset.num_train))
+
+
+@pytest.mark.parametrize("split", ["dlrm", "chronological"])
+def test_evaluation_sets_are_fixed(folder: Path, split: Split) -> None:
+    """Test and validation follow the training rows in file order, whatever seed and split."""
+    dataset = Dataset.open(folder, split=split, seed=9)
+    test = list(dataset.eval_batches("test", 30))
+    validation = list(dataset.eval_batches("validation", 30))
+    rows = [row for batch in (*test, *validation) for row in _rows(batch)]
+    assert rows == list(range(dataset.num_train, NUM_ROWS))
+    assert sum(len(batch.labels_B) for batch in test) == dataset.num_eval("test") == 72
+    assert dataset.num_eval("validation") == 71
+    assert [batch.first_sample for batch in test] == [0, 30, 60]
+
+
+def test_evaluation_stops_at_max_samples(folder: Path) -> None:
+    """At most so many samples, and they are the first ones."""
+    dataset = Dataset.open(folder, split="dlrm", seed=0)
+    rows = [row for batch in dataset.eval_batches("test", 30, 40) for row in _rows(batch)]
+    assert rows == list(range(dataset.num_train, dataset.num_train + 40))
+
+
+def test_a_batch_owns_its_memory(folder: Path) -> None:
+    """Writing into a batch changes neither the file nor a later batch."""
+    dataset = Dataset.open(folder, split="chronological", seed=0)
+    before = (folder / RECORDS_NAME).read_bytes()
+    batch = dataset.train_batch(0, 8)
+    batch.dense_BI.zero_()
+    batch.ids_BF[:] = -1
+    assert _rows(dataset.train_batch(0, 8)) == list(range(8))
+    assert (folder / RECORDS_NAME).read_bytes() == before
+
+
+def _edit_meta(folder: Path, **changes: object) -> None:
+    path = folder / META_NAME
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
+
+
+def test_a_folder_that_does_not_exist_is_named(tmp_path: Path) -> None:
+    """A missing folder is one line with its path."""
+    with pytest.raises(DataError, match=r"nowhere: no such folder"):
+        Dataset.open(tmp_path / "nowhere", split="dlrm", seed=0)
+
+
+def test_an_unfinished_preparation_is_refused(folder: Path) -> None:
+    """Records without meta.json are not data, for meta.json is written last."""
+    (folder / META_NAME).unlink()
+    with pytest.raises(DataError, match=r"meta\.json: missing"):
+        Dataset.open(folder, split="dlrm", seed=0)
+
+
+def test_another_format_version_is_refused(folder: Path) -> None:
+    """The error names the version found and the one expected."""
+    _edit_meta(folder, format_version=99)
+    with pytest.raises(DataError, match=r"format version 99, expected 1"):
+        Dataset.open(folder, split="dlrm", seed=0)
+
+
+@pytest.mark.parametrize("num_bytes", [0, 160 * NUM_ROWS - 1, 160 * NUM_ROWS + 160])
+def test_records_of_another_size_are_refused(folder: Path, num_bytes: int) -> None:
+    """Truncated or overlong records are found when the data is opened, not in the middle of a run."""
+    with (folder / RECORDS_NAME).open("r+b") as file:
+        file.truncate(num_bytes)
+    with pytest.raises(DataError, match=rf"records\.bin: {num_bytes:,} bytes, expected 160,480"):
+        Dataset.open(folder, split="dlrm", seed=0)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"format_version": 1}'])
+def test_a_damaged_meta_is_one_line(folder: Path, text: str) -> None:
+    """Whatever meta.json has become, the user meets a DataError of one line that names the file."""
+    (folder / META_NAME).write_text(text)
+    with pytest.raises(DataError, match=r"meta\.json: damaged") as caught:
+        Dataset.open(folder, split="dlrm", seed=0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cardinalities": [1] * 25}, {"cardinalities": [0] * 26}, {"categories": "x"}, {"num_positives": NUM_ROWS + 1}],
+)
+def test_impossible_counts_are_damage(folder: Path, changes: dict[str, object]) -> None:
+    """A meta.json that parses but cannot be true is refused too."""
+    _edit_meta(folder, **changes)
+    with pytest.raises(DataError, match=r"damaged"):
+        Dataset.open(folder, split="dlrm", seed=0)
+
+
+def test_too_few_rows_cannot_be_split(tmp_path: Path) -> None:
+    """Thirteen rows would leave an evaluation set empty."""
+    write_folder(tmp_path / "tiny", 13)
+    with pytest.raises(DataError, match=r"13 rows, expected at least 14"):
+        Dataset.open(tmp_path / "tiny", split="dlrm", seed=0)
