@@ -1,0 +1,44 @@
+"""Small real checkpoints for the tests of the store."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from harness.store import ChosenRows, FileRecord, Manifest, ShardStore, write_dense
+
+NUM_ROWS, DIM = 101, 3
+
+
+def rows_of(step: int, num_rows: int = NUM_ROWS, dim: int = DIM) -> Tensor:
+    """Rows that tell the step they are of: no two steps share a value."""
+    return torch.randn((num_rows, dim), generator=torch.Generator().manual_seed(step))
+
+
+def chosen(*ids: int) -> ChosenRows:
+    """Chosen rows, ids as a tracker gives them."""
+    return ChosenRows(torch.tensor(ids, dtype=torch.int64))
+
+
+def manifest(sequence: int, step: int, shards: dict[str, tuple[FileRecord, ...]], trainer: FileRecord) -> Manifest:
+    """A full manifest of a run named ``run``."""
+    return Manifest(
+        sequence=sequence,
+        step=step,
+        samples=128 * step,
+        kind="full",
+        config_hash="run",
+        shards=shards,
+        trainer=trainer,
+    )
+
+
+def write_files(root: Path, sequence: int, num_ps: int = 2) -> Manifest:
+    """Content files of a checkpoint of step ``10 * sequence``, not committed."""
+    step = 10 * sequence
+    shards = {
+        f"ps{rank}": (ShardStore(root, f"ps{rank}").write_base(sequence, step, rows_of(step + rank)),)
+        for rank in range(num_ps)
+    }
+    trainer = write_dense(root, "trainer0", sequence, step, tensors={"w": rows_of(step)}, extra={"step": step})
+    return manifest(sequence, step, shards, trainer)

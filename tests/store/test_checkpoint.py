@@ -1,0 +1,262 @@
+"""Laws of a checkpoint folder: it shows the newest whole checkpoint, says what it skipped, keeps what is named."""
+
+import json
+import pickle
+import struct
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import xxhash
+
+from harness.core.errors import StoreError
+from harness.store import (
+    CheckpointStore,
+    FileRecord,
+    Manifest,
+    RowRange,
+    ShardStore,
+    newest_checkpoint,
+    read_dense,
+    write_dense,
+)
+from harness.store.records import manifest_name
+from tests.store.helpers import chosen, manifest, rows_of, write_files
+
+
+def committed(root: Path, *sequences: int, keep: int = 2) -> list[Manifest]:
+    """Commit a checkpoint per sequence number."""
+    store = CheckpointStore(root, keep=keep)
+    manifests = [write_files(root, sequence) for sequence in sequences]
+    for each in manifests:
+        store.commit(each)
+    return manifests
+
+
+def flip_bit(path: Path, byte: int) -> None:
+    """Flip the lowest bit of one byte; negative bytes count from the end."""
+    content = bytearray(path.read_bytes())
+    content[byte] ^= 1
+    path.write_bytes(content)
+
+
+def test_newest_is_what_was_committed(tmp_path: Path) -> None:
+    """The newest manifest comes back equal, with nothing skipped; an empty folder has none."""
+    assert newest_checkpoint(tmp_path) == (None, [])
+    _, newest = committed(tmp_path, 1, 2)
+    assert CheckpointStore(tmp_path).newest(config_hash="run") == (newest, [])
+
+
+def test_records_travel_unchanged(tmp_path: Path) -> None:
+    """Records and manifests survive pickling, and a record its JSON, exactly."""
+    whole = write_files(tmp_path, 1)
+    assert pickle.loads(pickle.dumps(whole)) == whole
+    assert FileRecord.from_json(json.loads(json.dumps(whole.trainer.to_json()))) == whole.trainer
+    with pytest.raises(StoreError, match="not a file record"):
+        FileRecord.from_json({"path": "x"})
+
+
+def test_dense_state_round_trip(tmp_path: Path) -> None:
+    """Tensors of any shape and dtype, non-contiguous ones too, and JSON values come back to the bit."""
+    tensors = {
+        "w": rows_of(1).t(),
+        "rng": torch.get_rng_state(),
+        "scalar": torch.tensor(1.5, dtype=torch.float64),
+        "empty": torch.empty(0, 4),
+        "half": torch.ones(3, dtype=torch.bfloat16, requires_grad=True),
+    }
+    extra = {"step": 7, "pcg": {"state": 2**100}, "note": "ü"}
+    record = write_dense(tmp_path, "trainer0", 1, 7, tensors=tensors, extra=extra)
+    read, read_extra = read_dense(tmp_path, record)
+    assert list(read) == list(tensors)
+    assert all(torch.equal(read[name], tensors[name]) and read[name].dtype == tensors[name].dtype for name in read)
+    assert read_extra == extra
+    assert record.payload_bytes == sum(tensor.nbytes for tensor in tensors.values())
+
+
+@pytest.mark.parametrize("where", ["ps0/base", "ps1/base", "trainer0/dense"])
+@pytest.mark.parametrize("byte", [0, 8, 12, 20, 40, 3000, 4095, 4096, 4500, -1])
+def test_flipped_bit_shows_previous_checkpoint(tmp_path: Path, where: str, byte: int) -> None:
+    """One bit flipped anywhere in a content file: the previous checkpoint is found and the sentence names the file."""
+    previous, _ = committed(tmp_path, 1, 2)
+    flip_bit(tmp_path / f"{where}-000002.bin", byte)
+    found, skipped = newest_checkpoint(tmp_path)
+    assert found == previous
+    assert len(skipped) == 1
+    assert f"{where}-000002.bin: damaged" in skipped[0]
+    assert skipped[0].startswith("skipped manifest-000002.json")
+
+
+@pytest.mark.parametrize("byte", [0, 16, 40, 4095, 4096, 4100, 4110, -1])
+def test_restore_notices_a_flipped_bit(tmp_path: Path, byte: int) -> None:
+    """Reading rows checks them: a bit flipped in header, row ids or rows of a delta ends in an error naming it."""
+    store = ShardStore(tmp_path, "ps0")
+    base = store.write_base(0, 0, rows_of(0))
+    delta = store.write_delta(1, 1, rows_of(1), [chosen(2, 3, 100), RowRange(50, 60)])
+    flip_bit(tmp_path / delta.path, byte)
+    with pytest.raises(StoreError, match=r"ps0/delta-000001\.bin: damaged"):
+        store.read_into([base, delta], torch.empty_like(rows_of(0)))
+    with pytest.raises(StoreError, match=r"ps0/delta-000001\.bin: damaged"):
+        store.compact([base, delta], 2)
+    assert sorted(path.name for path in (tmp_path / "ps0").iterdir()) == ["base-000000.bin", "delta-000001.bin"]
+
+
+@pytest.mark.parametrize("kept_frac", [0.0, 0.5, 0.99])
+@pytest.mark.parametrize("name", ["manifest-000002.json", "ps1/base-000002.bin", "trainer0/dense-000002.bin"])
+def test_truncated_file_shows_previous_checkpoint(tmp_path: Path, name: str, kept_frac: float) -> None:
+    """A manifest or content file cut short anywhere hides its checkpoint, not the one before."""
+    previous, _ = committed(tmp_path, 1, 2)
+    content = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(content[: int(len(content) * kept_frac)])
+    found, skipped = newest_checkpoint(tmp_path)
+    assert found == previous
+    assert len(skipped) == 1
+    assert name in skipped[0]
+
+
+def test_missing_file_shows_previous_checkpoint(tmp_path: Path) -> None:
+    """A content file that is gone hides every checkpoint that needs it."""
+    previous, newest = committed(tmp_path, 1, 2)
+    (tmp_path / newest.files[0].path).unlink()
+    assert newest_checkpoint(tmp_path)[0] == previous
+    (tmp_path / previous.files[0].path).unlink()
+    found, skipped = newest_checkpoint(tmp_path)
+    assert found is None
+    assert len(skipped) == 2
+
+
+def test_altered_manifest_is_skipped(tmp_path: Path) -> None:
+    """A manifest carries its own checksum: a changed step is noticed though the JSON is whole."""
+    previous, newest = committed(tmp_path, 1, 2)
+    path = tmp_path / newest.name
+    path.write_text(path.read_text().replace('"samples": 2560', '"samples": 2561'))
+    found, skipped = newest_checkpoint(tmp_path)
+    assert found == previous
+    assert "altered" in skipped[0]
+
+
+def test_other_format_version_is_refused(tmp_path: Path) -> None:
+    """A manifest or content file of another version is an error, not skipped for something older."""
+    _, newest = committed(tmp_path, 1, 2)
+    path = tmp_path / newest.trainer.path
+    content = bytearray(path.read_bytes())
+    content[8:12] = struct.pack("<I", 2)
+    path.write_bytes(content)
+    reworded = replace(newest.trainer, xxh3=xxhash.xxh3_64_hexdigest(content))
+    with pytest.raises(StoreError, match=r"dense-000002\.bin: format version 2, this program reads 1"):
+        read_dense(tmp_path, reworded)
+    (tmp_path / newest.name).write_text(replace(newest, trainer=reworded).to_text())
+    with pytest.raises(StoreError, match=r"dense-000002\.bin: format version 2, this program reads 1"):
+        newest_checkpoint(tmp_path)
+    text = (tmp_path / newest.name).read_text()
+    (tmp_path / newest.name).write_text(text.replace('"version": 1', '"version": 2'))
+    with pytest.raises(StoreError, match=r"manifest-000002\.json: format version 2, this program reads 1"):
+        newest_checkpoint(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match="format version 2"):
+        CheckpointStore(tmp_path).commit(manifest(3, 20, dict(newest.shards), newest.trainer))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
+    """A folder of another config is an error that names both, not an empty folder."""
+    committed(tmp_path, 1)
+    with pytest.raises(StoreError, match=r"manifest-000001\.json: belongs to a run of config run, this is other"):
+        newest_checkpoint(tmp_path, config_hash="other")
+
+
+@pytest.mark.parametrize("who", ["ps0", "ps1", "trainer"])
+def test_disagreeing_parts_are_refused(tmp_path: Path, who: str) -> None:
+    """A manifest whose shards or trainer are of another step than it cannot be made."""
+    whole = write_files(tmp_path, 2)
+    shards, trainer = dict(whole.shards), whole.trainer
+    if who == "trainer":
+        trainer = replace(trainer, applied_step=19)
+    else:
+        shards[who] = (replace(shards[who][0], applied_step=19),)
+    with pytest.raises(StoreError, match=rf"{who} is at step 19 .* the checkpoint at step 20"):
+        manifest(2, 20, shards, trainer)
+
+
+def test_older_bases_under_a_new_delta_are_fine(tmp_path: Path) -> None:
+    """Only a shard's newest file must be of the manifest's step."""
+    whole = write_files(tmp_path, 1, num_ps=1)
+    delta = ShardStore(tmp_path, "ps0").write_delta(2, 20, rows_of(20), [chosen(1)])
+    trainer = write_dense(tmp_path, "trainer0", 2, 20, tensors={}, extra={})
+    newer = manifest(2, 20, {"ps0": (*whole.shards["ps0"], delta)}, trainer)
+    CheckpointStore(tmp_path).commit(newer)
+    assert newest_checkpoint(tmp_path) == (newer, [])
+
+
+def test_commit_refuses_missing_files_and_old_numbers(tmp_path: Path) -> None:
+    """A commit that names a file that is not there, or is no newer than the newest, leaves the folder as it was."""
+    (newest,) = committed(tmp_path, 5)
+    incomplete = write_files(tmp_path, 6)
+    (tmp_path / incomplete.trainer.path).unlink()
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(StoreError, match=r"dense-000006\.bin: cannot be read: No such file"):
+        store.commit(incomplete)
+    with pytest.raises(StoreError, match="numbers must rise"):
+        store.commit(newest)
+    assert newest_checkpoint(tmp_path) == (newest, [])
+
+
+def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
+    """After a commit the folder holds the newest ``keep`` manifests, their files, and saves not yet committed."""
+    shard = ShardStore(tmp_path, "ps0")
+    store = CheckpointStore(tmp_path, keep=2)
+    chain: list[FileRecord] = [shard.write_base(0, 0, rows_of(0))]
+    manifests: list[Manifest] = []
+    shard.write_base(10, 10, rows_of(10))  # a later save that is still under way
+    for sequence in range(6):
+        if sequence == 3:
+            chain = [shard.compact(chain, sequence)]
+        if sequence:
+            chain.append(shard.write_delta(sequence, sequence, rows_of(sequence), [chosen(sequence)]))
+        trainer = write_dense(tmp_path, "trainer0", sequence, sequence, tensors={}, extra={})
+        manifests.append(manifest(sequence, sequence, {"ps0": tuple(chain)}, trainer))
+        store.commit(manifests[-1])
+        named = {record.path for each in manifests[-2:] for record in each.files}
+        names = {each.name for each in manifests[-2:]}
+        files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+        assert files == named | names | {"ps0/base-000010.bin"}
+    assert store.next_sequence() == 11
+
+
+def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:
+    """Files of a save that died before its manifest, and unreadable manifests, go with the next commit."""
+    committed(tmp_path, 1)
+    write_files(tmp_path, 2)
+    (tmp_path / manifest_name(2)).write_text("{")
+    store = CheckpointStore(tmp_path)
+    assert store.next_sequence() == 3
+    store.commit(write_files(tmp_path, 3))
+    assert {path.name[-11:] for path in tmp_path.rglob("*") if path.is_file()} == {
+        "-000001.bin",
+        "000001.json",
+        "-000003.bin",
+        "000003.json",
+    }
+
+
+def test_opening_sweeps_temp_files_and_looking_does_not(tmp_path: Path) -> None:
+    """Half-written files of killed writers go when the store is opened for writing, and only then."""
+    (newest,) = committed(tmp_path, 1)
+    stale = [tmp_path / ".manifest-000002.json.tmp", tmp_path / "ps0" / ".base-000002.bin.tmp"]
+    for path in stale:
+        path.write_bytes(b"half")
+    assert newest_checkpoint(tmp_path) == (newest, [])
+    assert all(path.exists() for path in stale)
+    CheckpointStore(tmp_path)
+    assert not any(path.exists() for path in stale)
+    assert newest_checkpoint(tmp_path) == (newest, [])
+
+
+def test_unusable_folder_is_one_line(tmp_path: Path) -> None:
+    """A checkpoint folder that is a file is refused by name."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="file: not usable as a checkpoint folder: File exists"):
+        CheckpointStore(tmp_path / "file")
+    with pytest.raises(StoreError, match="cannot be created"):
+        ShardStore(tmp_path / "file", "ps0").write_base(0, 0, rows_of(0))
