@@ -10,7 +10,7 @@ _MINUTE = 1 / 60
 class Profile(BaseModel):
     """An emulated cluster and job. `samples -> hours` is `sample / total_samples * job_h`."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
     name: str
     job_h: Annotated[float, Field(gt=0)]

@@ -1,0 +1,142 @@
+"""What partial recovery loses, counted two ways.
+
+Plain PLS (CPR section 4) counts samples and cannot see that a priority save wrote the rows that matter.
+Update-weighted PLS counts updates, one per (sample, row), and can.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.core.placement import Placement
+from harness.core.plans import Rank, ps_rank
+
+
+def rank_weights(placement: Placement) -> dict[Rank, float]:
+    """How much of the model each PS rank is: 1/N for row placement, its share of all rows for table placement (R)."""
+    return {ps_rank(index): placement.share(index) for index in range(placement.num_ps)}
+
+
+class PlsLedger:
+    """Portion of lost samples: each dead shard adds ``weight * (S_now - S_since) / S_total``.
+
+    ``S_since`` is the later of the shard's last save and its last restore or, with ``since="save"``, its last save
+    alone, which charges a rank that dies twice twice for the same samples (R). Full recovery adds nothing.
+    """
+
+    def __init__(
+        self,
+        weights: Mapping[Rank, float],
+        total_samples: int,
+        since: Literal["save_or_restore", "save"] = "save_or_restore",
+    ) -> None:
+        self._weights = dict(weights)
+        self._total_samples = total_samples
+        self._counts_restores = since == "save_or_restore"
+        self._since = dict.fromkeys(weights, 0)
+        self.total = 0.0
+
+    def saved(self, samples: int) -> None:
+        """Every shard was saved at ``samples``, by a save that closes an interval: others do not count (R)."""
+        self._since = dict.fromkeys(self._weights, samples)
+
+    def lost(self, rank: Rank, samples_now: int) -> float:
+        """``rank`` died at ``samples_now`` and partial recovery goes on without what it had: the PLS that adds."""
+        added = self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
+        self.total += added
+        return added
+
+    def restored(self, rank: Rank, samples: int) -> None:
+        """The shard of ``rank`` was replaced at ``samples``."""
+        if self._counts_restores:
+            self._since[rank] = samples
+
+    def rewound(self, samples: int) -> None:
+        """Full recovery took every rank back to the checkpoint at ``samples``: nothing is lost, nothing unsaved."""
+        self.saved(samples)
+
+
+@dataclass
+class _Tally:
+    """Updates of one rank, all tables and tracked tables."""
+
+    sent: int = 0
+    captured: int = 0
+    lost: int = 0
+    sent_tracked: int = 0
+    captured_tracked: int = 0
+    lost_tracked: int = 0
+
+    def copy(self) -> "_Tally":
+        return _Tally(**vars(self))
+
+
+class UpdateLedger:
+    """Updates sent to each PS rank, captured by saves, lost with deaths; over all tables and over the tracked alone.
+
+    Kept by the trainer, from what it sent and what saves reported, so that it survives the death of a shard.
+    One update is one (sample, row).
+    """
+
+    def __init__(self, ranks: Mapping[Rank, object] | tuple[Rank, ...]) -> None:
+        self._tallies = {rank: _Tally() for rank in ranks}
+        self.committed()
+
+    def sent(self, rank: Rank, updates: int, tracked: int) -> None:
+        """``rank`` was sent ``updates``, ``tracked`` of them to tracked tables. Called every step for every rank."""
+        tally = self._tallies[rank]
+        tally.sent += updates
+        tally.sent_tracked += tracked
+
+    def captured(self, rank: Rank, updates: int, tracked: int) -> None:
+        """A committed save of ``rank`` made so many updates safe."""
+        tally = self._tallies[rank]
+        tally.captured += updates
+        tally.captured_tracked += tracked
+
+    def committed(self) -> None:
+        """A checkpoint was committed, and its :meth:`captured` told: :meth:`rewound` comes back to here."""
+        self._checkpoint = {rank: tally.copy() for rank, tally in self._tallies.items()}
+
+    def lost(self, rank: Rank) -> tuple[int, int]:
+        """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``."""
+        tally = self._tallies[rank]
+        gone = tally.sent - tally.captured - tally.lost
+        gone_tracked = tally.sent_tracked - tally.captured_tracked - tally.lost_tracked
+        tally.lost += gone
+        tally.lost_tracked += gone_tracked
+        return gone, gone_tracked
+
+    def rewound(self) -> None:
+        """Full recovery: every count is again what it was at the last checkpoint; the rerun counts once more."""
+        self._tallies = {rank: tally.copy() for rank, tally in self._checkpoint.items()}
+
+    @property
+    def applied_updates(self) -> int:
+        """Updates sent to all ranks, those of a rerun once."""
+        return sum(tally.sent for tally in self._tallies.values())
+
+    @property
+    def applied_tracked(self) -> int:
+        """The same, to tracked tables."""
+        return sum(tally.sent_tracked for tally in self._tallies.values())
+
+    @property
+    def lost_updates(self) -> int:
+        """Updates lost so far."""
+        return sum(tally.lost for tally in self._tallies.values())
+
+    @property
+    def lost_tracked(self) -> int:
+        """The same, of tracked tables."""
+        return sum(tally.lost_tracked for tally in self._tallies.values())
+
+    @property
+    def update_pls(self) -> float | None:
+        """Updates lost / updates applied; None before the first."""
+        return self.lost_updates / self.applied_updates if self.applied_updates else None
+
+    @property
+    def update_pls_tracked(self) -> float | None:
+        """The same over tracked tables."""
+        return self.lost_tracked / self.applied_tracked if self.applied_tracked else None
