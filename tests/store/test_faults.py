@@ -4,7 +4,8 @@ import errno
 import multiprocessing
 import os
 import signal
-from multiprocessing.connection import Connection
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -19,16 +20,18 @@ from tests.store.helpers import rows_of, write_files
 WAIT_S = 60
 
 
-def start(victim: victims.Victim, root: Path) -> tuple[BaseProcess, Connection, str]:
-    """Run ``victim`` in a process of its own and return with its end of the pipe and first message."""
+@contextmanager
+def running(victim: victims.Victim, root: Path) -> Iterator[tuple[BaseProcess, str]]:
+    """Run ``victim`` in a process of its own: the process, and the first thing that it says."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.store.victims"])  # torch is imported once for all victims
     here, there = context.Pipe()
-    process = context.Process(target=victim, args=(root, there), daemon=True)
-    process.start()
-    there.close()
-    assert here.poll(WAIT_S), "the victim said nothing"
-    return process, here, here.recv()
+    with here:
+        process = context.Process(target=victim, args=(root, there), daemon=True)
+        process.start()
+        there.close()
+        assert here.poll(WAIT_S), "the victim said nothing"
+        yield process, here.recv()
 
 
 def assert_shows_first_checkpoint(root: Path) -> None:
@@ -48,11 +51,10 @@ def assert_shows_first_checkpoint(root: Path) -> None:
 )
 def test_killed_before_its_manifest_shows_previous(tmp_path: Path, victim: victims.Victim) -> None:
     """A writer that gets SIGKILL before its manifest is in place leaves the previous checkpoint, and one can go on."""
-    process, pipe, message = start(victim, tmp_path)
-    assert message == "ready"
-    process.kill()
-    process.join(WAIT_S)
-    pipe.close()
+    with running(victim, tmp_path) as (process, message):
+        assert message == "ready"
+        process.kill()
+        process.join(WAIT_S)
     assert process.exitcode == -signal.SIGKILL
     assert_shows_first_checkpoint(tmp_path)
     store = CheckpointStore(tmp_path)
@@ -64,9 +66,8 @@ def test_killed_before_its_manifest_shows_previous(tmp_path: Path, victim: victi
 
 def test_a_file_that_cannot_grow_leaves_last_checkpoint(tmp_path: Path) -> None:
     """Where the kernel stops a write halfway, the error names the file and no half file stays."""
-    process, pipe, message = start(victims.on_a_full_disk, tmp_path)
-    process.join(WAIT_S)
-    pipe.close()
+    with running(victims.on_a_full_disk, tmp_path) as (process, message):
+        process.join(WAIT_S)
     assert message == (
         f"{tmp_path}/ps0/base-000002.bin: cannot be written: File too large; earlier checkpoints are untouched"
     )
