@@ -1,0 +1,119 @@
+"""Writes the traces of this folder, every byte a function of the seed: ``python -m failure_traces.generate``."""
+
+import argparse
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+
+SEED = 20210405
+COMMAND = "python -m failure_traces.generate"
+
+
+def _text(header: dict[str, str], columns: str, rows: Iterable[str]) -> str:
+    provenance = [f"# {key}: {value}" for key, value in header.items()]
+    return "\n".join([*provenance, columns, *rows]) + "\n"
+
+
+def _rng(name: str, seed: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64([seed, *name.encode()]))
+
+
+def _by_count(name: str, seed: int, *, num_failures: int, job_h: float, ranks: int, title: str, source: str) -> str:
+    hours = np.sort(_rng(name, seed).uniform(0, job_h, num_failures))
+    header = {"title": title, "source": source, "job_h": f"{job_h:g}", "seed": str(seed), "command": COMMAND}
+    return _text(header, "hour,rank", [f"{hour:.4f},{ranks}" for hour in hours])
+
+
+def two_in_56h(seed: int = SEED) -> str:
+    """CPR's emulation: two single-rank failures, uniform over 56 h; which rank is drawn when the trace is used."""
+    return _by_count(
+        "two_in_56h",
+        seed,
+        num_failures=2,
+        job_h=56,
+        ranks=1,
+        title="two random single-rank failures in 56 h",
+        source="generated after the emulation of CPR (MLSys 2021) section 5: 56 h, 2 failures [recalled]",
+    )
+
+
+def poster50(seed: int = SEED) -> str:
+    """CPR's test at production scale: five failures of 4 of 18 ranks, uniform over 50 h."""
+    return _by_count(
+        "poster50",
+        seed,
+        num_failures=5,
+        job_h=50,
+        ranks=4,
+        title="five failures in 50 h, each of 4 ranks (of 18) drawn at random",
+        source="generated after CPR's poster: 50 h, 5 failures, 4 randomly chosen PS each [read]; hours are ours",
+    )
+
+
+# Hour and remark of each event. All but the repeat and the last are moved by up to BUSY_JITTER_H.
+BUSY = (
+    (2.5, "before the first CPR save of profile busy"),
+    (8.5, ""),
+    (14.5, ""),
+    (20.0, ""),
+    (23.2, ""),
+    (24.6, "the same rank again, before its next CPR save"),
+    (31.0, ""),
+    (37.5, "two at once"),
+    (45.0, ""),
+    (52.0, "late"),
+)
+BUSY_JITTER_H = 0.6
+BUSY_NUM_PS = 4
+
+
+def busy(seed: int = SEED) -> str:
+    """Ten events over 56 h on ps0 … ps3: eight and more of one rank, one of two, one rank twice within an interval."""
+    rng = _rng("busy", seed)
+    deck = iter(np.concatenate([rng.permutation(BUSY_NUM_PS) for _ in range(3)]).tolist())  # every rank gets its turn
+    rows: list[str] = []
+    rank = 0
+    for hour, note in BUSY:
+        is_fixed = note.startswith(("the same", "late"))
+        moved_h = hour + (0.0 if is_fixed else rng.uniform(-BUSY_JITTER_H, BUSY_JITTER_H))
+        if not note.startswith("the same"):
+            rank = next(deck)
+        rows.append(f"{moved_h:.4f},ps{rank},{note}")
+        if note == "two at once":
+            rows.append(f"{moved_h:.4f},ps{next(deck)},{note}")
+    header = {
+        "title": "ten failure events in 56 h on four ranks, one of two ranks at once",
+        "source": "made up: spread over the job so that strategies differ in a short run",
+        "job_h": "56",
+        "seed": str(seed),
+        "command": COMMAND,
+    }
+    return _text(header, "hour,rank,note", rows)
+
+
+def empty(seed: int = SEED) -> str:
+    """No failure at all."""
+    return _text({"title": "no failures", "command": COMMAND}, "hour,rank", [])
+
+
+TRACES: dict[str, Callable[[int], str]] = {
+    "two_in_56h.csv": two_in_56h,
+    "poster50.csv": poster50,
+    "busy.csv": busy,
+    "empty.csv": empty,
+}
+
+
+def main() -> None:
+    """Write every trace."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder to write into")
+    parser.add_argument("--seed", type=int, default=SEED)
+    options = parser.parse_args()
+    for name, make in TRACES.items():
+        (options.out / name).write_bytes(make(options.seed).encode())
+
+
+if __name__ == "__main__":
+    main()
