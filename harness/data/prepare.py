@@ -1,0 +1,187 @@
+"""Criteo text to a prepared folder, in chunks: memory beyond the numbering of categories does not grow with the data.
+
+All goes into a temporary folder beside the target, renamed at the end, ``meta.json`` being the last file in it.
+"""
+
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import xxhash
+
+from harness.core.errors import DataError
+from harness.data.criteo import FIRST_CATEGORY, Rows, parse_rows
+from harness.data.numbering import Numbering
+from harness.data.records import (
+    FORMAT_VERSION,
+    NUM_COLUMNS,
+    NUM_TABLES,
+    RECORDS_NAME,
+    Categories,
+    Meta,
+    Source,
+    Words,
+    fsync_folder,
+    read_meta,
+    write_meta,
+)
+from harness.data.sources import CHUNK_BYTES, Progress, SourceReader, fingerprint, total_bytes
+
+MAX_IND_RANGE_LIMIT = 1 << 31  # row ids are int32
+
+
+def prepare(
+    sources: Sequence[Path],
+    out: Path,
+    *,
+    categories: Categories = "number",
+    max_ind_range: int | None = None,
+    progress: Progress | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
+) -> Meta:
+    """Pack click logs, concatenated in the order given, into the folder ``out``.
+
+    ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as DLRM
+    counts them. ``hash``: the value ``% max_ind_range``, which is then the size of every table. ``progress`` is called
+    with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time; the result does not
+    depend on it. If ``out`` already holds this very preparation, nothing is done.
+
+    Raises:
+        DataError: a source that cannot be read or is not in the format (``file:line: ...``), no rows at all,
+            ``max_ind_range`` missing or out of range, ``out`` not empty and not this preparation, or disk trouble.
+            ``out`` is then as it was.
+    """
+    sources = [Path(source) for source in sources]
+    _check(sources, categories, max_ind_range)
+    counter = _Counter(total_bytes(sources), progress)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        return _existing(sources, out, categories, max_ind_range, counter)
+    with _replacing(out) as folder:
+        packer = _Packer(categories, max_ind_range)
+        read: list[Source] = []
+        with (folder / RECORDS_NAME).open("wb") as file:
+            for path in sources:
+                reader = SourceReader(path, counter.advance)
+                for chunk in reader.chunks(chunk_bytes):
+                    words_RC = packer.pack(parse_rows(chunk.text, name=str(path), first_line=chunk.first_line))
+                    file.write(words_RC.data)
+                read.append(reader.source())
+            file.flush()
+            os.fsync(file.fileno())
+        if packer.num_rows == 0:
+            raise DataError(f"{', '.join(map(str, sources))}: no rows")
+        meta = packer.meta(tuple(read))
+        write_meta(folder, meta)
+    return meta
+
+
+def _check(sources: Sequence[Path], categories: Categories, max_ind_range: int | None) -> None:
+    if not sources:
+        raise DataError("no source files given")
+    if categories == "hash" and max_ind_range is None:
+        raise DataError("max_ind_range: missing, hashed categories need the size of the tables")
+    if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
+        raise DataError(f"max_ind_range: {max_ind_range}, expected 1 to {MAX_IND_RANGE_LIMIT}")
+
+
+class _Counter:
+    """Adds up bytes and reports them."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._done, self._total = 0, total
+        self._progress = progress
+
+    def advance(self, num_bytes: int) -> None:
+        self._done += num_bytes
+        if self._progress is not None:
+            self._progress(self._done, self._total)
+
+
+class _Packer:
+    """Turns decoded rows into records and remembers what meta.json must say."""
+
+    def __init__(self, categories: Categories, max_ind_range: int | None) -> None:
+        self.num_rows = 0
+        self._num_positives = 0
+        self._categories: Categories = categories
+        self._max_ind_range = max_ind_range
+        self._numberings = [Numbering() for _ in range(NUM_TABLES)] if categories == "number" else None
+        self._hash = xxhash.xxh3_128()
+
+    def pack(self, rows: Rows) -> Words:
+        """Records of ``rows``: (R, 40) int32 as harness.data.records describes them."""
+        words_RC = np.empty((len(rows.labels_R), NUM_COLUMNS), dtype="<i4")
+        floats_RC = words_RC.view("<f4")
+        floats_RC[:, 0] = rows.labels_R
+        # In double precision first: the float32 result then does not depend on which log the CPU has.
+        floats_RC[:, 1:FIRST_CATEGORY] = np.log(np.maximum(rows.integers_RI, 0) + 1.0)
+        values_RF = rows.categories_RF
+        if self._max_ind_range is not None:
+            values_RF = values_RF % np.uint32(self._max_ind_range)
+        if self._numberings is None:
+            words_RC[:, FIRST_CATEGORY:] = values_RF
+        else:
+            for table, numbering in enumerate(self._numberings):
+                words_RC[:, FIRST_CATEGORY + table] = numbering.ids(values_RF[:, table])
+        self.num_rows += len(words_RC)
+        self._num_positives += int(rows.labels_R.sum(dtype=np.int64))
+        self._hash.update(words_RC.data)
+        return words_RC
+
+    def meta(self, sources: tuple[Source, ...]) -> Meta:
+        """The meta of all rows packed so far."""
+        if self._numberings is None:
+            assert self._max_ind_range is not None
+            cardinalities = (self._max_ind_range,) * NUM_TABLES
+        else:
+            cardinalities = tuple(numbering.num_ids for numbering in self._numberings)
+        digest = self._hash.copy()
+        digest.update(json.dumps(cardinalities).encode())
+        return Meta(
+            format_version=FORMAT_VERSION,
+            num_rows=self.num_rows,
+            num_positives=self._num_positives,
+            cardinalities=cardinalities,
+            categories=self._categories,
+            max_ind_range=self._max_ind_range,
+            digest=digest.hexdigest(),
+            sources=sources,
+        )
+
+
+def _existing(
+    sources: Sequence[Path], out: Path, categories: Categories, max_ind_range: int | None, counter: _Counter
+) -> Meta:
+    """The meta of ``out`` if it was prepared from these bytes in this way; names do not matter."""
+    refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
+    try:
+        meta = read_meta(out)
+    except DataError as error:
+        raise DataError(refusal) from error
+    if (meta.categories, meta.max_ind_range) != (categories, max_ind_range):
+        raise DataError(refusal)
+    present = [fingerprint(path, counter.advance) for path in sources]
+    if [(s.num_bytes, s.xxh3) for s in present] != [(s.num_bytes, s.xxh3) for s in meta.sources]:
+        raise DataError(refusal)
+    return meta
+
+
+@contextmanager
+def _replacing(out: Path) -> Iterator[Path]:
+    """A temporary folder that becomes ``out`` if the block ends well and vanishes if it does not."""
+    folder = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir()
+        yield folder
+        folder.rename(out)  # takes the place of an empty folder, refuses any other
+        fsync_folder(out.parent)
+    except OSError as error:
+        raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)

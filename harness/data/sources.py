@@ -1,0 +1,122 @@
+"""Reading click logs front to back: plain or gzip, hashed on the way, cut at line ends."""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, cast
+
+import xxhash
+
+from harness.core.errors import DataError
+from harness.data.records import Source
+
+Progress = Callable[[int, int], None]
+"""Called with (done, total) now and then: bytes as they lie on disk, or rows."""
+
+CHUNK_BYTES = 4 << 20
+MAX_LINE_BYTES = 1 << 16  # the longest valid row is below 500 bytes; a file without line ends is no click log
+_GZIP_MAGIC = b"\x1f\x8b"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Whole lines of one source. ``text`` ends with a newline, ``first_line`` counts from 1."""
+
+    text: bytes
+    first_line: int
+
+
+class SourceReader:
+    """One source, from its first byte to its last."""
+
+    def __init__(self, path: Path, advance: Callable[[int], None]) -> None:
+        self.path = path
+        self._advance = advance
+        self._hash = xxhash.xxh3_64()
+        self._num_bytes = 0
+
+    def chunks(self, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+        """All lines, in chunks of about ``chunk_bytes`` of text.
+
+        Raises:
+            DataError: the file cannot be read, is damaged gzip, or has a line that no row could fill.
+        """
+        with reading(self.path), self.path.open("rb") as file:
+            packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
+            file.seek(0)
+            tap = cast(IO[bytes], _Tap(file, self._count))
+            if packed:
+                with gzip.GzipFile(fileobj=tap, mode="rb") as unpacked:
+                    yield from self._lines(unpacked.read, chunk_bytes)
+            else:
+                yield from self._lines(tap.read, chunk_bytes)
+
+    def source(self) -> Source:
+        """What was read; to be asked when all chunks are."""
+        return Source(name=self.path.name, num_bytes=self._num_bytes, xxh3=self._hash.hexdigest())
+
+    def _lines(self, read: Callable[[int], bytes], chunk_bytes: int) -> Iterator[Chunk]:
+        first_line, rest = 1, b""
+        while piece := read(chunk_bytes):
+            text = rest + piece
+            cut = text.rfind(b"\n") + 1
+            rest = text[cut:]
+            if len(rest) > MAX_LINE_BYTES:
+                line = first_line + text.count(b"\n", 0, cut)
+                raise DataError(f"{self.path}:{line}: more than {MAX_LINE_BYTES} bytes, expected a row of 40 columns")
+            if cut:
+                yield Chunk(text[:cut], first_line)
+                first_line += text.count(b"\n", 0, cut)
+        if rest:
+            yield Chunk(rest + b"\n", first_line)
+
+    def _count(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._num_bytes += len(data)
+        self._advance(len(data))
+
+
+class _Tap:
+    """A file that tells of every byte read from it. GzipFile asks no more of a file than this."""
+
+    def __init__(self, file: IO[bytes], told: Callable[[bytes], None]) -> None:
+        self._file = file
+        self._told = told
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._file.read(size)
+        self._told(data)
+        return data
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn the ways in which reading ``path`` can fail into a DataError."""
+    try:
+        yield
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise DataError(f"{path}: damaged gzip file ({error})") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+
+
+def total_bytes(paths: list[Path]) -> int:
+    """Size of all sources on disk. Raises DataError for one that is not a file."""
+    for path in paths:
+        if not path.is_file():
+            raise DataError(f"{path}: {'is not a file' if path.exists() else 'no such file'}")
+    return sum(path.stat().st_size for path in paths)
+
+
+def fingerprint(path: Path, advance: Callable[[int], None]) -> Source:
+    """The Source of a file, without decoding it. Raises DataError if it cannot be read."""
+    digest, num_bytes = xxhash.xxh3_64(), 0
+    with reading(path), path.open("rb") as file:
+        while piece := file.read(CHUNK_BYTES):
+            digest.update(piece)
+            num_bytes += len(piece)
+            advance(len(piece))
+    return Source(name=path.name, num_bytes=num_bytes, xxh3=digest.hexdigest())

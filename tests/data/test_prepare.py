@@ -1,0 +1,250 @@
+import gzip
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.core.errors import DataError
+from harness.data.dataset import Dataset
+from harness.data.prepare import prepare
+from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Words, map_records, read_meta
+from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
+
+REAL = Path(__file__).parents[3] / "shared/data/terabyte_day0_first10000.tsv"
+SMALL_CHUNK = 3_000  # bytes: about ten rows
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return random_rows(2_000, seed=11)
+
+
+def _write(path: Path, text: bytes) -> Path:
+    path.write_bytes(text)
+    return path
+
+
+def _words(folder: Path) -> Words:
+    return np.array(map_records(folder, read_meta(folder)))
+
+
+def _left_over(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize("max_ind_range", [None, 50])
+@pytest.mark.parametrize("chunk_bytes", [700, SMALL_CHUNK, 1 << 22])
+def test_numbered_ids_are_those_of_a_dict(
+    tmp_path: Path, rows: list[Row], max_ind_range: int | None, chunk_bytes: int
+) -> None:
+    """`number` counts in order of first appearance, after the modulus, across any number of chunks."""
+    source = _write(tmp_path / "a.tsv", to_text(rows))
+    meta = prepare([source], tmp_path / "out", max_ind_range=max_ind_range, chunk_bytes=chunk_bytes)
+    ids, sizes = naive_ids(naive_values(rows)[2], max_ind_range)
+    assert np.array_equal(_words(tmp_path / "out")[:, 14:], ids)
+    assert list(meta.cardinalities) == sizes
+
+
+def test_hashed_ids_are_values_modulo_the_range(tmp_path: Path, rows: list[Row]) -> None:
+    """`hash` needs no numbering, and every table has max_ind_range rows."""
+    source = _write(tmp_path / "a.tsv", to_text(rows))
+    meta = prepare([source], tmp_path / "out", categories="hash", max_ind_range=1_000)
+    assert np.array_equal(_words(tmp_path / "out")[:, 14:], np.array(naive_values(rows)[2]) % 1_000)
+    assert meta.cardinalities == (1_000,) * NUM_TABLES
+
+
+def test_labels_and_integers(tmp_path: Path, rows: list[Row]) -> None:
+    """Labels become 0.0 or 1.0 and are counted; integers log(max(x, 0) + 1), so that negative and missing are 0."""
+    source = _write(tmp_path / "a.tsv", to_text(rows))
+    meta = prepare([source], tmp_path / "out")
+    labels, integers, _ = naive_values(rows)
+    floats = _words(tmp_path / "out")[:, :14].view(np.float32)
+    assert floats[:, 0].tolist() == labels
+    assert meta.num_positives == sum(labels)
+    assert meta.num_rows == len(rows)
+    np.testing.assert_allclose(floats[:, 1:], np.log1p(np.maximum(integers, 0)), rtol=1e-6)
+    assert (floats[:, 1:][np.array(integers) <= 0] == 0).all()
+
+
+def test_how_the_rows_reach_it_does_not_matter(tmp_path: Path, rows: list[Row]) -> None:
+    """One file, three files, gzip, CRLF, no final newline, any chunk size: the same records and the same digest."""
+    text = to_text(rows)
+    thirds = [to_text(rows[:700]).removesuffix(b"\n"), to_text(rows[700:701]), to_text(rows[701:])]
+    variants: dict[str, tuple[Sequence[bytes], int]] = {
+        "whole": ([text], 1 << 22),
+        "cut": ([text], SMALL_CHUNK),
+        "three": (thirds, SMALL_CHUNK),
+        "gz": ([gzip.compress(text)], SMALL_CHUNK),
+        "mixed": ([thirds[0], gzip.compress(thirds[1]), thirds[2]], 1 << 22),
+        "crlf": ([to_text(rows, "\r\n")], SMALL_CHUNK),
+        "open": ([text.removesuffix(b"\n")], SMALL_CHUNK),
+    }
+    digests = set()
+    for name, (texts, chunk_bytes) in variants.items():
+        sources = [_write(tmp_path / f"{name}{index}", part) for index, part in enumerate(texts)]
+        digests.add(prepare(sources, tmp_path / name / "out", chunk_bytes=chunk_bytes).digest)
+        assert np.array_equal(_words(tmp_path / name / "out"), _words(tmp_path / "whole/out"))
+    assert len(digests) == 1
+
+
+def test_the_digest_tells_data_apart(tmp_path: Path, rows: list[Row]) -> None:
+    """One label, one order, or one way of counting changed: another digest."""
+    changed = [["1" if row[0] == "0" else "0", *row[1:]] if index == 1_999 else row for index, row in enumerate(rows)]
+    sources = {
+        "a": rows,
+        "b": changed,
+        "c": [rows[1], rows[0], *rows[2:]],
+    }
+    digests = {
+        prepare([_write(tmp_path / name, to_text(some))], tmp_path / f"{name}.out").digest
+        for name, some in sources.items()
+    }
+    digests.add(prepare([tmp_path / "a"], tmp_path / "d.out", max_ind_range=50).digest)
+    assert len(digests) == 4
+
+
+def test_what_it_returns_is_what_the_folder_says(tmp_path: Path, rows: list[Row]) -> None:
+    """The meta returned equals the one read back, with the sources' names and sizes, and nothing else lies about."""
+    source = _write(tmp_path / "a.tsv.gz", gzip.compress(to_text(rows)))
+    meta = prepare([source], tmp_path / "out")
+    assert read_meta(tmp_path / "out") == meta
+    assert [(s.name, s.num_bytes) for s in meta.sources] == [("a.tsv.gz", source.stat().st_size)]
+    assert _left_over(tmp_path) == ["a.tsv.gz", "out"]
+    assert _left_over(tmp_path / "out") == [META_NAME, RECORDS_NAME]
+
+
+def test_progress_counts_the_bytes_of_the_sources(tmp_path: Path, rows: list[Row]) -> None:
+    """It never goes back and ends at the size of all files on disk, compressed or not."""
+    text = to_text(rows)
+    sources = [_write(tmp_path / "a", text), _write(tmp_path / "b", gzip.compress(text))]
+    total = sum(source.stat().st_size for source in sources)
+    seen: list[tuple[int, int]] = []
+    prepare(sources, tmp_path / "out", chunk_bytes=SMALL_CHUNK, progress=lambda done, all_: seen.append((done, all_)))
+    assert len(seen) > 100
+    assert seen == sorted(seen)
+    assert seen[-1] == (total, total)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("bad_row", [0, 1_234, 1_999])
+def test_a_bad_row_is_named_and_nothing_is_left(tmp_path: Path, rows: list[Row], packed: bool, bad_row: int) -> None:
+    """The line counts from 1 within its own file, also chunks later, in the second source and in gzip."""
+    bad = [row[:38] if index == bad_row else row for index, row in enumerate(rows)]
+    text = to_text(bad)
+    good = _write(tmp_path / "good", to_text(rows[:100]))
+    source = _write(tmp_path / "bad", gzip.compress(text) if packed else text)
+    with pytest.raises(DataError) as caught:
+        prepare([good, source], tmp_path / "out", chunk_bytes=SMALL_CHUNK)
+    assert str(caught.value) == f"{source}:{bad_row + 1}: 38 columns, expected 40"
+    assert _left_over(tmp_path) == ["bad", "good"]
+
+
+def test_an_interrupt_leaves_nothing(tmp_path: Path, rows: list[Row]) -> None:
+    """Ctrl-C in the middle is as clean as an error."""
+    source = _write(tmp_path / "a", to_text(rows))
+
+    def interrupt(done: int, _: int) -> None:
+        if done > 50_000:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare([source], tmp_path / "out", chunk_bytes=SMALL_CHUNK, progress=interrupt)
+    assert _left_over(tmp_path) == ["a"]
+
+
+def test_the_same_preparation_again_is_a_no_op(tmp_path: Path, rows: list[Row]) -> None:
+    """Asked twice, it does not write; the name of a source does not matter, its bytes do."""
+    source = _write(tmp_path / "a", to_text(rows))
+    meta = prepare([source], tmp_path / "out")
+    before = (tmp_path / "out" / RECORDS_NAME).stat()
+    source.rename(tmp_path / "b")
+    assert prepare([tmp_path / "b"], tmp_path / "out") == meta
+    after = (tmp_path / "out" / RECORDS_NAME).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row]) -> None:
+    """A folder with other rows, another way of counting, or foreign files is refused and left alone."""
+    source = _write(tmp_path / "a", to_text(rows))
+    other = _write(tmp_path / "b", to_text(rows[:-1]))
+    prepare([source], tmp_path / "out")
+    before = (tmp_path / "out" / META_NAME).read_bytes()
+    for sources, max_ind_range in (([other], None), ([source], 50), ([source, source], None)):
+        with pytest.raises(DataError, match=r"out: exists and is not this preparation"):
+            prepare(sources, tmp_path / "out", max_ind_range=max_ind_range)
+    assert (tmp_path / "out" / META_NAME).read_bytes() == before
+    (tmp_path / "home").mkdir()
+    _write(tmp_path / "home/letter.txt", b"dear")
+    for out in (tmp_path / "home", source):
+        with pytest.raises(DataError, match=r"exists and is not this preparation"):
+            prepare([source], out)
+    assert _left_over(tmp_path / "home") == ["letter.txt"]
+
+
+def test_an_empty_folder_may_be_filled(tmp_path: Path, rows: list[Row]) -> None:
+    """A folder made beforehand is as good as none."""
+    (tmp_path / "out").mkdir()
+    prepare([_write(tmp_path / "a", to_text(rows))], tmp_path / "out")
+    assert read_meta(tmp_path / "out").num_rows == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"a: no rows"),
+        (gzip.compress(b""), r"a: no rows"),
+        (gzip.compress(b"0\t" * 1_000)[:-9], r"a: damaged gzip file"),
+        (gzip.compress(b"x")[:5], r"a: damaged gzip file"),
+        (b"x" * 100_000, r"a:1: more than 65536 bytes, expected a row of 40 columns"),
+        (b"\xff\xfe" * 50, r"a:1: 1 columns, expected 40"),
+    ],
+)
+def test_a_file_that_is_no_click_log_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
+    """Empty, torn and foreign files are refused by name, and nothing is left."""
+    with pytest.raises(DataError, match=message) as caught:
+        prepare([_write(tmp_path / "a", content)], tmp_path / "out")
+    assert "\n" not in str(caught.value)
+    assert _left_over(tmp_path) == ["a"]
+
+
+def test_sources_that_are_not_files_are_named(tmp_path: Path) -> None:
+    """Missing files and folders are told apart, before anything is read."""
+    with pytest.raises(DataError, match=r"nowhere: no such file"):
+        prepare([tmp_path / "nowhere"], tmp_path / "out")
+    with pytest.raises(DataError, match=r"is not a file"):
+        prepare([tmp_path], tmp_path / "out")
+    with pytest.raises(DataError, match=r"no source files"):
+        prepare([], tmp_path / "out")
+
+
+def test_hash_needs_a_range(tmp_path: Path, rows: list[Row]) -> None:
+    """The range is obligatory for hashed categories, and must be one."""
+    source = _write(tmp_path / "a", to_text(rows[:20]))
+    with pytest.raises(DataError, match=r"max_ind_range: missing"):
+        prepare([source], tmp_path / "out", categories="hash")
+    for wrong in (0, -5, 2**31 + 1):
+        with pytest.raises(DataError, match=rf"max_ind_range: {wrong}, expected 1 to 2147483648"):
+            prepare([source], tmp_path / "out", categories="hash", max_ind_range=wrong)
+
+
+def test_prepared_data_opens(tmp_path: Path, rows: list[Row]) -> None:
+    """What prepare writes, Dataset reads: every row id lies within its table."""
+    prepare([_write(tmp_path / "a", to_text(rows))], tmp_path / "out")
+    dataset = Dataset.open(tmp_path / "out", split="dlrm", seed=0)
+    batch = dataset.train_batch(0, dataset.num_train)
+    assert (batch.ids_BF < np.array(dataset.cardinalities)).all()
+    assert (batch.ids_BF >= 0).all()
+    assert dataset.digest == json.loads((tmp_path / "out" / META_NAME).read_text())["digest"]
+
+
+@pytest.mark.skipif(not REAL.exists(), reason="the Terabyte sample is not on this machine")
+def test_real_rows(tmp_path: Path) -> None:
+    """Ten thousand rows of Criteo's own, against the plainest reading of them."""
+    rows = [line.split("\t") for line in REAL.read_text().splitlines()]
+    meta = prepare([REAL], tmp_path / "out", chunk_bytes=100_000)
+    ids, sizes = naive_ids(naive_values(rows)[2], None)
+    assert (meta.num_rows, meta.num_positives) == (10_000, 265)
+    assert list(meta.cardinalities) == sizes
+    assert np.array_equal(_words(tmp_path / "out")[:, 14:], ids)
