@@ -1,6 +1,7 @@
 """What failures cost under each strategy at the shape of Criteo Kaggle: real strategies and ledgers, no training.
 
-    python benchmarks/cpr56.py [--profile cpr56|poster50] [--schedules 20000] [--seed 0] [--json FILE]
+    python benchmarks/cpr56.py [--profile cpr56|poster50] [--schedules 20000] [--seed 0]
+                               [--tracked-fraction 0.99] [--json FILE]
 
 `cpr56`: exactly two failures of one rank each, uniform over 56 h, independent. `poster50`: exactly five of four ranks
 each over 50 h, with and without k in the interval. Every strategy meets the same schedules. Emulated hours throughout.
@@ -143,14 +144,14 @@ def summarise(label: str, profile: str, settings: StrategyConfig, outcomes: Sequ
     )
 
 
-def cases(profile: str) -> list[tuple[str, StrategyConfig]]:
+def cases(profile: str, tracked_fraction: float) -> list[tuple[str, StrategyConfig]]:
     """What the table of ``profile`` compares; where a failure takes several ranks, also without k in the interval."""
-    plain = [(name, StrategyConfig(name=name)) for name in STRATEGIES]
+    plain = [(name, StrategyConfig(name=name, tracked_fraction=tracked_fraction)) for name in STRATEGIES]
     if PROFILES[profile].ranks_per_failure == 1:
         return plain
     without_k = [
-        (f"{name}, k left out", StrategyConfig(name=name, interval_counts_ranks=False))
-        for name in STRATEGIES
+        (f"{name}, k left out", settings.model_copy(update={"interval_counts_ranks": False}))
+        for name, settings in plain
         if name.startswith("cpr_")
     ]
     return plain + without_k
@@ -186,6 +187,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=("cpr56", "poster50"), default="cpr56")
     parser.add_argument("--schedules", type=int, default=20_000, help="how many schedules to draw")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tracked-fraction", type=float, default=StrategyConfig().tracked_fraction)
     parser.add_argument("--json", type=Path, help="also write the table here")
     options = parser.parse_args()
     if options.schedules < 2:
@@ -194,13 +196,15 @@ def main() -> None:
     schedules = draw_schedules(kaggle_job(options.profile, StrategyConfig()), options.schedules, options.seed)
     cells = [
         summarise(label, options.profile, settings, run_all(options.profile, settings, schedules))
-        for label, settings in cases(options.profile)
+        for label, settings in cases(options.profile, options.tracked_fraction)
     ]
     seconds = time.perf_counter() - start_s
-    note = f"{options.schedules} schedules, seed {options.seed}, {seconds:.1f} s"
+    num_tracked = len(tracked_tables(KAGGLE_CARDINALITIES, options.tracked_fraction))
+    note = f"{options.schedules} schedules, seed {options.seed}, {num_tracked} tracked tables, {seconds:.1f} s"
     sys.stdout.write(f"{table(options.profile, cells)}\n\n{note}\n")
     if options.json:
         values = {"profile": options.profile, "schedules": options.schedules, "seed": options.seed}
+        values["tracked_fraction"] = options.tracked_fraction
         options.json.write_text(json.dumps({**values, "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
 
 

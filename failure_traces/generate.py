@@ -58,7 +58,7 @@ BUSY = (
     (14.5, ""),
     (20.0, ""),
     (23.2, ""),
-    (24.6, "the same rank again, before its next CPR save"),
+    (24.6, "the same rank again before its next CPR save"),
     (31.0, ""),
     (37.5, "two at once"),
     (45.0, ""),

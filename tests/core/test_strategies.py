@@ -1,0 +1,190 @@
+"""When strategies save and how they recover."""
+
+import dataclasses
+from fractions import Fraction
+from typing import get_args
+
+import pytest
+
+from harness.core.config import StrategyConfig, StrategyName
+from harness.core.errors import RunFailed
+from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.plans import Costs, Progress, SavePlan
+from harness.core.strategies import STRATEGIES, Strategy, make_strategy
+from harness.core.trackers import TRACKERS
+
+COSTS = Costs(  # profile cpr56
+    job_h=56,
+    mtbf_h=28,
+    o_save_h=5.6 / 60,
+    o_load_h=2.5 / 60,
+    o_res_h=3 / 60,
+    num_ps=8,
+    ranks_per_failure=1,
+    pls_target=0.1,
+    total_samples=20_000,
+)
+BATCH = 10
+PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu")
+ALL = get_args(StrategyName)
+DEAD = frozenset({"ps1", "ps5"})
+
+
+def at(step: int, *, batch: int = BATCH, total: int = COSTS.total_samples) -> Progress:
+    """Progress at a boundary of a run in batches."""
+    return Progress(step=step, samples=step * batch, previous_samples=(step - 1) * batch, total_samples=total)
+
+
+def saves(strategy: Strategy, *, batch: int = BATCH, total: int = COSTS.total_samples) -> dict[int, SavePlan]:
+    """Every save of a run, by step: the strategy is asked at every boundary."""
+    plans = {step: strategy.plan_save(at(step, batch=batch, total=total)) for step in range(1, total // batch + 1)}
+    return {step: plan for step, plan in plans.items() if plan}
+
+
+def make(name: str, costs: Costs = COSTS, **settings: object) -> Strategy:
+    """A strategy of the given config."""
+    return make_strategy(StrategyConfig.model_validate({"name": name, **settings}), costs)
+
+
+def test_every_name_of_the_config_has_a_strategy_and_every_tracker_exists() -> None:
+    """The table and the config's names are the same set."""
+    assert set(STRATEGIES) == set(ALL)
+    assert {make(name).tracker for name in ALL} <= set(TRACKERS)
+
+
+@pytest.mark.parametrize("name", ["none", "never_save"])
+def test_the_controls_never_save(name: str) -> None:
+    """No interval, no initial save, no save; an interval of the config's changes nothing."""
+    strategy = make(name, interval_samples=100)
+    assert strategy.interval.samples is None
+    assert not strategy.saves_initially
+    assert not saves(strategy)
+
+
+@pytest.mark.parametrize("name", ["full", "partial"])
+def test_full_and_partial_save_everything_at_young_s_interval(name: str) -> None:
+    """Every T_save,full, as a whole number of samples."""
+    strategy = make(name)
+    interval = round(t_save_full_h(COSTS) / COSTS.job_h * COSTS.total_samples)
+    assert strategy.interval.samples == interval
+    due = range(interval, COSTS.total_samples, interval)
+    assert list(saves(strategy)) == [-(-sample // BATCH) for sample in due]
+    assert set(saves(strategy).values()) == {SavePlan(kind="full", closes_interval=True)}
+    assert strategy.saves_initially
+
+
+def test_vanilla_saves_everything_at_the_partial_interval() -> None:
+    """cpr56's one save falls at 44.8 of 56 h."""
+    strategy = make("cpr_vanilla")
+    assert strategy.interval.samples == 16_000
+    assert saves(strategy) == {1600: SavePlan(kind="full", closes_interval=True)}
+
+
+@pytest.mark.parametrize("name", PRIORITY)
+@pytest.mark.parametrize("batch", [1, 7, 10, 128, 1000, 3000])
+def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(name: str, batch: int) -> None:
+    """Every r * interval at the first boundary at or after it, and every 1/r-th is vanilla's, at any batch size."""
+    total, interval = 30_000 // batch * batch, 4001  # 4001 * r is no whole number
+    priority = make(name, interval_samples=interval)
+    vanilla = make("cpr_vanilla", interval_samples=interval)
+    quantum = Fraction(interval, 8)
+    due = [-(-(number * quantum) // batch) for number in range(1, 8 * total // interval + 2)]
+    made = saves(priority, batch=batch, total=total)
+    assert list(made) == sorted({int(step) for step in due if step * batch < total})
+    assert {plan.kind for plan in made.values()} == {"priority"}
+    closing = [step for step, plan in made.items() if plan.closes_interval]
+    assert closing == list(saves(vanilla, batch=batch, total=total))
+
+
+def test_tenths_meet_the_interval_though_a_tenth_is_no_binary_fraction() -> None:
+    """r = 0.1: the tenth, twentieth, ... priority save closes an interval of 1000 samples exactly."""
+    made = saves(make("cpr_mfu", interval_samples=1000, r=0.1), batch=1)
+    assert list(made) == list(range(100, 20_000, 100))
+    assert [step for step, plan in made.items() if plan.closes_interval] == list(range(1000, 20_000, 1000))
+
+
+def test_where_r_does_not_divide_the_interval_the_next_priority_save_closes_it() -> None:
+    """r = 0.3 of 1000: saves at 300, 600, 900, 1200, ...; 1000 is closed at 1200, 2000 at 2100, 3000 at 3000."""
+    made = saves(make("cpr_ssu", interval_samples=1000, r=0.3), batch=10, total=3500)
+    assert [step * 10 for step in made] == list(range(300, 3500, 300))
+    assert [step * 10 for step, plan in made.items() if plan.closes_interval] == [1200, 2100, 3000]
+
+
+@pytest.mark.parametrize("name", ["full", "cpr_vanilla", "cpr_mfu"])
+def test_nothing_is_saved_at_the_last_step(name: str) -> None:
+    """A save due within the last step or at its end is not made; one step earlier it is."""
+    strategy = make(name, interval_samples=1000, r=1.0)
+    assert list(saves(strategy, total=1000)) == []
+    assert list(saves(strategy, total=1010)) == [100]
+    assert list(saves(make(name, interval_samples=995, r=1.0), total=1000)) == []
+
+
+@pytest.mark.parametrize("name", ["full", "cpr_vanilla", "cpr_random"])
+def test_an_interval_below_a_batch_saves_once_at_every_boundary(name: str) -> None:
+    """Many due samples within one batch are one save."""
+    made = saves(make(name, interval_samples=1), total=100)
+    assert list(made) == list(range(1, 10))
+    assert all(plan.closes_interval for plan in made.values())
+
+
+def test_the_override_is_recorded_and_keeps_a_cpr_strategy_from_falling_back() -> None:
+    """With a target that would fall back, a given interval still means partial recovery."""
+    costs = dataclasses.replace(COSTS, pls_target=0.0001)
+    for name in ("full", "partial", "cpr_vanilla", "cpr_mfu"):
+        interval = make(name, costs, interval_samples=123).interval
+        assert (interval.samples, interval.overridden, interval.fallback) == (123, True, False)
+    assert not make("cpr_mfu", costs, interval_samples=123).plan_recovery(DEAD, at(5)).rewind
+
+
+@pytest.mark.parametrize("name", ["cpr_vanilla", *PRIORITY])
+def test_on_fallback_a_cpr_strategy_decides_as_full_does(name: str) -> None:
+    """Same saves, same recovery, no tracker; only the record says fallback."""
+    costs = dataclasses.replace(COSTS, pls_target=0.0001)
+    strategy, full = make(name, costs), make("full", costs)
+    assert strategy.interval.fallback
+    assert dataclasses.replace(strategy.interval, fallback=False) == full.interval
+    assert strategy.tracker is None
+    assert saves(strategy) == saves(full) != {}
+    assert strategy.plan_recovery(DEAD, at(9)) == full.plan_recovery(DEAD, at(9))
+
+
+def test_fallback_happens_where_partial_recovery_costs_no_less() -> None:
+    """The decision is O_part(T_save,part) >= O_full(T_save,full); for cpr56 the turn is near a target of 0.0026."""
+    decisions = {}
+    for target in (0.0020, 0.0024, 0.0025, 0.0026, 0.0027, 0.003, 0.1):
+        costs = dataclasses.replace(COSTS, pls_target=target)
+        costs_more = o_part_h(costs, t_save_part_h(costs)) >= o_full_h(costs, t_save_full_h(costs))
+        decisions[target] = make("cpr_vanilla", costs).interval.fallback
+        assert decisions[target] == costs_more
+    assert decisions[0.0024]
+    assert not decisions[0.0027]
+
+
+def test_the_interval_counts_ranks_unless_told_otherwise() -> None:
+    """k = 4 quarters the interval; ``interval_counts_ranks: false`` leaves it."""
+    costs = dataclasses.replace(COSTS, ranks_per_failure=4)
+    assert make("cpr_vanilla", costs).interval.samples == 4000
+    assert make("cpr_vanilla", costs, interval_counts_ranks=False).interval.samples == 16_000
+
+
+def test_priority_strategies_cut_the_interval_by_r() -> None:
+    """divisor = 1/r for priority strategies and 1 for all others; the interval itself is vanilla's."""
+    assert make("cpr_mfu").interval.divisor == 8
+    assert make("cpr_mfu", r=0.5).interval.divisor == 2
+    assert make("cpr_mfu").interval.samples == make("cpr_vanilla").interval.samples
+    assert make("cpr_vanilla").interval.divisor == make("full").interval.divisor == 1
+
+
+@pytest.mark.parametrize("name", sorted(set(ALL) - {"none"}))
+def test_recovery_names_the_dead_and_only_full_rewinds(name: str) -> None:
+    """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
+    plan = make(name).plan_recovery(DEAD, at(9))
+    assert plan.ranks == DEAD
+    assert plan.rewind == (name == "full")
+    assert plan.source == ("initial" if name == "never_save" else "checkpoint")
+
+
+def test_the_reference_cannot_lose_a_rank() -> None:
+    """A run under ``none`` in which a rank dies has no result."""
+    with pytest.raises(RunFailed, match="ps1, ps5 died at step 9"):
+        make("none").plan_recovery(DEAD, at(9))
