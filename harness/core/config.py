@@ -63,11 +63,13 @@ class ClusterConfig(_Model):
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     host: str = "127.0.0.1"
-    """Address that the supervisor's store and all ranks listen on."""
+    """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
-    """Port of the supervisor's store; 0 lets the system choose."""
+    """Port of the control channel; 0 lets the system choose."""
     transports: tuple[Literal["uv", "shm", "ibv"], ...] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: it takes most of a core in every idle rank."""
+    interface: str | None = "lo"
+    """Network interface that RPC listens on; null lets TensorPipe resolve the host's name."""
     num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
     """RPC threads in every rank."""
     rpc_timeout_s: Seconds = 60.0

@@ -1,0 +1,52 @@
+"""The control channel: one TCP connection from each rank to the supervisor.
+
+It carries what must not go over RPC because it must outlive a generation: the rendezvous of the next world, the order
+to join it or to stop, and, from a trainer, what it asks of the supervisor. A rank that loses it ends.
+
+Messages are tuples, the kind first:
+
+    rank -> supervisor   ("hello", rank, pid, generation)    ("set", generation, key, value)
+                         ("get", generation, key)
+                         ("compare_set", generation, key, expected, desired)
+                         ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
+    supervisor -> rank   ("join", generation)        ("stop",)       ("value", bytes)      ("broken", generation)
+                         ("result", value, error)
+"""
+
+import socket
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any
+
+Message = tuple[Any, ...]
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket. Raises OSError, of which ``cluster.port`` in use is the common one."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=128)
+
+
+def accept(listener: socket.socket, authkey: bytes) -> Connection:
+    """The next connection, once it has shown that it knows ``authkey``.
+
+    Raises AuthenticationError, OSError, EOFError.
+    """
+    sock, _ = listener.accept()
+    connection = _wrap(sock)
+    deliver_challenge(connection, authkey)
+    answer_challenge(connection, authkey)
+    return connection
+
+
+def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
+    """A rank's end of the channel."""
+    connection = _wrap(socket.create_connection((host, port), timeout=timeout_s))
+    answer_challenge(connection, authkey)
+    deliver_challenge(connection, authkey)
+    return connection
+
+
+def _wrap(sock: socket.socket) -> Connection:
+    sock.settimeout(None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(sock.detach())

@@ -1,0 +1,104 @@
+"""Joining and leaving a generation of the RPC world. Private names of torch 2.13 live here and nowhere else.
+
+A broken world is never healed. Every survivor leaves it and joins a new one, together with the replacements, under the
+next generation's number. Found by trying (torch 2.13.0):
+
+- A replacement cannot rejoin under a dead name: worker names carry the generation.
+- ``init_rpc`` prefixes its store with a private per-process counter that a newcomer does not share, and runs gloo, an
+  all-gather and a barrier. Building the ``TensorPipeAgent`` directly needs none of it: it publishes its address,
+  reads the others', and is up; 65 ms for a world of 9 instead of 160.
+- ``TCPStore`` resolves the name of every peer (``getnameinfo``), which asks the network's name server for
+  ``::ffff:127.0.0.1`` and stalls for 5 s whenever that does not answer. The agent needs three methods of a store, so
+  it gets a store of our own over the control channel, and a run makes no network connection.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch._C._distributed_autograd import _init as init_autograd
+from torch._C._distributed_c10d import Store
+from torch._C._distributed_rpc import TensorPipeAgent, _is_current_rpc_agent_set
+from torch.distributed import rpc
+from torch.distributed.rpc import api
+
+from harness.core.errors import HarnessError
+
+MAX_WORLDS = 32_000
+"""Worker ids above 32,767 are refused by torch; they are numbered densely, so this bounds a world's size only."""
+
+
+class WorldBroken(HarnessError):
+    """A generation could not be formed: someone died while it was. The next one is to be awaited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupOptions:
+    """How ranks talk: see ClusterConfig."""
+
+    transports: tuple[str, ...]
+    interface: str | None
+    num_worker_threads: int
+    rpc_timeout_s: float
+    join_timeout_s: float
+
+
+Ask = Callable[..., bytes]
+
+
+class ControlStore(Store):
+    """What a TensorPipeAgent needs of a store, for one generation, over the control channel.
+
+    ``ask(kind, *args)`` sends a message and, where ``kind`` has a reply, waits for it; it raises WorldBroken.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        super().__init__()
+        self._ask = ask
+
+    def set(self, key: str, value: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Publish ``value``."""
+        self._ask("set", key, value)
+
+    def get(self, key: str) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The value of ``key``, once somebody has published it."""
+        return self._ask("get", key)
+
+    def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Publish ``desired`` if the value is ``expected`` (empty: none); the value afterwards."""
+        return self._ask("compare_set", key, expected, desired)
+
+
+def worker_name(rank: str, generation: int) -> str:
+    """Name of ``rank`` in a generation's world."""
+    return f"{rank}:{generation}"
+
+
+def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, options: GroupOptions) -> Any:
+    """Become worker ``index`` of a generation's world; returns when every address is known.
+
+    Returns what must be kept alive until :func:`leave`. Raises WorldBroken.
+    """
+    if options.interface:
+        os.environ["TP_SOCKET_IFNAME"] = options.interface
+    store = ControlStore(ask)
+    backend = rpc.TensorPipeRpcBackendOptions(
+        num_worker_threads=options.num_worker_threads,
+        rpc_timeout=options.rpc_timeout_s,
+        init_method="unused://",
+        _transports=list(options.transports),
+    )
+    init_autograd(index)
+    try:
+        agent = TensorPipeAgent(store, worker_name(rank, generation), index, world_size, backend, {}, [])
+    except RuntimeError as error:
+        raise WorldBroken(f"generation {generation}: {error}") from error
+    api._init_rpc_states(agent)
+    return store
+
+
+def leave() -> None:
+    """Leave the current world, if any, without a word to anybody."""
+    if _is_current_rpc_agent_set():
+        rpc.shutdown(graceful=False)

@@ -1,0 +1,63 @@
+"""The local engine: shards are objects in this process, and a kill drops the object."""
+
+from collections.abc import Callable, Iterable, Mapping
+
+from harness.cluster.protocol import Reply, Request, raise_failures
+from harness.cluster.server import RankServer
+from harness.cluster.supervisor import Office
+from harness.core.errors import RankLost
+from harness.core.events import Machine
+from harness.core.plans import Rank, ps_rank
+
+
+class LocalRanks:
+    """The servers, by rank; hands of the supervisor."""
+
+    def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
+        self._make_server = make_server
+        self.names = tuple(ps_rank(k) for k in range(num_ps))
+        self.servers = {rank: make_server(rank) for rank in self.names}
+
+    def kill(self, rank: Rank) -> Machine:
+        """Drop the shard with all that it knows."""
+        del self.servers[rank]
+        return {"engine": "local"}
+
+    def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
+        """New, empty servers."""
+        for rank in ranks:
+            self.servers[rank] = self._make_server(rank)
+        return {"engine": "local"}
+
+
+class LocalCluster:
+    """Calls servers one after the other, in rank order."""
+
+    def __init__(self, ranks: LocalRanks, office: Office) -> None:
+        self._ranks = ranks
+        self._office = office
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """All PS ranks, in order."""
+        return self._ranks.names
+
+    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        servers = self._ranks.servers
+        replies = {
+            rank: servers[rank].handle(requests[rank]) for rank in self.ranks if rank in requests and rank in servers
+        }
+        raise_failures(replies)
+        lost = [rank for rank in requests if rank not in servers]
+        if lost:
+            raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
+        return replies
+
+    def strike(self, step: int, samples: int) -> None:
+        """Let the injector act."""
+        self._office.strike(step, samples)
+
+    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+        """New servers for the lost ones."""
+        self._office.replace(lost, step, samples, seconds)

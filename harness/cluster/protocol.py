@@ -1,0 +1,161 @@
+"""Requests, replies, and the seam: a cluster takes a mapping rank -> request and gives rank -> reply.
+
+Everything here is plain data that pickles. N rows of a request, D embedding dim.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from harness.core.errors import HarnessError
+from harness.core.plans import Rank, SavePlan
+from harness.store import FileRecord, Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """Gradients of step ``step`` (counted from 1) for distinct rows; applied once however often it is sent.
+
+    ``counts_N`` (int32): samples that touched each row; ``sampled_N`` (bool): whether one of them is sub-sampled.
+    """
+
+    step: int
+    rows_N: Tensor
+    grads_ND: Tensor
+    counts_N: Tensor
+    sampled_N: Tensor
+    learning_rate: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Exchange:
+    """One message of a step: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
+
+    Applied before read, so nothing that is read is stale. A lookup touches no tracker and no counter.
+    """
+
+    push: Push | None = None
+    pull_N: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Initialise:
+    """Set every row to its initial value; ``step`` steps count as applied. Reply: :class:`Restored`."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restore:
+    """Read the newest saved version of every row; ``step`` steps count as applied. Reply: :class:`Restored`."""
+
+    records: tuple[FileRecord, ...]
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restored:
+    """``num_rows`` rows have a value again."""
+
+    num_rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Save:
+    """Write the shard as of ``step`` into files numbered ``sequence``.
+
+    ``records`` are its files in the last checkpoint. Reply: :class:`Written`.
+    """
+
+    plan: SavePlan
+    sequence: int
+    step: int
+    records: tuple[FileRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """``records`` restore the shard. ``captured_*`` are the updates this save made safe; None if nobody counts."""
+
+    records: tuple[FileRecord, ...]
+    payload_bytes: int
+    num_rows: int
+    captured_updates: int | None
+    captured_tracked: int | None
+    compacted: bool
+
+
+@dataclass(frozen=True)
+class Digest:
+    """Reply: xxh3 of all rows, 16 hex digits."""
+
+
+Request = Exchange | Initialise | Restore | Save | Digest
+Reply = Any
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The rank is alive, its code raised. Travels as a value, so that it is never mistaken for a dead rank."""
+
+    error: HarnessError
+
+
+class Cluster(Protocol):
+    """PS ranks, wherever they are."""
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """All PS ranks, in order."""
+        ...
+
+    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
+        """Serve every request and wait for all; replies in the order of the ranks.
+
+        Raises:
+            RankLost: ranks are dead; raised after all the others have answered, and carries their replies.
+            HarnessError: what a rank's code raised.
+        """
+        ...
+
+    def strike(self, step: int, samples: int) -> None:
+        """A planned kill is due at this boundary: let the injector act. Who dies is not told."""
+        ...
+
+    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+        """Start replacements for ``lost`` (rank -> the transport's words) and form a new generation.
+
+        The replacements' shards hold nothing until they are restored or initialised. ``seconds``: request to failure.
+        Raises RankLost if ranks died while the generation was being formed.
+        """
+        ...
+
+
+class Supervisor(Protocol):
+    """What a trainer may ask of the process that owns the trace, the record and the manifest."""
+
+    def record(self, event: Any) -> None:
+        """Append an event to the record."""
+        ...
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a checkpoint exist. Raises StoreError; the previous one then stands."""
+        ...
+
+    def status(self, **values: Any) -> None:
+        """Tell whoever watches: see RunStatus."""
+        ...
+
+
+def in_rank_order(replies: Mapping[Rank, Reply], ranks: tuple[Rank, ...]) -> dict[Rank, Reply]:
+    """The same mapping, ordered by rank: replies are never applied in order of arrival."""
+    return {rank: replies[rank] for rank in ranks if rank in replies}
+
+
+def raise_failures(replies: Mapping[Rank, Reply]) -> None:
+    """Raise the first :class:`Failure` among ``replies``, in rank order."""
+    for reply in replies.values():
+        if isinstance(reply, Failure):
+            raise reply.error

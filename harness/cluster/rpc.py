@@ -1,0 +1,222 @@
+"""The rpc engine, as its ranks see it: a PS rank serves, the trainer rank calls.
+
+``serve`` is what runs in a PS rank when the trainer sends a request: one Python function, one message, one reply.
+"""
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+import torch
+from torch.distributed import rpc
+from torch.futures import Future
+
+from harness.cluster import control, group
+from harness.cluster.protocol import Cluster, Reply, Request, Supervisor, in_rank_order, raise_failures
+from harness.cluster.server import RankServer, RankSpec
+from harness.core.errors import HarnessError, RankLost, RunFailed
+from harness.core.plans import Rank, ps_rank
+from harness.leash import hold_leash
+from harness.store import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A rank's place in the world; pickles."""
+
+    rank: Rank
+    index: int
+    num_ps: int
+    world_size: int
+    generation: int  # to join first
+    supervisor_pid: int
+    host: str
+    port: int
+    authkey: bytes
+    options: group.GroupOptions
+
+
+class ControlLink:
+    """A rank's end of the control channel. Used by the rank's main thread alone."""
+
+    def __init__(self, seat: Seat) -> None:
+        self.seat = seat
+        self._timeout_s = seat.options.join_timeout_s
+        self._connection: Connection = control.connect(seat.host, seat.port, seat.authkey, self._timeout_s)
+        self._world: object = None  # keeps a generation's store alive
+        self._orders: list[control.Message] = []
+        self.send("hello", seat.rank, os.getpid(), seat.generation)
+
+    def send(self, *message: Any) -> None:
+        """Send and do not wait."""
+        self._connection.send(message)
+
+    def order(self) -> control.Message:
+        """The next order of the supervisor, however long it takes."""
+        return self._orders.pop(0) if self._orders else self._connection.recv()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Ask the supervisor to do something, and wait until it is done."""
+        self.send("call", method, args)
+        kind, value, error = self._connection.recv()
+        assert kind == "result", kind
+        if error is not None:
+            raise error
+        return value
+
+    def join(self, generation: int) -> None:
+        """Leave the present world and join ``generation``. Raises WorldBroken."""
+        group.leave()
+        seat = self.seat
+        self._world = group.join(
+            seat.rank,
+            seat.index,
+            generation,
+            seat.world_size,
+            ask=lambda kind, *args: self._rendezvous(kind, generation, *args),
+            options=seat.options,
+        )
+
+    def _rendezvous(self, kind: str, generation: int, *args: Any) -> bytes:
+        self.send(kind, generation, *args)
+        if kind == "set":
+            return b""
+        if not self._connection.poll(self._timeout_s):
+            raise group.WorldBroken(f"generation {generation} was not complete after {self._timeout_s:g} s")
+        message = self._connection.recv()
+        if message[0] == "value":
+            return message[1]
+        if message[0] != "broken":
+            self._orders.append(message)
+        raise group.WorldBroken(f"generation {generation} was given up")
+
+
+# The server of this process. RPC names a function, so the function must find its rank by itself.
+_server: RankServer | None = None
+_serving = threading.Lock()
+
+
+def serve(request: Request) -> Reply:
+    """Serve one request on this process's rank. Called by RPC threads, one at a time."""
+    assert _server is not None, "not a PS rank"
+    with _serving:
+        return _server.handle(request)
+
+
+def ps_main(seat: Seat, spec: RankSpec) -> None:
+    """Main function of a PS rank: RPC threads serve while this thread waits for orders."""
+    global _server  # noqa: PLW0603 - see above
+    hold_leash(seat.supervisor_pid)
+    torch.set_num_threads(1)
+    _server = RankServer(spec, seat.rank)
+    try:
+        link = ControlLink(seat)
+        order: control.Message = ("join", seat.generation)
+        while order[0] == "join":
+            try:
+                link.join(order[1])
+            except group.WorldBroken:
+                group.leave()
+            order = link.order()
+            while order[0] not in ("join", "stop"):
+                order = link.order()
+    except (EOFError, OSError):
+        pass  # the supervisor is gone, and so is the world
+    group.leave()
+
+
+def trainer_main(seat: Seat, job: Callable[[Cluster, Supervisor], None]) -> None:
+    """Main function of a trainer rank: runs ``job`` and reports how it ended."""
+    hold_leash(seat.supervisor_pid)
+    link = ControlLink(seat)
+    try:
+        cluster = RpcCluster(link)
+        job(cluster, RemoteSupervisor(link))
+    except HarnessError as error:
+        link.send("failed", error)
+    else:
+        link.send("finished")
+    link.order()  # "stop"
+    group.leave()
+
+
+class RemoteSupervisor:
+    """The supervisor, over the control channel."""
+
+    def __init__(self, link: ControlLink) -> None:
+        self._link = link
+
+    def record(self, event: Any) -> None:
+        """Append an event to the record; in order with everything else that is asked."""
+        self._link.send("tell", "record", {"event": event})
+
+    def commit(self, manifest: Manifest) -> None:
+        """Make a checkpoint exist."""
+        self._link.call("commit", manifest)
+
+    def status(self, **values: Any) -> None:
+        """Tell whoever watches."""
+        self._link.send("tell", "status", values)
+
+
+class RpcCluster:
+    """PS ranks behind torch RPC, as the trainer rank calls them."""
+
+    def __init__(self, link: ControlLink) -> None:
+        self._link = link
+        self._ranks = tuple(ps_rank(k) for k in range(link.seat.num_ps))
+        self._timeout_s = link.seat.options.rpc_timeout_s
+        self._generation = link.seat.generation
+        self._link.join(self._generation)
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """All PS ranks, in order."""
+        return self._ranks
+
+    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
+        """See :class:`harness.cluster.protocol.Cluster`. All requests are under way at once."""
+        futures: dict[Rank, Future[Reply]] = {}
+        detail: dict[Rank, str] = {}
+        for rank, request in requests.items():
+            try:
+                futures[rank] = rpc.rpc_async(
+                    group.worker_name(rank, self._generation), serve, args=(request,), timeout=self._timeout_s
+                )
+            except RuntimeError as error:
+                detail[rank] = _words(error)
+        replies: dict[Rank, Reply] = {}
+        for rank, future in futures.items():
+            # A rank's own exceptions travel as Failure values, so whatever is raised here is the transport's:
+            # end of file, broken pipe, connection refused, or no answer within the timeout.
+            try:
+                replies[rank] = future.wait()
+            except RuntimeError as error:
+                detail[rank] = _words(error)
+        replies = in_rank_order(replies, self._ranks)
+        raise_failures(replies)
+        if detail:
+            raise RankLost(detail, replies, detail)
+        return replies
+
+    def strike(self, step: int, samples: int) -> None:
+        """Wait at this boundary until the injector has acted."""
+        self._link.call("strike", step, samples)
+
+    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+        """Have the supervisor start replacements, and join the new world with them."""
+        self._generation = self._link.call("replace", dict(lost), step, samples, seconds)
+        try:
+            self._link.join(self._generation)
+        except group.WorldBroken as error:
+            dead = self._link.call("dead")
+            if not dead:
+                raise RunFailed(f"step {step}: the world could not be formed anew: {error}") from error
+            raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
+
+
+def _words(error: RuntimeError) -> str:
+    return str(error).splitlines()[0][:200]

@@ -1,0 +1,1 @@
+"""The dense part of DLRM, and the metrics of click prediction."""

@@ -1,0 +1,59 @@
+"""Published sizes of DLRM (facebookresearch/dlrm bench scripts and MLPerf; PAPERS [read]), and a tiny one."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+
+from harness.core.config import ModelConfig
+from harness.core.errors import ConfigError
+
+NUM_INTEGERS = 13
+NUM_TABLES = 26
+
+
+@dataclass(frozen=True)
+class ModelSize:
+    """Embedding dim D, widths of the bottom MLP (input 13, output D) and of the top MLP (output 1)."""
+
+    embedding_dim: int
+    bottom_mlp: tuple[int, ...]
+    top_mlp: tuple[int, ...]
+
+    @property
+    def top_inputs(self) -> int:
+        """Inputs of the top MLP: the bottom's output and all pairs of 27 vectors (367 for D = 16)."""
+        num_vectors = NUM_TABLES + 1
+        return self.embedding_dim + num_vectors * (num_vectors - 1) // 2
+
+    @property
+    def dense_bytes(self) -> int:
+        """Bytes of the dense parameters, float32."""
+        bottom = (NUM_INTEGERS, *self.bottom_mlp)
+        top = (self.top_inputs, *self.top_mlp)
+        layers = [*pairwise(bottom), *pairwise(top)]
+        return 4 * sum(fan_in * fan_out + fan_out for fan_in, fan_out in layers)
+
+
+SIZES: dict[str, ModelSize] = {
+    "tiny": ModelSize(16, (64, 16), (64, 1)),
+    "kaggle": ModelSize(16, (512, 256, 64, 16), (512, 256, 1)),
+    "terabyte": ModelSize(64, (512, 256, 64), (512, 512, 256, 1)),
+    "mlperf": ModelSize(128, (512, 256, 128), (1024, 1024, 512, 256, 1)),
+}
+
+
+def model_size(config: ModelConfig) -> ModelSize:
+    """The size that ``config`` asks for. Raises ConfigError where its parts do not fit."""
+    named = SIZES[config.size]
+    size = ModelSize(
+        config.embedding_dim or named.embedding_dim,
+        config.bottom_mlp or named.bottom_mlp,
+        config.top_mlp or named.top_mlp,
+    )
+    if size.bottom_mlp[-1] != size.embedding_dim:
+        raise ConfigError(
+            f"model.bottom_mlp: ends in {size.bottom_mlp[-1]}, but the interaction needs model.embedding_dim "
+            f"({size.embedding_dim}) there"
+        )
+    if size.top_mlp[-1] != 1:
+        raise ConfigError(f"model.top_mlp: ends in {size.top_mlp[-1]}, but a click has one logit: it must end in 1")
+    return size

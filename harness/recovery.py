@@ -1,0 +1,289 @@
+"""Carries out save and recovery plans on a cluster and a store, and keeps the one ledger.
+
+Strategies decide, this executes: nothing here depends on a strategy's name or on the engine's.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from harness.cluster.protocol import (
+    Cluster,
+    Initialise,
+    Reply,
+    Request,
+    Restore,
+    Save,
+    Supervisor,
+    Written,
+    in_rank_order,
+)
+from harness.core.errors import RankLost, RunFailed
+from harness.core.events import Recovered, Saved
+from harness.core.overhead import OverheadLedger
+from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan, ps_index
+from harness.core.pls import PlsLedger, UpdateLedger
+from harness.core.strategies import Strategy
+from harness.store import Manifest, read_dense, write_dense
+
+CHIEF: Rank = "trainer0"
+
+
+class Rewound(Exception):
+    """Full recovery took place: every rank is back at ``step``, and the trainer must follow with ``dense``."""
+
+    def __init__(self, step: int, dense: Mapping[str, Tensor]) -> None:
+        self.step = step
+        self.dense = dict(dense)
+        super().__init__(f"back to step {step}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSpec:
+    """Where and how checkpoints are written."""
+
+    root: Path
+    fsync: bool
+    config_hash: str
+    bytes_full: int  # payload of a full save, dense network included
+
+
+class Recovery:
+    """Saves, and brings the dead back.
+
+    Args:
+        dense_state: gives the dense parameters by name, whenever a save is due.
+        clock: seconds, monotonic; for the ``machine`` part of events and the measured totals only.
+    """
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        supervisor: Supervisor,
+        strategy: Strategy,
+        overhead: OverheadLedger,
+        pls: PlsLedger,
+        updates: UpdateLedger | None,
+        store: StoreSpec,
+        dense_state: Callable[[], Mapping[str, Tensor]],
+        max_replacements_in_a_row: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._supervisor = supervisor
+        self._strategy = strategy
+        self.overhead = overhead
+        self.pls = pls
+        self.updates = updates
+        self._store = store
+        self._dense_state = dense_state
+        self._max_in_a_row = max_replacements_in_a_row
+        self._clock = clock
+        self._manifest: Manifest | None = None
+        self._sequence = 0
+        self.num_lost_ranks = 0
+        self.measured_s: dict[str, float] = defaultdict(float, save=0.0, load=0.0, lost=0.0, reschedule=0.0)
+
+    @property
+    def saved_step(self) -> int | None:
+        """Step of the newest checkpoint."""
+        return self._manifest.step if self._manifest else None
+
+    @property
+    def saved_samples(self) -> int | None:
+        """Samples behind the newest checkpoint."""
+        return self._manifest.samples if self._manifest else None
+
+    def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
+        """Have every request served, whoever dies meanwhile; replies in rank order.
+
+        After a partial recovery the requests that failed, and only they, are sent again, the same bytes, to the
+        replacements. Raises Rewound after a full recovery: the requests are then void.
+        """
+        replies: dict[Rank, Reply] = {}
+        outstanding = dict(requests)
+        for _ in range(self._max_in_a_row):
+            asked_s = self._clock()
+            try:
+                replies.update(self._cluster.call(outstanding))
+                return in_rank_order(replies, self._cluster.ranks)
+            except RankLost as lost:
+                replies.update(lost.replies)
+                outstanding = {rank: outstanding[rank] for rank in outstanding if rank not in replies}
+                self._recover(lost, progress, self._clock() - asked_s)
+        raise RunFailed(
+            f"step {progress.step}: ranks died {self._max_in_a_row} times in a row at one request "
+            "(cluster.max_replacements_in_a_row)"
+        )
+
+    def save(self, plan: SavePlan, progress: Progress, *, charged: bool) -> None:
+        """Write a checkpoint; it exists when the supervisor has committed its manifest."""
+        started_s = self._clock()
+        self._supervisor.status(phase="save")
+        files = self._manifest.shards if self._manifest else {}
+        requests = {
+            rank: Save(plan=plan, sequence=self._sequence, step=progress.step, records=tuple(files.get(rank, ())))
+            for rank in self._cluster.ranks
+        }
+        written: dict[Rank, Written] = self.ask(requests, progress)
+        trainer = write_dense(
+            self._store.root,
+            CHIEF,
+            self._sequence,
+            progress.step,
+            tensors=self._dense_state(),
+            # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
+            extra={"position": {"step": progress.step, "samples": progress.samples}, "optimizer": "sgd"},
+            fsync=self._store.fsync,
+        )
+        manifest = Manifest(
+            sequence=self._sequence,
+            step=progress.step,
+            samples=progress.samples,
+            kind=plan.kind,
+            config_hash=self._store.config_hash,
+            shards={rank: reply.records for rank, reply in written.items()},
+            trainer=trainer,
+        )
+        self._supervisor.commit(manifest)
+        self._manifest = manifest
+        self._sequence += 1
+        payload = trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values())
+        self._account(plan, progress, written, payload, charged=charged, seconds=self._clock() - started_s)
+
+    def _account(
+        self,
+        plan: SavePlan,
+        progress: Progress,
+        written: Mapping[Rank, Written],
+        payload: int,
+        *,
+        charged: bool,
+        seconds: float,
+    ) -> None:
+        if plan.closes_interval:
+            self.pls.saved(progress.samples)
+        for rank, reply in written.items():
+            if self.updates is not None and reply.captured_updates is not None and reply.captured_tracked is not None:
+                self.updates.captured(rank, reply.captured_updates, reply.captured_tracked)
+        if self.updates is not None:
+            self.updates.committed()
+        save_h = self.overhead.charge_save(payload, self._store.bytes_full) if charged else 0.0
+        if charged:
+            self.measured_s["save"] += seconds
+        self._supervisor.record(
+            Saved(
+                step=progress.step,
+                samples=progress.samples,
+                sequence=self._sequence - 1,
+                save=plan.kind,
+                closes_interval=plan.closes_interval,
+                charged=charged,
+                payload_bytes=payload,
+                num_rows=sum(reply.num_rows for reply in written.values()),
+                captured_updates=_sum_known(reply.captured_updates for reply in written.values()),
+                captured_tracked=_sum_known(reply.captured_tracked for reply in written.values()),
+                save_h=save_h,
+                machine={
+                    "seconds": seconds,
+                    "compacted": [rank for rank, reply in written.items() if reply.compacted],
+                },
+            )
+        )
+
+    def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> None:
+        """Replace the dead, carry out the strategy's plan, charge it. Ranks that die meanwhile join the same failure."""
+        self._supervisor.status(phase="recover")
+        casualties: set[Rank] = set()
+        measured: dict[str, float] = {"reschedule": detect_s, "load": 0.0}
+        for _ in range(self._max_in_a_row):
+            try:
+                casualties |= lost.ranks
+                replaced_s = self._clock()
+                self._cluster.replace(lost.detail, progress.step, progress.samples, detect_s)
+                measured["reschedule"] += (now_s := self._clock()) - replaced_s
+                plan = self._strategy.plan_recovery(frozenset(casualties), progress)
+                num_rows = self._carry_out(plan, progress)
+                measured["load"] += self._clock() - now_s
+                break
+            except RankLost as again:
+                lost = again
+        else:
+            raise RunFailed(
+                f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
+                "(cluster.max_replacements_in_a_row)"
+            )
+        self._charge(plan, progress, sorted(casualties, key=ps_index), num_rows, measured)
+        if plan.rewind:
+            assert self._manifest is not None
+            dense, _ = read_dense(self._store.root, self._manifest.trainer)
+            raise Rewound(self._manifest.step, dense)
+
+    def _carry_out(self, plan: RecoveryPlan, progress: Progress) -> int:
+        """Rows that were restored."""
+        ranks = self._cluster.ranks if plan.rewind else sorted(plan.ranks, key=ps_index)
+        if plan.source == "initial":
+            requests: dict[Rank, Request] = {rank: Initialise(step=progress.step) for rank in ranks}
+        else:
+            if self._manifest is None:
+                raise RunFailed(f"step {progress.step}: there is no checkpoint to recover from")
+            step = self._manifest.step if plan.rewind else progress.step
+            requests = {rank: Restore(records=self._manifest.shards[rank], step=step) for rank in ranks}
+        return sum(reply.num_rows for reply in self._cluster.call(requests).values())
+
+    def _charge(
+        self, plan: RecoveryPlan, progress: Progress, dead: list[Rank], num_rows: int, measured: Mapping[str, float]
+    ) -> None:
+        manifest = self._manifest if plan.source == "checkpoint" else None
+        added: dict[Rank, float] = {}
+        gone: list[tuple[int, int]] = []
+        if plan.rewind:
+            assert manifest is not None
+            cost = self.overhead.charge_failure(progress.samples - manifest.samples)
+            self.pls.rewound(manifest.samples)
+            if self.updates is not None:
+                self.updates.rewound()
+        else:
+            cost = self.overhead.charge_failure()
+            for rank in dead:
+                added[rank] = self.pls.lost(rank, progress.samples)
+                self.pls.restored(rank, progress.samples)
+                if self.updates is not None:
+                    gone.append(self.updates.lost(rank))
+        self.num_lost_ranks += len(dead)
+        for bucket, seconds in measured.items():
+            self.measured_s[bucket] += seconds
+        self._supervisor.record(
+            Recovered(
+                step=progress.step,
+                samples=progress.samples,
+                ranks=dead,
+                rewind=plan.rewind,
+                source=plan.source,
+                resume_step=manifest.step if plan.rewind and manifest else progress.step,
+                resume_samples=manifest.samples if plan.rewind and manifest else progress.samples,
+                sequence=manifest.sequence if manifest else None,
+                num_rows=num_rows,
+                pls=added,
+                lost_updates=None if self.updates is None else sum(updates for updates, _ in gone),
+                lost_tracked=None if self.updates is None else sum(tracked for _, tracked in gone),
+                load_h=cost.load_h,
+                lost_h=cost.lost_h,
+                reschedule_h=cost.reschedule_h,
+                machine={"seconds": measured["load"], "reschedule_seconds": measured["reschedule"]},
+            )
+        )
+
+
+def _sum_known(values: Iterable[int | None]) -> int | None:
+    """Their sum, or None if one of them is unknown."""
+    total = 0
+    for value in values:
+        if value is None:
+            return None
+        total += value
+    return total

@@ -1,0 +1,326 @@
+"""The step loop of the trainer rank.
+
+A step: rows of the batch -> forward, backward -> one message to every PS rank with the gradients of this step and the
+lookups of the next -> dense update. Where a save, an evaluation or a kill is due the message is split, and between the
+halves, in this order: save, evaluate, kill. Deaths are found by requests that fail, and mended inside ``Recovery.ask``.
+"""
+
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import xxhash
+from torch import Tensor
+
+from harness.cluster.protocol import Cluster, Digest, Exchange, Initialise, Push, Supervisor
+from harness.core.config import EvalConfig
+from harness.core.errors import RunFailed
+from harness.core.events import Evaluated, Finished, Trained
+from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.placement import Placement
+from harness.core.plans import Progress, Rank, SavePlan
+from harness.core.strategies import Strategy
+from harness.data.dataset import Batch, Dataset
+from harness.model.dlrm import DenseNetwork
+from harness.model.metrics import Quality, measure
+from harness.recovery import CHIEF, Recovery, Rewound
+from harness.store.format import bytes_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What is fixed before the first step. Steps are counted from 1 once they are finished."""
+
+    num_steps: int
+    batch_size: int
+    kill_steps: frozenset[int]  # boundaries at which to stop for the injector
+    log_every_steps: int
+    ssu_period: int
+
+    @property
+    def total_samples(self) -> int:
+        """S_total."""
+        return self.num_steps * self.batch_size
+
+
+class Trainer:
+    """Trains one model over one epoch, whatever happens to the PS ranks."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        supervisor: Supervisor,
+        recovery: Recovery,
+        strategy: Strategy,
+        network: DenseNetwork,
+        dataset: Dataset,
+        placement: Placement,
+        tracked: tuple[int, ...],
+        schedule: Schedule,
+        evaluation: EvalConfig,
+        clock: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._supervisor = supervisor
+        self._recovery = recovery
+        self._strategy = strategy
+        self._network = network
+        self._dataset = dataset
+        self._placement = placement
+        self._tracked_ends = _tracked_ends(placement, tracked)
+        self._schedule = schedule
+        self._evaluation = evaluation
+        self._clock = clock
+        self._step = 0  # finished steps
+        self._losses: list[float] = []  # of every step ever finished: a rerun is compared with it
+        self._logged = 0  # finished steps that are on record
+        self._rerun_until = 0  # steps up to here had run before the last rewind
+        self._log_began_s = clock()
+        self._evaluated_step = 0
+        self._struck: set[int] = set()
+        self._next: tuple[Batch, BatchPlan] | None = None
+        self._rows_ND: Tensor | None = None  # of the next batch, if they came with the last message
+
+    def run(self) -> Finished:
+        """All steps, and the last event."""
+        began_s = self._clock()
+        self._supervisor.status(phase="start", step=0, num_steps=self._schedule.num_steps, loss=None)
+        self._recovery.ask({rank: Initialise(step=0) for rank in self._cluster.ranks}, self._progress())
+        finished: Finished | None = None
+        pending = self._begin
+        while finished is None:
+            try:
+                pending()
+                while self._step < self._schedule.num_steps:
+                    self._advance()
+                finished = self._finish(began_s)
+            except Rewound as rewound:
+                self._rewind(rewound)
+                pending = _nothing
+        return finished
+
+    def _begin(self) -> None:
+        if self._strategy.saves_initially:
+            self._recovery.save(SavePlan(kind="full"), self._progress(), charged=False)
+        self._strike()
+
+    def _progress(self) -> Progress:
+        return self._progress_at(self._step)
+
+    def _progress_at(self, step: int) -> Progress:
+        size = self._schedule.batch_size
+        return Progress(
+            step=step,
+            samples=step * size,
+            previous_samples=max(0, step - 1) * size,
+            total_samples=self._schedule.total_samples,
+            saved_step=self._recovery.saved_step,
+            saved_samples=self._recovery.saved_samples,
+        )
+
+    # --- a step ---------------------------------------------------------------------------------------------------
+
+    def _advance(self) -> None:
+        """One step, and what is due at the boundary after it."""
+        began_s = self._clock()
+        batch, plan = self._next or self._prepare(self._step)
+        rows_ND = self._pull(plan) if self._rows_ND is None else self._rows_ND
+        self._next = self._rows_ND = None
+        loss, grads_ND = self._network.train(batch.dense_BI, rows_ND, plan, batch.labels_B)
+        step = self._step + 1
+        save = self._strategy.plan_save(self._progress_at(step))
+        evaluate, strike = self._evaluates_at(step), self._strikes_at(step)
+        is_split = save is not None or evaluate or strike or step == self._schedule.num_steps
+        if not is_split:
+            self._next = self._prepare(step)
+        replies = self._recovery.ask(self._exchanges(step, plan, grads_ND), self._progress())
+        if not is_split:
+            self._rows_ND = torch.cat(list(replies.values()))
+        self._network.step()
+        self._finish_step(loss, plan, self._clock() - began_s)
+        if save is not None:
+            self._log()
+            self._recovery.save(save, self._progress(), charged=True)
+        if evaluate:
+            self._evaluate(final=False)
+        if strike:
+            self._strike()
+
+    def _prepare(self, step: int) -> tuple[Batch, BatchPlan]:
+        """The batch of step ``step`` (counted from 0) and what it asks of the ranks."""
+        batch = self._dataset.train_batch(step, self._schedule.batch_size)
+        index_B = batch.first_sample + np.arange(len(batch.ids_BF))
+        return batch, plan_batch(batch.ids_BF, self._placement, index_B % self._schedule.ssu_period == 0)
+
+    def _pull(self, plan: BatchPlan) -> Tensor:
+        requests = {rank: Exchange(pull_N=rows) for rank, rows in zip(self._cluster.ranks, plan.rows, strict=True)}
+        return torch.cat(list(self._recovery.ask(requests, self._progress()).values()))
+
+    def _exchanges(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> dict[Rank, Exchange]:
+        """One message per rank, an empty one if need be, so that no death goes unseen."""
+        grads = grads_ND.split(plan.splits)
+        next_rows = self._next[1].rows if self._next is not None else [None] * len(grads)
+        return {
+            rank: Exchange(
+                push=Push(
+                    step=step,
+                    rows_N=plan.rows[k],
+                    grads_ND=grads[k],
+                    counts_N=plan.counts[k],
+                    sampled_N=plan.sampled[k],
+                    learning_rate=self._network.learning_rate,
+                ),
+                pull_N=next_rows[k],
+            )
+            for k, rank in enumerate(self._cluster.ranks)
+        }
+
+    def _finish_step(self, loss: float, plan: BatchPlan, seconds: float) -> None:
+        self._step += 1
+        if self._step <= len(self._losses):
+            first = self._losses[self._step - 1]
+            if struct.pack("d", first) != struct.pack("d", loss):
+                raise RunFailed(
+                    f"step {self._step}: run again after a rewind it lost {loss!r}, the first time {first!r}"
+                )
+            self._recovery.measured_s["lost"] += seconds
+        else:
+            self._losses.append(loss)
+        if self._recovery.updates is not None:
+            for k, rank in enumerate(self._cluster.ranks):
+                self._recovery.updates.sent(rank, *self._count_updates(k, plan))
+        if self._step == self._rerun_until or self._step % self._schedule.log_every_steps == 0:
+            self._log()
+
+    def _count_updates(self, k: int, plan: BatchPlan) -> tuple[int, int]:
+        """Updates of a batch to rank ``k``: to all tables, and to tracked ones."""
+        counts_N = plan.counts[k].numpy()
+        sums_N = np.concatenate([[0], np.cumsum(counts_N)])
+        cuts = np.searchsorted(plan.rows[k].numpy(), self._tracked_ends[k])
+        return int(sums_N[-1]), int((sums_N[cuts[1::2]] - sums_N[cuts[::2]]).sum())
+
+    # --- at a boundary --------------------------------------------------------------------------------------------
+
+    def _evaluates_at(self, step: int) -> bool:
+        every = self._evaluation.every_steps
+        return every is not None and step % every == 0 and self._evaluated_step < step < self._schedule.num_steps
+
+    def _strikes_at(self, step: int) -> bool:
+        return step in self._schedule.kill_steps and step not in self._struck
+
+    def _strike(self) -> None:
+        """Stop for the injector, if a kill is due here; whom it hits is found out by the next request."""
+        if self._strikes_at(self._step):
+            self._struck.add(self._step)
+            self._log()
+            self._cluster.strike(self._step, self._progress().samples)
+
+    def _evaluate(self, *, final: bool) -> Quality:
+        self._log()
+        began_s = self._clock()
+        self._supervisor.status(phase="evaluate")
+        logits, labels = [], []
+        config = self._evaluation
+        for batch in self._dataset.eval_batches(config.split, config.batch_size, config.max_samples):
+            plan = plan_batch(batch.ids_BF, self._placement, np.zeros(len(batch.ids_BF), dtype=bool))
+            logits.append(self._network.predict(batch.dense_BI, self._pull(plan), plan))
+            labels.append(batch.labels_B)
+        quality = measure(torch.cat(logits), torch.cat(labels))
+        self._evaluated_step = self._step
+        self._supervisor.record(
+            Evaluated(
+                step=self._step,
+                samples=self._progress().samples,
+                auc=quality.auc,
+                log_loss=quality.log_loss,
+                accuracy=quality.accuracy,
+                num_samples=quality.num_samples,
+                final=final,
+                machine={"seconds": self._clock() - began_s},
+            )
+        )
+        return quality
+
+    def _log(self) -> None:
+        """Put the steps finished since the last time on record."""
+        if self._logged == self._step:
+            return
+        losses = self._losses[self._logged : self._step]
+        now_s = self._clock()
+        self._supervisor.record(
+            Trained(
+                step=self._step,
+                samples=self._progress().samples,
+                first_step=self._logged,
+                losses=losses,
+                rerun=self._logged < self._rerun_until,
+                machine={"seconds": now_s - self._log_began_s},
+            )
+        )
+        self._supervisor.status(phase="train", step=self._step, num_steps=self._schedule.num_steps, loss=losses[-1])
+        self._logged, self._log_began_s = self._step, now_s
+
+    def _rewind(self, rewound: Rewound) -> None:
+        """Follow the PS ranks back to a checkpoint."""
+        self._log()  # an unplanned death may have left finished steps off the record
+        self._network.load_state(rewound.dense)
+        self._rerun_until = len(self._losses)
+        self._step = self._logged = rewound.step
+        self._next = self._rows_ND = None
+
+    # --- the end --------------------------------------------------------------------------------------------------
+
+    def _finish(self, began_s: float) -> Finished:
+        quality = self._evaluate(final=True)
+        digests = self._recovery.ask({rank: Digest() for rank in self._cluster.ranks}, self._progress())
+        recovery, overhead, updates = self._recovery, self._recovery.overhead, self._recovery.updates
+        last_tenth = self._losses[-max(1, len(self._losses) // 10) :]
+        return Finished(
+            step=self._step,
+            samples=self._progress().samples,
+            auc=quality.auc,
+            log_loss=quality.log_loss,
+            accuracy=quality.accuracy,
+            train_loss=sum(last_tenth) / len(last_tenth),
+            pls=recovery.pls.total,
+            update_pls=updates.update_pls if updates else None,
+            update_pls_tracked=updates.update_pls_tracked if updates else None,
+            applied_updates=updates.applied_updates if updates else None,
+            lost_updates=updates.lost_updates if updates else None,
+            applied_tracked=updates.applied_tracked if updates else None,
+            lost_tracked=updates.lost_tracked if updates else None,
+            num_failures=overhead.num_failures,
+            num_lost_ranks=recovery.num_lost_ranks,
+            num_unplanned=0,
+            num_saves=overhead.num_saves,
+            payload_bytes=overhead.payload_bytes,
+            save_h=overhead.save_h,
+            load_h=overhead.load_h,
+            lost_h=overhead.lost_h,
+            reschedule_h=overhead.reschedule_h,
+            overhead_frac=overhead.overhead_frac,
+            generation=0,
+            digests={**digests, CHIEF: _digest(self._network)},
+            machine={"seconds": self._clock() - began_s, "overhead_seconds": dict(recovery.measured_s)},
+        )
+
+
+def _nothing() -> None:
+    """Begin nothing: a rewound run has begun."""
+
+
+def _tracked_ends(placement: Placement, tracked: tuple[int, ...]) -> list[np.ndarray]:
+    """For each rank, where its tracked tables begin and end in its flat array: [begin, end, begin, end, ...]."""
+    offsets_RT = placement.offsets_RT
+    return [np.array([offsets_RT[k, t + end] for t in tracked for end in (0, 1)]) for k in range(placement.num_ps)]
+
+
+def _digest(network: DenseNetwork) -> str:
+    """xxh3 of all dense parameters, in order of their names' first appearance."""
+    hasher = xxhash.xxh3_64()
+    for parameter in network.state().values():
+        hasher.update(bytes_of(parameter.contiguous()))
+    return hasher.hexdigest()
