@@ -1,8 +1,10 @@
 PYTHON ?= python3.11
 VENV := .venv
 RUN := $(VENV)/bin/python run.py
+ROWS := 250000
 
 .PHONY: demo test lint setup clean
+.DELETE_ON_ERROR:
 
 setup: $(VENV)/.ready
 
@@ -11,6 +13,17 @@ $(VENV)/.ready: requirements.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	touch $@
 
+# Data that is there is not made again; a grid that was cut short goes on.
+demo: demo/data/meta.json
+	$(RUN) grid experiments/quickstart.yaml
+
+demo/criteo.tsv: | setup
+	$(RUN) data synth --rows $(ROWS) --seed 0 --out $@
+
+demo/data/meta.json: | demo/criteo.tsv
+	$(RUN) data prepare demo/criteo.tsv --out demo/data
+	$(RUN) data info demo/data
+
 test: setup
 	$(VENV)/bin/python -m pytest -n auto
 
@@ -18,3 +31,6 @@ lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/basedpyright
+
+clean:
+	rm -rf demo/quickstart .pytest_cache .ruff_cache

@@ -134,7 +134,7 @@ def _main(run_cell: RunCell, cell: Cell, pipe: Connection, owner: int) -> None:
         with claim_run(cell.run_dir, cell.hash), _output_to(cell.run_dir / "output.txt"):
             result = _run(run_cell, cell, pipe)
     except HarnessError as error:  # the folder is not ours to write in
-        result = _sentence(error)
+        result = one_line(error)
     pipe.send(result)
     pipe.close()
 
@@ -144,11 +144,11 @@ def _run(run_cell: RunCell, cell: Cell, pipe: Connection) -> Finished | str:
         return run_cell(cell.config, cell.run_dir, on_status=_Reports(pipe))
     except HarnessError as error:
         _error_file(cell).write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
-        return _sentence(error)
+        return one_line(error)
 
 
-def _sentence(error: HarnessError) -> str:
-    """One line: the first of the message and, where it carries a traceback, the last, which names the exception."""
+def one_line(error: HarnessError) -> str:
+    """The first line of a message and, where it carries a traceback, the last, which names the exception."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
@@ -198,7 +198,7 @@ def _import_path() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """What is started here inherits a blocked SIGINT: Ctrl-C on the terminal reaches the runner alone, which decides."""
+    """What is started here inherits a blocked SIGINT: Ctrl-C on a terminal reaches the runner alone, and it decides."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -3,13 +3,16 @@
 On a terminal progress is drawn by rich; elsewhere it is one plain line for each thing that is finished.
 """
 
+import dataclasses
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from rich.box import SIMPLE
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column, Table
 
 from harness.cell import Outcome
 from harness.grid import GridView
@@ -43,6 +46,24 @@ def complain(kind: str, message: str) -> None:
     """``kind: line`` on stderr for each line of ``message``."""
     for line in message.strip().splitlines():
         note(f"{kind}: {line}")
+
+
+def show_values(record: Any) -> None:
+    """A dataclass on stdout: a line for each value, a table for each list of dataclasses. Fractions as percentages."""
+    tables: list[Table] = []
+    names = [field.name for field in dataclasses.fields(record)]
+    for name in names:
+        value = getattr(record, name)
+        if isinstance(value, tuple | list) and value and dataclasses.is_dataclass(value[0]):
+            columns = [field.name for field in dataclasses.fields(value[0])]
+            table = Table(*(Column(column, justify="right") for column in columns), title=name, box=SIMPLE)
+            for row in value:
+                table.add_row(*(_value(column, getattr(row, column)) for column in columns))
+            tables.append(table)
+        else:
+            say(f"{name:<{max(map(len, names))}}  {_value(name, value)}")
+    for table in tables:
+        show(table)
 
 
 @contextmanager
@@ -183,3 +204,13 @@ def _ending(outcome: Outcome) -> str:
 
 def _ignore(*_values: Any) -> None:
     """Takes a status and shows nothing."""
+
+
+def _value(name: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if isinstance(value, float):
+        return f"{value:.2%}" if name.endswith("_frac") else f"{value:.4f}"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return " ".join(_value(name, item) for item in value) if isinstance(value, tuple | list) else str(value)

@@ -3,6 +3,7 @@
 A folder of ours is known by its ``.lock``, which is made before anything else in it and also keeps others out.
 """
 
+import contextlib
 import fcntl
 import os
 import shutil
@@ -38,16 +39,13 @@ def inspect(run_dir: Path, digest: str) -> State:
         return State.EMPTY
     if not run_dir.is_dir():
         raise StoreError(f"{run_dir}: is a file; a run needs a folder")
-    words = _words(run_dir)
-    kind, found = (words[1], words[2]) if len(words) > 2 and words[0] == _MARK else (None, None)
-    if kind == "run" and found != digest:
-        raise StoreError(
-            f"{run_dir}: holds a run of another config (hash {found}, this one {digest}); choose another out"
-        )
-    if kind != "run" and any(path.name != _LOCK or words for path in run_dir.iterdir()):
-        raise StoreError(f"{run_dir}: is not empty and is no run folder; choose another out")
-    if kind is None:
+    if all(path.name == _LOCK for path in run_dir.iterdir()):
         return State.EMPTY
+    mark, kind, found = (*_words(run_dir), "", "", "")[:3]
+    if (mark, kind) != (_MARK, "run"):
+        raise StoreError(f"{run_dir}: is not empty and is no run folder; choose another out")
+    if found != digest:
+        raise StoreError(f"{run_dir}: holds a run of another config ({found}, not {digest}); choose another out")
     return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
 
@@ -66,6 +64,20 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[None]:
         for name in _OURS:
             _remove(run_dir / name)
         yield
+
+
+def take_back(run_dir: Path) -> None:
+    """Remove a claimed folder in which no event was recorded: bad input leaves nothing half-written.
+
+    Once a run has recorded an event, its folder stays as it is, for whoever wants to know.
+    """
+    events = run_dir / "events.jsonl"
+    if events.exists() and events.stat().st_size > 0:
+        return
+    for name in (*_OURS, _LOCK):
+        _remove(run_dir / name)
+    with contextlib.suppress(OSError):  # what others put there stays
+        run_dir.rmdir()
 
 
 @contextmanager
@@ -104,7 +116,7 @@ def _try_lock(file: int) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return True
+    return os.fstat(file).st_nlink > 0  # else its last owner has taken it back
 
 
 def _words(folder: Path) -> list[str]:

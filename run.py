@@ -1,0 +1,218 @@
+#!/usr/bin/env python3
+"""The command line: parse, run, exit code. What a command does is in harness/commands.py.
+
+Exit codes: 0 well; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130 interrupted.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+_OVERRIDES = """\
+key=value sets one configuration key, dotted, the value as YAML:
+  seed=3  strategy.name=cpr_mfu  trainer.learning_rate=1e-2  trace.path=  (empty: null)
+`run.py schema` lists every key with what it takes."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Complains in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """One line on stderr, exit code 2."""
+        self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
+
+
+def _parser() -> _Parser:
+    parser = _command(
+        None,
+        "run.py",
+        "When a parameter server dies in the middle of training, what is the cheapest thing to do that does not hurt "
+        "the model?",
+        """\
+from nothing to a table of strategies:
+  run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0
+  run.py data prepare demo/criteo.tsv --out demo/data
+  run.py grid experiments/quickstart.yaml
+then look closer:
+  run.py show demo/quickstart/rpc-cpr_mfu-seed0-*      what happened in one run
+  run.py compare demo/quickstart                       paired differences
+
+`run.py COMMAND --help` explains each command.""",
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_runs(commands)
+    _add_records(commands)
+    _add_data(commands)
+    _command(commands, "schema", "print the JSON schema of a configuration", "run.py schema > config.schema.json")
+    return parser
+
+
+def _add_runs(commands: argparse._SubParsersAction) -> None:
+    train = _command(
+        commands,
+        "train",
+        "train once, with failures and recoveries as configured",
+        f"""\
+  run.py train experiments/one.yaml
+  run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
+
+The run is written to the folder that the key `out` names. A finished run there is shown, not repeated; an
+unfinished one starts afresh; a run of another config is left alone.
+
+{_OVERRIDES}""",
+    )
+    _add_config(train)
+    grid = _command(
+        commands,
+        "grid",
+        "run every cell of an experiment; rerun to resume",
+        f"""\
+  run.py grid experiments/quickstart.yaml
+  run.py grid experiments/quickstart.yaml 'seed=[0,1,2,3,4]' 'strategy.name=[none,full]'  sweep other values
+  run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
+  run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
+
+Each cell has a folder <out>/<slug>-<hash>/. Cells that are done are not touched again, unfinished ones start
+afresh, a changed config is a new cell. A failed cell does not stop the others; it is named at the end.
+
+{_OVERRIDES}
+A list makes a sweep axis in every grid of the file, or replaces the one there.""",
+    )
+    _add_config(grid, metavar="EXPERIMENT.yaml")
+    grid.add_argument(
+        "--jobs", type=_count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
+    )
+    grid.add_argument("--dry-run", action="store_true", help="list the cells and what is done, run nothing")
+    replay = _command(
+        commands,
+        "replay",
+        "train once under a failure trace",
+        f"""\
+  run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
+
+The same as `train` with trace.path=TRACE.csv, written to <out>-<trace> unless out=... says otherwise.
+
+{_OVERRIDES}""",
+    )
+    replay.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
+    _add_config(replay)
+    verify = _command(
+        commands,
+        "verify",
+        "check that both engines agree to the bit, for every strategy",
+        f"""\
+  run.py verify experiments/one.yaml
+
+Runs every strategy on `local` and on `rpc`, with kills right before and right after a save besides those of the
+trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any difference.
+
+{_OVERRIDES}""",
+    )
+    _add_config(verify)
+
+
+def _add_records(commands: argparse._SubParsersAction) -> None:
+    show = _command(commands, "show", "tell the story of one run", "run.py show runs/one")
+    show.add_argument("dir", type=Path, metavar="DIR", help="a run folder")
+    compare = _command(
+        commands,
+        "compare",
+        "paired differences between runs",
+        """\
+  run.py compare demo/quickstart            strategies of one grid against `none`
+  run.py compare runs/before runs/after     the same cells of two grids""",
+    )
+    compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders")
+    report = _command(
+        commands, "report", "write one self-contained HTML file: table and figures", "run.py report demo/quickstart"
+    )
+    report.add_argument("dir", type=Path, metavar="DIR", help="a run or grid folder")
+
+
+def _add_data(commands: argparse._SubParsersAction) -> None:
+    data = _command(
+        commands,
+        "data",
+        "make, prepare and look at click logs",
+        """\
+  run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0
+  run.py data prepare demo/criteo.tsv --out demo/data
+  run.py data info demo/data""",
+    )
+    kinds = data.add_subparsers(dest="data_command", metavar="COMMAND", required=True)
+    prepare = _command(
+        kinds,
+        "prepare",
+        "pack Criteo's text format into a folder that runs read",
+        """\
+  run.py data prepare train.txt --out data/kaggle                                      Kaggle
+  run.py data prepare day_*.gz --out data/terabyte --max-ind-range 10000000            Terabyte
+  run.py data prepare day_0.gz --out data/hashed --categories hash --max-ind-range 1000000""",
+    )
+    prepare.add_argument("sources", type=Path, nargs="+", metavar="SRC", help="TSV files, plain or .gz, in order")
+    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make (the key data.path)")
+    prepare.add_argument(
+        "--categories",
+        choices=("number", "hash"),
+        default="number",
+        help="number ids in order of first appearance, or hash them to --max-ind-range (default: number)",
+    )
+    prepare.add_argument("--max-ind-range", type=_count, metavar="N", help="take every category modulo N")
+    synth = _command(
+        kinds,
+        "synth",
+        "write a synthetic Criteo, in the same text format",
+        "run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0",
+    )
+    synth.add_argument("--rows", type=_count, required=True, metavar="N", help="how many; 6 of 7 are trained on")
+    synth.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="file to write; .gz compresses")
+    synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
+    synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
+    info = _command(
+        kinds, "info", "rows, positives, table sizes and skew of prepared data", "run.py data info demo/data"
+    )
+    info.add_argument("dir", type=Path, metavar="DIR", help="folder written by `data prepare`")
+
+
+def _command(commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str) -> _Parser:
+    texts = {
+        "description": summary[0].upper() + summary[1:] + ("" if summary.endswith("?") else "."),
+        "epilog": "examples:\n" + (examples if examples.startswith((" ", "from")) else f"  {examples}"),
+        "formatter_class": argparse.RawDescriptionHelpFormatter,
+        "allow_abbrev": False,
+    }
+    return _Parser(prog=name, **texts) if commands is None else commands.add_parser(name, help=summary, **texts)
+
+
+def _add_config(parser: argparse.ArgumentParser, metavar: str = "CONFIG.yaml") -> None:
+    parser.add_argument("config", type=Path, metavar=metavar, help="a YAML file (experiments/)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to it, see below")
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise ValueError(text)
+    return value
+
+
+_count.__name__ = "whole number >= 1"  # argparse: "invalid whole number >= 1 value: '0'"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    parser = _parser()
+    options, rest = parser.parse_known_args(arguments)
+    if "overrides" in options and not any(word.startswith("-") for word in rest):
+        options.overrides += rest  # those that stand after an option
+    elif rest:
+        parser.error(f"{rest[0]} is not understood")
+    from harness import commands  # noqa: PLC0415 - `--help` must not wait for pydantic and torch
+
+    return commands.run(options, sys.argv[1:] if arguments is None else arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
