@@ -63,13 +63,16 @@ def synth(
         raise DataError(f"rows: {rows}, expected at least 1")
     if not 0 < scale <= 1:
         raise DataError(f"scale: {scale}, expected more than 0 and at most 1")
+    out = Path(out)
+    if out.exists():
+        raise DataError(f"{out}: exists; remove it or choose another name")
     world = World(scale, rows, seed)
     teacher = Teacher(world, seed)
     random = generator(seed, "synth", "fit")
     teacher.fit(world.draw(random, random.random(_FIT_ROWS)), positive_frac=POSITIVE_FRAC, auc=BAYES_AUC)
     whole, test = _Quality(), _Quality()
     split = split_rows(rows)
-    with _creating(Path(out)) as file:
+    with _creating(out) as file:
         for start in range(0, rows, _CHUNK_ROWS):
             end = min(start + _CHUNK_ROWS, rows)
             random = generator(seed, "synth", "rows", start)
@@ -92,7 +95,7 @@ def synth(
         exponents=world.exponents,
         bayes_auc=whole.auc(),
         bayes_auc_test=test.auc(),
-        num_bytes=Path(out).stat().st_size,
+        num_bytes=out.stat().st_size,
     )
 
 
@@ -129,9 +132,7 @@ class _Quality:
 
 @contextmanager
 def _creating(out: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes ``out`` if the block ends well and vanishes if it does not; never overwrites."""
-    if out.exists():
-        raise DataError(f"{out}: exists; remove it or choose another name")
+    """A file that becomes ``out`` if the block ends well and vanishes if it does not."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ SMALL_CHUNK = 3_000  # bytes: about ten rows
 
 @pytest.fixture(scope="module")
 def rows() -> list[Row]:
-    return random_rows(2_000, seed=11)
+    return random_rows(1_200, seed=11)
 
 
 def _write(path: Path, text: bytes) -> Path:
@@ -71,7 +71,7 @@ def test_labels_and_integers(tmp_path: Path, rows: list[Row]) -> None:
 def test_how_the_rows_reach_it_does_not_matter(tmp_path: Path, rows: list[Row]) -> None:
     """One file, three files, gzip, CRLF, no final newline, any chunk size: the same records and the same digest."""
     text = to_text(rows)
-    thirds = [to_text(rows[:700]).removesuffix(b"\n"), to_text(rows[700:701]), to_text(rows[701:])]
+    thirds = [to_text(rows[:500]).removesuffix(b"\n"), to_text(rows[500:501]), to_text(rows[501:])]
     variants: dict[str, tuple[Sequence[bytes], int]] = {
         "whole": ([text], 1 << 22),
         "cut": ([text], SMALL_CHUNK),
@@ -91,7 +91,7 @@ def test_how_the_rows_reach_it_does_not_matter(tmp_path: Path, rows: list[Row]) 
 
 def test_the_digest_tells_data_apart(tmp_path: Path, rows: list[Row]) -> None:
     """One label, one order, or one way of counting changed: another digest."""
-    changed = [["1" if row[0] == "0" else "0", *row[1:]] if index == 1_999 else row for index, row in enumerate(rows)]
+    changed = [["1" if row[0] == "0" else "0", *row[1:]] if index == 1_199 else row for index, row in enumerate(rows)]
     sources = {
         "a": rows,
         "b": changed,
@@ -122,13 +122,13 @@ def test_progress_counts_the_bytes_of_the_sources(tmp_path: Path, rows: list[Row
     total = sum(source.stat().st_size for source in sources)
     seen: list[tuple[int, int]] = []
     prepare(sources, tmp_path / "out", chunk_bytes=SMALL_CHUNK, progress=lambda done, all_: seen.append((done, all_)))
-    assert len(seen) > 100
+    assert len(seen) > 60
     assert seen == sorted(seen)
     assert seen[-1] == (total, total)
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("bad_row", [0, 1_234, 1_999])
+@pytest.mark.parametrize("bad_row", [0, 777, 1_199])
 def test_a_bad_row_is_named_and_nothing_is_left(tmp_path: Path, rows: list[Row], packed: bool, bad_row: int) -> None:
     """The line counts from 1 within its own file, also chunks later, in the second source and in gzip."""
     bad = [row[:38] if index == bad_row else row for index, row in enumerate(rows)]

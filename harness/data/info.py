@@ -1,0 +1,107 @@
+"""What a prepared folder holds, and how skewed it is. Pure data; the command line renders it.
+
+Shapes: N rows of a table, F = 26 tables.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.core.placement import tracked_tables
+from harness.data.records import NUM_DENSE, NUM_TABLES, Meta, map_records, read_meta
+from harness.data.sources import Progress
+
+TRACKED_FRAC = 0.99
+_BLOCK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableInfo:
+    """Skew of one table. Shares are of its accesses, one per sample."""
+
+    table: int
+    num_rows: int
+    num_seen: int  # rows met at least once; less than num_rows only if categories are hashed
+    top1_share: float  # of the top 1 % of its rows, at least one row
+    top10_share: float
+    top1_seen_share: float  # of the top 1 % of the rows seen
+    tracked: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Info:
+    """A prepared folder. Overall shares are of all accesses, 26 per sample, by the top rows of all tables together."""
+
+    meta: Meta
+    num_rows: int
+    num_positives: int
+    positive_frac: float
+    cardinalities: tuple[int, ...]
+    num_table_rows: int
+    tracked_tables: tuple[int, ...]
+    tracked_rows_frac: float
+    tables: tuple[TableInfo, ...]
+    top1_share: float
+    top10_share: float
+    top1_seen_share: float
+
+
+def info(path: Path, *, tracked_fraction: float = TRACKED_FRAC, progress: Progress | None = None) -> Info:
+    """Count every access of a prepared folder; ``progress`` is called with (records done, records).
+
+    Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does.
+    """
+    meta = read_meta(Path(path))
+    counts_F = _count(Path(path), meta, progress)
+    tracked = tracked_tables(meta.cardinalities, tracked_fraction)
+    tables = tuple(_table(table, counts_N, table in tracked) for table, counts_N in enumerate(counts_F))
+    whole = _table(-1, np.concatenate(counts_F), tracked=False)
+    return Info(
+        meta=meta,
+        num_rows=meta.num_rows,
+        num_positives=meta.num_positives,
+        positive_frac=meta.num_positives / meta.num_rows,
+        cardinalities=meta.cardinalities,
+        num_table_rows=whole.num_rows,
+        tracked_tables=tracked,
+        tracked_rows_frac=sum(meta.cardinalities[table] for table in tracked) / whole.num_rows,
+        tables=tables,
+        top1_share=whole.top1_share,
+        top10_share=whole.top10_share,
+        top1_seen_share=whole.top1_seen_share,
+    )
+
+
+def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np.uint32]]:
+    """How often each row of each table is met."""
+    records = map_records(path, meta)
+    counts_F = [np.zeros(size, dtype=np.uint32) for size in meta.cardinalities]
+    for start in range(0, meta.num_rows, _BLOCK_ROWS):
+        ids_FB = np.asarray(records[start : start + _BLOCK_ROWS, 1 + NUM_DENSE :]).T.copy()
+        for table in range(NUM_TABLES):
+            np.add.at(counts_F[table], ids_FB[table], np.uint32(1))
+        if progress is not None:
+            progress(start + ids_FB.shape[1], meta.num_rows)
+    return counts_F
+
+
+def _table(table: int, counts_N: NDArray[np.uint32], tracked: bool) -> TableInfo:
+    """Skew of one set of rows; sorts ``counts_N`` in place."""
+    counts_N.sort()
+    num_rows, num_seen = len(counts_N), int(np.count_nonzero(counts_N))
+    return TableInfo(
+        table=table,
+        num_rows=num_rows,
+        num_seen=num_seen,
+        top1_share=_share(counts_N, num_rows * 0.01),
+        top10_share=_share(counts_N, num_rows * 0.10),
+        top1_seen_share=_share(counts_N, num_seen * 0.01),
+        tracked=tracked,
+    )
+
+
+def _share(sorted_N: NDArray[np.uint32], num_top: float) -> float:
+    """Share of the counts that the last ``num_top`` hold, rounded down but at least one."""
+    return float(sorted_N[-max(1, int(num_top)) :].sum(dtype=np.int64) / sorted_N.sum(dtype=np.int64))
