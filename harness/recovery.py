@@ -196,7 +196,7 @@ class Recovery:
         )
 
     def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> None:
-        """Replace the dead, carry out the strategy's plan, charge it. Ranks that die meanwhile join the same failure."""
+        """Replace the dead, carry out the strategy's plan, charge it. Who dies meanwhile joins the same failure."""
         self._supervisor.status(phase="recover")
         casualties: set[Rank] = set()
         measured: dict[str, float] = {"reschedule": detect_s, "load": 0.0}

@@ -25,7 +25,7 @@ class DataConfig(_Model):
     path: str = "demo/data"
     """Folder written by `run.py data prepare`."""
     split: Literal["dlrm", "chronological"] = "dlrm"
-    """`dlrm`: seven equal parts, 1-6 train (shuffled), 7 halved into test and validation. `chronological`: not shuffled."""
+    """`dlrm`: seven equal parts, 1-6 train, shuffled, 7 halved: test, validation. `chronological`: not shuffled."""
     max_train_samples: PositiveInt | None = None
     """Train on at most this many samples; null is one epoch."""
 
@@ -93,11 +93,11 @@ class StrategyConfig(_Model):
     interval_counts_ranks: bool = True
     """(R) Divide T_save,part by k, the ranks lost per failure."""
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
-    """(R) A shard's lost samples count from its last save or restore, whichever is later, or from its last save alone."""
+    """(R) Lost samples of a shard count from its last save or restore, whichever is later, or from its last save."""
     ssu_period: PositiveInt = 2
     """(R) SSU samples one input in so many: those whose global sample index is a multiple of it."""
     random_pool: Literal["touched", "all"] = "touched"
-    """cpr_random draws its rows among those touched since their last save, or among all rows (untouched ones are then drawn and not written)."""
+    """cpr_random draws among the rows touched since their last save, or among all (and then skips untouched ones)."""
 
 
 class TraceConfig(_Model):

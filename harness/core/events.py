@@ -110,7 +110,7 @@ class Lost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
-    """Replacements run and a new generation is formed. machine: pids by rank (all), replaced {rank: [old, new]}, seconds."""
+    """Replacements run, a new generation forms. machine: pids of all, replaced {rank: [old, new]}, seconds."""
 
     kind: ClassVar[str] = "regroup"
     generation: int
@@ -119,7 +119,10 @@ class Regrouped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered(Event):
-    """A recovery plan was carried out. ``step``/``samples`` are where the run stood when it failed. machine: seconds (load)."""
+    """A recovery plan was carried out. ``step``/``samples``: where the failure struck.
+
+    machine: seconds (load), reschedule_seconds (detection, replacement, forming the generation).
+    """
 
     kind: ClassVar[str] = "recover"
     ranks: list[str]  # that had died
@@ -139,7 +142,10 @@ class Recovered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """Last event of a run that ended well. machine: time, seconds (whole run), measured overhead {save, load, lost, reschedule} in seconds."""
+    """Last event of a run that ended well.
+
+    machine: seconds (whole run), overhead_seconds {save, load, lost, reschedule} (measured on this machine).
+    """
 
     kind: ClassVar[str] = "finish"
     auc: float | None

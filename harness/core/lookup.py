@@ -68,5 +68,5 @@ def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
     of threads, so both engines get the same bits. ``_embedding_bag_forward_only`` is a segmented sum over gathered
     rows and several times faster than ``index_add_`` (DESIGN section 6, fact 8).
     """
-    summed_ND, _, _, _ = torch._embedding_bag_forward_only(grads_AD, plan.order_A, plan.starts_N)
+    summed_ND, _, _, _ = torch.ops.aten._embedding_bag_forward_only(grads_AD, plan.order_A, plan.starts_N)
     return summed_ND

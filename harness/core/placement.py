@@ -74,7 +74,7 @@ class Placement:
         return (rank_index, self.num_ps) if self.kind == "row" else (0, 1)
 
     def positions(self, ids_BF: NDArray[np.integer]) -> I64:
-        """Where each row of a batch stands in the rank-major order of all rows: ``rank_base + local flat row``, (B, F)."""
+        """(B, F): where each row stands in the rank-major order of all rows, ``rank_base + local flat row``."""
         rows_BF = ids_BF.astype(np.int64)
         if self.kind == "row":
             local_BF, owner_BF = np.divmod(rows_BF, self.num_ps)

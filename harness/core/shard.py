@@ -16,7 +16,7 @@ _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, w
 
 
 class Shard:
-    """Embedding rows of one rank. ``rows_MD`` is float32; ``pending_M`` int32 counts updates since a row's last save."""
+    """Embedding rows of one rank: ``rows_MD`` float32; ``pending_M`` int32, updates of each row since its last save."""
 
     def __init__(self, placement: Placement, rank_index: int, dim: int, *, seed: int, count_updates: bool) -> None:
         self.placement = placement
@@ -33,7 +33,7 @@ class Shard:
         return slice(int(offsets_T[table]), int(offsets_T[table + 1]))
 
     def initialise(self, *, applied_step: int) -> None:
-        """Set every row to its initial value, U(-1/sqrt(n), 1/sqrt(n)) for a table of n rows (DLRM, Naumov et al. 2019).
+        """Set every row to its initial value: U(-1/sqrt(n), 1/sqrt(n)) in a table of n rows (facebookresearch/dlrm).
 
         A value depends on (seed, table, row, column) only: not on the rank, the number of ranks or the engine.
         """

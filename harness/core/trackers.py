@@ -21,7 +21,7 @@ class Tracker(Protocol):
     """Sees what is touched between saves and chooses what to save."""
 
     def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """Step ``step`` updated ``rows_N`` (int64, ascending, distinct); ``sampled_N`` (bool): by a sub-sampled input."""
+        """Step ``step`` updated ``rows_N`` (int64, ascending, distinct); ``sampled_N``: by a sub-sampled input."""
         ...
 
     def choose(self, table: int, step: int) -> Tensor:
@@ -132,7 +132,7 @@ class RandomTracker:
 class SsuTracker:
     """CPR-SSU: rows met by a sub-sample of the inputs, in a list of at most K per table, emptied at a save.
 
-    A newcomer that finds the list full takes the place of a member drawn at random, keyed by (seed, rank, table, step) (R).
+    A newcomer that finds the list full takes the place of a random member, drawn by (seed, rank, table, step) (R).
     4 bytes per list entry (r of MFU's counter) and, so that a step costs O(rows met), one byte per tracked row for
     membership.
     """

@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-
 from torch import Tensor
 from torch.nn import functional
 
