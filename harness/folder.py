@@ -20,6 +20,7 @@ _MARK = "cpr-harness"
 _WAIT_S = 5.0  # how long the processes of a killed runner may take to let go
 _LOOK_AGAIN_S = 0.05
 _OURS = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb", "error.txt", "output.txt", "DONE")
+_HALVES = tuple(f".{name}.tmp" for name in _OURS)  # of a file that was being replaced
 
 
 class State(Enum):
@@ -61,7 +62,7 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[None]:
     with _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
         if inspect(run_dir, digest) is State.DONE:
             raise StoreError(f"{run_dir}: this run is finished already")
-        for name in _OURS:
+        for name in (*_OURS, *_HALVES):
             _remove(run_dir / name)
         yield
 
@@ -74,7 +75,7 @@ def take_back(run_dir: Path) -> None:
     events = run_dir / "events.jsonl"
     if events.exists() and events.stat().st_size > 0:
         return
-    for name in (*_OURS, _LOCK):
+    for name in (*_OURS, *_HALVES, _LOCK):
         _remove(run_dir / name)
     with contextlib.suppress(OSError):  # what others put there stays
         run_dir.rmdir()

@@ -1,0 +1,234 @@
+"""Laws of the grid runner, with real processes: only the training inside a cell is a small function of this file."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness import commands, console
+from harness.assemble import RunStatus
+from harness.cell import CellStarter, OnStatus, Outcome
+from harness.core.config import Config
+from harness.core.errors import RunFailed, StoreError
+from harness.core.events import Finished
+from harness.folder import claim_run
+from harness.grid import is_done, run_grid
+from harness.settings import Cell, Experiment
+
+ROOT = Path(__file__).resolve().parent.parent
+PATIENCE_S = 20.0  # a bound for a broken runner, never waited for by a sound one
+
+
+def finished(seed: int) -> Finished:
+    """A last event that tells its seed by its AUC."""
+    return Finished(
+        step=9, samples=9, auc=seed / 10, log_loss=0.5, accuracy=0.5, train_loss=0.5, pls=0.0, update_pls=None,
+        update_pls_tracked=None, applied_updates=None, lost_updates=None, applied_tracked=None, lost_tracked=None,
+        num_failures=0, num_lost_ranks=0, num_unplanned=0, num_saves=0, payload_bytes=0, save_h=0.0, load_h=0.0,
+        lost_h=0.0, reschedule_h=0.0, overhead_frac=0.0, generation=0, digests={},
+    )  # fmt: skip
+
+
+def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """A run that ends well."""
+    assert on_status is not None
+    on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
+    with (run_dir / "events.jsonl").open("a") as events:
+        events.write(f"{os.getpid()}\n")
+    (run_dir / "DONE").write_text("")
+    return finished(config.seed)
+
+
+def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Seed 1 fails, 2 is killed, 3 is a bug; others end well."""
+    if config.seed == 1:
+        raise RunFailed("ranks keep dying")
+    if config.seed == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config.seed == 3:
+        raise ZeroDivisionError("a bug of ours")
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Says its pid and waits for a signal."""
+    temporary = run_dir / "pid.tmp"
+    temporary.write_text(str(os.getpid()))
+    temporary.rename(run_dir / "pid")
+    signal.pause()
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def cells_of(out: Path, seeds: int, engine: str = "local") -> list[Cell]:
+    """Cells of ``seeds`` seeds."""
+    configs = [Config.model_validate({"seed": seed, "out": str(out), "engine": engine}) for seed in range(seeds)]
+    return [Cell(c, f"{engine}-{c.seed}", f"{engine}{c.seed}", out / f"{engine}-{c.seed}") for c in configs]
+
+
+class Journal:
+    """A view that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def started(self, cell: Cell) -> None:
+        self.lines.append(("started", cell.slug))
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        self.lines.append((f"{status.phase} {status.step}", cell.slug))
+
+    def ended(self, outcome: Outcome) -> None:
+        self.lines.append((outcome.status, outcome.cell.slug))
+
+    def most_at_once(self) -> int:
+        """How many cells ran at a time, at most."""
+        running = most = 0
+        for what, _ in self.lines:
+            running += (what == "started") - (what in ("done", "failed"))
+            most = max(most, running)
+        return most
+
+
+def test_outcomes_come_in_order_and_are_told(tmp_path: Path) -> None:
+    """Law: each cell is started, heard and ended, and its outcome holds what the cell returned."""
+    journal = Journal()
+    cells = cells_of(tmp_path, 3)
+    outcomes = run_grid(cells, run_well, journal, jobs=2)
+    assert [(o.cell, o.status, o.finished and o.finished.auc) for o in outcomes] == [
+        (cell, "done", cell.config.seed / 10) for cell in cells
+    ]
+    assert sorted(journal.lines) == sorted(
+        (what, cell.slug) for cell in cells for what in ("started", "train 3", "done")
+    )
+    assert journal.most_at_once() == 2
+
+
+def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
+    """Law: an error, a kill and a bug each become one line and an error.txt; the cells around them end well."""
+    outcomes = run_grid(cells_of(tmp_path, 5), run_badly, Journal(), jobs=2)
+    assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "done"]
+    errors = [o.error or "" for o in outcomes]
+    assert errors[1] == "ranks keep dying"
+    assert errors[2] == "its process was ended by SIGKILL (out of memory?)"
+    assert errors[3].startswith("its process ended with code 1: ZeroDivisionError: a bug of ours (see ")
+    assert "Traceback" in (tmp_path / "local-3" / "output.txt").read_text()
+    for seed, text in ((1, "RunFailed: ranks keep dying"), (2, errors[2]), (3, errors[3])):
+        assert (tmp_path / f"local-{seed}" / "error.txt").read_text() == text + "\n"
+    assert not (tmp_path / "local-0" / "output.txt").exists()
+
+
+def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:
+    """Law: a rerun leaves finished cells as they are, to the nanosecond, and starts the others from nothing."""
+    cells = cells_of(tmp_path, 4)
+    run_grid(cells, run_badly, Journal(), jobs=4)
+    done = tmp_path / "local-0" / "events.jsonl"
+    before = done.stat()
+    (tmp_path / "local-2" / "events.jsonl").write_text("cut short")
+    outcomes = run_grid(cells, run_well, Journal(), jobs=4)
+    assert [o.status for o in outcomes] == ["kept", "done", "done", "done"]
+    assert (done.stat().st_mtime_ns, done.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert all(is_done(cell) for cell in cells)
+    assert "cut short" not in (tmp_path / "local-2" / "events.jsonl").read_text()
+    assert not (tmp_path / "local-2" / "error.txt").exists()
+
+
+def test_rpc_cells_run_alone(tmp_path: Path) -> None:
+    """Law: a cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell."""
+    journal = Journal()
+    run_grid(cells_of(tmp_path, 3, "rpc"), run_well, journal, jobs=3)
+    assert journal.most_at_once() == 1
+
+
+def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
+    """Law: a cell's folder that is not ours is refused before any cell runs."""
+    cells = cells_of(tmp_path, 2)
+    cells[1].run_dir.mkdir()
+    (cells[1].run_dir / "letter.txt").write_text("")
+    journal = Journal()
+    with pytest.raises(StoreError, match="is no run folder"):
+        run_grid(cells, run_well, journal, jobs=2)
+    assert journal.lines == []
+
+
+def test_cell_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a cell that another process is writing is not written by two."""
+    monkeypatch.setattr("harness.folder._WAIT_S", 0.0)
+    [cell] = cells_of(tmp_path, 1)
+    with (
+        claim_run(cell.run_dir, cell.hash),
+        pytest.raises(StoreError, match=f"process {os.getpid()} is at work in it"),
+        claim_run(cell.run_dir, cell.hash),
+    ):
+        pass
+
+
+def test_lines_for_files_have_no_control_characters(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Law: where stderr is no terminal, each ended cell is one plain line."""
+    cells = cells_of(tmp_path, 2)
+    with console.grid_progress(cells) as view:
+        run_grid(cells, run_badly, view, jobs=1)
+    lines = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(r"\[1/2\] local-0  \d+\.\d s  AUC 0\.0000  PLS 0\.0000  overhead 0\.00%", lines[0])
+    assert re.fullmatch(r"\[2/2\] local-1  FAILED after \d+\.\d s: ranks keep dying", lines[1])
+    assert len(lines) == 2
+
+
+def test_end_all_ends_every_cell(tmp_path: Path) -> None:
+    """Law: ending the starter's cells leaves none of them."""
+    starter = CellStarter(run_forever)
+    running = [starter.start(cell) for cell in cells_of(tmp_path, 2)]
+    pids = [pid_of(tmp_path / f"local-{seed}", lambda: None) for seed in range(2)]
+    starter.end_all()
+    assert all(gone(pid) for pid in pids)
+    assert [one.outcome().error for one in running] == ["its process was ended by SIGKILL (out of memory?)"] * 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
+def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> None:
+    """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, says so and exits with 130."""
+    code = f"import sys; from tests.test_grid import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
+    runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    pids = [pid_of(tmp_path / f"local-{seed}", runner.poll) for seed in range(2)]
+    runner.send_signal(how)
+    _, said = runner.communicate(timeout=PATIENCE_S)
+    assert all(gone(pid) for pid in pids)
+    if how is signal.SIGINT:
+        assert runner.returncode == commands.INTERRUPTED
+        assert said == "interrupted; the same command goes on with the cells that are not done: run.py grid x.yaml\n"
+
+
+def endless_grid(out: str) -> int:
+    """What `run.py grid` does, with cells that do not end."""
+    experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
+    commands.COMMANDS["grid"] = lambda _: commands.run_experiment(experiment, run_forever, 2)
+    return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
+
+
+def pid_of(run_dir: Path, is_over: Callable[[], object]) -> int:
+    """The pid that a cell has written, as soon as it has."""
+    until = time.monotonic() + PATIENCE_S
+    while not (run_dir / "pid").exists():
+        assert time.monotonic() < until
+        assert is_over() is None
+        select.select([], [], [], 0.01)
+    return int((run_dir / "pid").read_text())
+
+
+def gone(pid: int) -> bool:
+    """Whether process ``pid`` ends within two seconds."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    ended = bool(poll.poll(2000))
+    os.close(handle)
+    return ended
