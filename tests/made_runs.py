@@ -1,0 +1,263 @@
+"""Consistent records without training: the real strategies and ledgers walk a schedule, and the figures are made up."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from harness.core.config import Config
+from harness.core.events import (
+    Evaluated,
+    Event,
+    Finished,
+    Killed,
+    Lost,
+    Recovered,
+    Regrouped,
+    Saved,
+    Started,
+    Trained,
+)
+from harness.core.overhead import OverheadLedger, job_costs
+from harness.core.plans import Progress, RecoveryPlan, SavePlan, ps_rank
+from harness.core.pls import PlsLedger
+from harness.core.seeds import generator
+from harness.core.strategies import make_strategy
+from harness.recorder import Recorder
+
+NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 100, 128, 5
+TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
+BYTES_FULL = 1_000_000
+STRIKES: dict[int, tuple[int, ...]] = {13: (1,), 31: (2,), 47: (0, 3), 52: (1,), 86: (2,)}  # step: PS ranks
+UPDATES_PER_SAMPLE = 26
+
+
+def made_config(strategy: str = "cpr_vanilla", *, seed: int = 0, **values: Any) -> Config:
+    """A run under the busy profile; wandb disabled unless ``values`` say otherwise."""
+    given: dict[str, Any] = {
+        "name": "made",
+        "profile": "busy",
+        "seed": seed,
+        "strategy": {"name": strategy},
+        "trace": {"path": None if strategy == "none" else "failure_traces/busy.csv"},
+        "wandb": {"mode": "disabled"},
+        "store": {"fsync": False},
+    }
+    return Config.model_validate(given | values)
+
+
+def write_run(path: Path, config: Config, *, strikes: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
+    """A finished run at ``path``, through the real recorder; its events."""
+    events = made_events(config, strikes=strikes)
+    with Recorder(path, config, command=["run.py", "grid", "made.yaml"]) as recorder:
+        for event in events:
+            recorder.record(event)
+        recorder.done()
+    return events
+
+
+def made_events(config: Config, *, strikes: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
+    """All events of a run, from Started to Finished."""
+    if strikes is None:
+        strikes = {} if config.strategy.name == "none" else STRIKES
+    return list(_Walk(config, strikes).events())
+
+
+def altered(event: Event, **values: Any) -> Any:
+    """``event`` with other values, whatever its class."""
+    return replace(event, **values)
+
+
+class _Walk:
+    def __init__(self, config: Config, strikes: Mapping[int, tuple[int, ...]]) -> None:
+        self.config = config
+        self.strikes = dict(strikes)
+        self.costs = job_costs(config, TOTAL_SAMPLES)
+        self.strategy = make_strategy(config.strategy, self.costs)
+        self.overhead = OverheadLedger(self.costs)
+        weights = {ps_rank(k): 1 / config.num_ps for k in range(config.num_ps)}
+        self.pls = PlsLedger(weights, TOTAL_SAMPLES, config.strategy.pls_since)
+        self.saved_step: int | None = None
+        self.sequence = self.generation = self.num_lost = self.captured = self.lost_updates = 0
+        self.logged = self.ran = self.step = 0
+        self.measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
+        self.rng = generator(config.seed, "made", config.strategy.name)
+        noise = generator(config.seed, "losses").normal(0, 0.02, NUM_STEPS)
+        self.losses = [0.46 + 0.24 / (1 + i / 8) + float(noise[i]) for i in range(NUM_STEPS)]
+
+    def at(self, step: int | None = None) -> dict[str, int]:
+        step = self.step if step is None else step
+        return {"step": step, "samples": step * BATCH_SIZE}
+
+    def progress(self) -> Progress:
+        return Progress(
+            **self.at(),
+            previous_samples=max(0, self.step - 1) * BATCH_SIZE,
+            total_samples=TOTAL_SAMPLES,
+            saved_step=self.saved_step,
+            saved_samples=None if self.saved_step is None else self.saved_step * BATCH_SIZE,
+        )
+
+    def events(self) -> Iterator[Event]:
+        yield self.started()
+        if self.strategy.saves_initially:
+            yield self.save(SavePlan(kind="full"), charged=False)
+        while self.step < NUM_STEPS:
+            self.step += 1
+            plan = self.strategy.plan_save(self.progress())
+            is_struck = self.step in self.strikes
+            if plan or is_struck or self.step in {self.ran, NUM_STEPS} or self.step % LOG_EVERY_STEPS == 0:
+                yield from self.log()
+            if plan:
+                yield self.save(plan, charged=True)
+            if is_struck:
+                yield from self.strike(self.strikes.pop(self.step))
+        quality: dict[str, Any] = {
+            "auc": 0.78 - 0.05 * self.pls.total + float(self.rng.normal(0, 2e-4)) + 1e-3 * self.config.seed,
+            "log_loss": 0.47 + 0.03 * self.pls.total,
+            "accuracy": 0.76,
+        }
+        yield Evaluated(**self.at(), **quality, num_samples=1000, final=True, machine={"seconds": 0.2})
+        yield self.finished(quality)
+
+    def started(self) -> Started:
+        interval = self.strategy.interval
+        trace = self.config.trace.path
+        return Started(
+            **self.at(0),
+            name=self.config.name,
+            strategy=self.config.strategy.name,
+            seed=self.config.seed,
+            trace=trace and Path(trace).name,
+            profile=self.config.emulated.name,
+            num_ps=self.config.num_ps,
+            total_samples=TOTAL_SAMPLES,
+            num_steps=NUM_STEPS,
+            interval_samples=interval.samples,
+            interval_fallback=interval.fallback,
+            interval_overridden=interval.overridden,
+            tracker=self.strategy.tracker,
+            tracked_tables=[2, 3],
+            num_rows=10_000,
+            num_tracked_rows=9_950,
+            bytes_full=BYTES_FULL,
+            config_hash="0123456789abcdef",
+            machine={"time": "2026-01-01T00:00:00+00:00", "host": "here", "pid": 1000},
+        )
+
+    def log(self) -> Iterator[Event]:
+        if self.step > self.logged:
+            yield Trained(
+                **self.at(),
+                first_step=self.logged,
+                losses=self.losses[self.logged : self.step],
+                rerun=self.logged < self.ran,
+                machine={"seconds": 0.004 * (self.step - self.logged)},
+            )
+            self.logged = self.step
+            self.ran = max(self.ran, self.step)
+
+    def save(self, plan: SavePlan, *, charged: bool) -> Saved:
+        payload = BYTES_FULL if plan.kind == "full" else BYTES_FULL // 8
+        captured = self.sent() - self.captured - self.lost_updates
+        if plan.closes_interval:
+            self.pls.saved(self.at()["samples"])
+        self.captured += captured
+        self.saved_step = self.step
+        self.sequence += 1
+        if charged:
+            self.measured_s["save"] += 0.05
+        return Saved(
+            **self.at(),
+            sequence=self.sequence - 1,
+            save=plan.kind,
+            closes_interval=plan.closes_interval,
+            charged=charged,
+            payload_bytes=payload,
+            num_rows=100,
+            captured_updates=captured,
+            captured_tracked=captured // 2,
+            save_h=self.overhead.charge_save(payload, BYTES_FULL) if charged else 0.0,
+            machine={"seconds": 0.05},
+        )
+
+    def sent(self) -> int:
+        return self.step * BATCH_SIZE * UPDATES_PER_SAMPLE
+
+    def strike(self, indices: tuple[int, ...]) -> Iterator[Event]:
+        ranks = [ps_rank(k) for k in indices]
+        hour = self.step / NUM_STEPS * self.costs.job_h
+        for line, rank in enumerate(ranks, start=self.generation + 2):
+            machine = {"pid": 2000 + line, "signal": 9, "exitcode": -9}
+            yield Killed(**self.at(), rank=rank, hour=hour, line=line, machine=machine)
+        yield Lost(**self.at(), ranks=ranks, planned=True, unplanned_ranks=[], machine={"seconds": 0.01})
+        self.generation += 1
+        yield Regrouped(**self.at(), generation=self.generation, replaced=ranks, machine={"seconds": 0.15})
+        plan = self.strategy.plan_recovery(frozenset(ranks), self.progress())
+        yield self.recover(plan, ranks)
+        if plan.rewind:
+            assert self.saved_step is not None
+            self.step = self.logged = self.saved_step
+
+    def recover(self, plan: RecoveryPlan, ranks: list[str]) -> Recovered:
+        now = self.at()["samples"]
+        resume = self.at(self.saved_step if plan.rewind else None)
+        cost = self.overhead.charge_failure(now - resume["samples"])
+        added: dict[str, float] = {}
+        lost = 0
+        if plan.rewind:
+            self.measured_s["lost"] += 0.004 * (self.step - resume["step"])
+        else:
+            for rank in ranks:
+                added[rank] = self.pls.lost(rank, now)
+                self.pls.restored(rank, now)
+            lost = (self.sent() - self.captured - self.lost_updates) * len(ranks) // self.config.num_ps
+        self.lost_updates += lost
+        self.num_lost += len(ranks)
+        self.measured_s["load"] += 0.03
+        self.measured_s["reschedule"] += 0.16
+        return Recovered(
+            **self.at(),
+            ranks=ranks,
+            rewind=plan.rewind,
+            source=plan.source,
+            resume_step=resume["step"],
+            resume_samples=resume["samples"],
+            sequence=self.sequence - 1 if plan.source == "checkpoint" else None,
+            num_rows=2500 * len(ranks),
+            pls=added,
+            lost_updates=lost,
+            lost_tracked=lost // 2,
+            load_h=cost.load_h,
+            lost_h=cost.lost_h,
+            reschedule_h=cost.reschedule_h,
+            machine={"seconds": 0.03, "reschedule_seconds": 0.16},
+        )
+
+    def finished(self, quality: dict[str, Any]) -> Finished:
+        applied = self.sent()
+        return Finished(
+            **self.at(),
+            **quality,
+            train_loss=sum(self.losses[-10:]) / 10,
+            pls=self.pls.total,
+            update_pls=self.lost_updates / applied,
+            update_pls_tracked=(self.lost_updates // 2) / (applied // 2),
+            applied_updates=applied,
+            lost_updates=self.lost_updates,
+            applied_tracked=applied // 2,
+            lost_tracked=self.lost_updates // 2,
+            num_failures=self.overhead.num_failures,
+            num_lost_ranks=self.num_lost,
+            num_unplanned=0,
+            num_saves=self.overhead.num_saves,
+            payload_bytes=self.overhead.payload_bytes,
+            save_h=self.overhead.save_h,
+            load_h=self.overhead.load_h,
+            lost_h=self.overhead.lost_h,
+            reschedule_h=self.overhead.reschedule_h,
+            overhead_frac=self.overhead.overhead_frac,
+            generation=self.generation,
+            digests={"ps0": "00", "trainer0": "11"},
+            machine={"seconds": 12.5, "overhead_seconds": dict(self.measured_s)},
+        )
