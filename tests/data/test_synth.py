@@ -24,7 +24,7 @@ def default(tmp_path_factory: pytest.TempPathFactory) -> tuple[SynthReport, Info
 
 
 def test_access_is_as_skewed_as_in_real_logs(default: tuple[SynthReport, Info]) -> None:
-    """The top 1 % of rows get >= 90 % of accesses overall and >= 60 % in each large table, whichever rows are counted."""
+    """The top 1 % of rows get >= 90 % of accesses overall, >= 60 % in each large table, whichever rows are counted."""
     report, measured = default
     assert measured.tracked_tables == LARGE_TABLES
     assert measured.top1_seen_share >= 0.90
