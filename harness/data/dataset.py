@@ -16,9 +16,7 @@ from torch import Tensor
 from harness.core.errors import DataError
 from harness.data.permute import Permutation
 from harness.data.records import NUM_DENSE, Meta, Words, map_records, read_meta
-
-NUM_PARTS = 7  # DLRM cuts the file into as many parts as Kaggle's log has days
-MIN_ROWS = 2 * NUM_PARTS  # below that the test or the validation set can be empty
+from harness.data.split import MIN_ROWS, split_rows
 
 Split = Literal["dlrm", "chronological"]
 EvalSet = Literal["test", "validation"]
@@ -36,25 +34,6 @@ class Batch:
     """int32 (B, 26): row id within each table."""
     labels_B: Tensor
     """float32 (B,): 0 or 1."""
-
-
-@dataclass(frozen=True)
-class SplitRows:
-    """Where the sets lie in the file: train [0, num_train), test [num_train, first_validation), validation the rest."""
-
-    num_train: int
-    first_validation: int
-    num_rows: int
-
-
-def split_rows(num_rows: int) -> SplitRows:
-    """Seven parts as equal as can be, the first ones a row longer; 1-6 train, 7 halved, the test set first and longer.
-
-    As DLRM does (facebookresearch/dlrm, data_utils.py); Kaggle's 45,840,617 rows give 39,291,958 / 3,274,330.
-    """
-    size, num_longer = divmod(num_rows, NUM_PARTS)
-    num_train = (NUM_PARTS - 1) * size + min(num_longer, NUM_PARTS - 1)
-    return SplitRows(num_train, num_train + -(-(num_rows - num_train) // 2), num_rows)
 
 
 class Dataset:

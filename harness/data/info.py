@@ -13,7 +13,7 @@ from harness.core.placement import tracked_tables
 from harness.data.records import NUM_DENSE, NUM_TABLES, Meta, map_records, read_meta
 from harness.data.sources import Progress
 
-TRACKED_FRAC = 0.99
+NUM_TRACKED = 7
 _BLOCK_ROWS = 1 << 16
 
 
@@ -48,14 +48,14 @@ class Info:
     top1_seen_share: float
 
 
-def info(path: Path, *, tracked_fraction: float = TRACKED_FRAC, progress: Progress | None = None) -> Info:
+def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | None = None) -> Info:
     """Count every access of a prepared folder; ``progress`` is called with (records done, records).
 
     Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does.
     """
     meta = read_meta(Path(path))
     counts_F = _count(Path(path), meta, progress)
-    tracked = tracked_tables(meta.cardinalities, tracked_fraction)
+    tracked = tracked_tables(meta.cardinalities, num_tracked)
     tables = tuple(_table(table, counts_N, table in tracked) for table, counts_N in enumerate(counts_F))
     whole = _table(-1, np.concatenate(counts_F), tracked=False)
     return Info(

@@ -17,8 +17,8 @@ import numpy as np
 
 from harness.core.errors import DataError
 from harness.core.seeds import generator
-from harness.data.dataset import split_rows
 from harness.data.sources import Progress
+from harness.data.split import split_rows
 from harness.data.teacher import Samples, Teacher, World, category_values
 from harness.data.text import format_rows
 from harness.data.zipf import Floats

@@ -40,14 +40,14 @@ def test_shares_are_those_of_counting(tmp_path: Path, hashed: bool) -> None:
     assert measured.top1_seen_share == pytest.approx(_share(every, 0.01 * len(every)))
 
 
-def test_tracked_tables_hold_the_fraction(tmp_path: Path) -> None:
-    """They are the fewest that hold the fraction asked for, and each table says whether it is one."""
+def test_tracked_tables_are_the_largest(tmp_path: Path) -> None:
+    """They are as many as asked for, none smaller than any other, and each table says whether it is one."""
     (tmp_path / "a").write_bytes(to_text(random_rows(500, seed=6)))
     prepare([tmp_path / "a"], tmp_path / "out")
-    measured = info(tmp_path / "out", tracked_fraction=0.5)
+    measured = info(tmp_path / "out", num_tracked=3)
     sizes = sorted(measured.cardinalities, reverse=True)
-    assert measured.tracked_rows_frac >= 0.5
-    assert sum(sizes[: len(measured.tracked_tables) - 1]) < 0.5 * sum(sizes)
+    assert sorted((measured.cardinalities[t] for t in measured.tracked_tables), reverse=True) == sizes[:3]
+    assert measured.tracked_rows_frac == sum(sizes[:3]) / sum(sizes)
     assert tuple(table.table for table in measured.tables if table.tracked) == measured.tracked_tables
 
 
