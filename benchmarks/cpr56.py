@@ -80,7 +80,7 @@ def kaggle_job(profile: str, strategy: StrategyConfig) -> Job:
             placement,
             dim=size.embedding_dim,
             dense_bytes=size.dense_bytes,
-            tracked=tracked_tables(KAGGLE_CARDINALITIES, strategy.tracked_fraction),
+            tracked=tracked_tables(KAGGLE_CARDINALITIES, strategy.num_tracked),
             r=strategy.r,
         ),
         pls_since=strategy.pls_since,
@@ -144,9 +144,9 @@ def summarise(label: str, profile: str, settings: StrategyConfig, outcomes: Sequ
     )
 
 
-def cases(profile: str, tracked_fraction: float) -> list[tuple[str, StrategyConfig]]:
+def cases(profile: str, num_tracked: int) -> list[tuple[str, StrategyConfig]]:
     """What the table of ``profile`` compares; where a failure takes several ranks, also without k in the interval."""
-    plain = [(name, StrategyConfig(name=name, tracked_fraction=tracked_fraction)) for name in STRATEGIES]
+    plain = [(name, StrategyConfig(name=name, num_tracked=num_tracked)) for name in STRATEGIES]
     if PROFILES[profile].ranks_per_failure == 1:
         return plain
     without_k = [
@@ -187,7 +187,7 @@ def main() -> None:
     parser.add_argument("--profile", choices=("cpr56", "poster50"), default="cpr56")
     parser.add_argument("--schedules", type=int, default=20_000, help="how many schedules to draw")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--tracked-fraction", type=float, default=StrategyConfig().tracked_fraction)
+    parser.add_argument("--num-tracked", type=int, default=StrategyConfig().num_tracked)
     parser.add_argument("--json", type=Path, help="also write the table here")
     options = parser.parse_args()
     if options.schedules < 2:
@@ -196,15 +196,14 @@ def main() -> None:
     schedules = draw_schedules(kaggle_job(options.profile, StrategyConfig()), options.schedules, options.seed)
     cells = [
         summarise(label, options.profile, settings, run_all(options.profile, settings, schedules))
-        for label, settings in cases(options.profile, options.tracked_fraction)
+        for label, settings in cases(options.profile, options.num_tracked)
     ]
     seconds = time.perf_counter() - start_s
-    num_tracked = len(tracked_tables(KAGGLE_CARDINALITIES, options.tracked_fraction))
-    note = f"{options.schedules} schedules, seed {options.seed}, {num_tracked} tracked tables, {seconds:.1f} s"
+    note = f"{options.schedules} schedules, seed {options.seed}, {options.num_tracked} tracked tables, {seconds:.1f} s"
     sys.stdout.write(f"{table(options.profile, cells)}\n\n{note}\n")
     if options.json:
         values = {"profile": options.profile, "schedules": options.schedules, "seed": options.seed}
-        values["tracked_fraction"] = options.tracked_fraction
+        values["num_tracked"] = options.num_tracked
         options.json.write_text(json.dumps({**values, "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
 
 

@@ -114,7 +114,7 @@ class Blueprint:
     @cached_property
     def tracked(self) -> tuple[int, ...]:
         """Tables whose rows trackers choose among."""
-        return tracked_tables(self.dataset.cardinalities, self.config.strategy.tracked_fraction)
+        return tracked_tables(self.dataset.cardinalities, self.config.strategy.num_tracked)
 
     @cached_property
     def costs(self) -> Costs:

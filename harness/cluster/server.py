@@ -95,6 +95,8 @@ class RankServer:
 
     def _save(self, request: Save) -> Written:
         assert request.step == self.shard.applied_step, f"save of step {request.step} at step {self.shard.applied_step}"
+        # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
+        self._store.discard(request.sequence)
         return self._save_full(request) if request.plan.kind == "full" else self._save_priority(request)
 
     def _save_full(self, request: Save) -> Written:

@@ -86,8 +86,8 @@ class StrategyConfig(_Model):
     """Portion of lost samples that CPR may cost; null takes the profile's."""
     r: Fraction = 0.125
     """Priority saves write this fraction of each tracked table, every r intervals."""
-    tracked_fraction: Fraction = 0.99
-    """Tracked tables are the fewest that hold this fraction of all rows."""
+    num_tracked: PositiveInt = 7
+    """(R) Trackers choose among the rows of so many tables, the largest; the others are saved whole."""
     interval_samples: PositiveInt | None = None
     """Override the computed interval; the record says so."""
     interval_counts_ranks: bool = True

@@ -86,15 +86,14 @@ class Placement:
         return self.offsets_RT[:, :-1] + self.rank_base_R[:-1, None]
 
 
-def tracked_tables(cardinalities: tuple[int, ...], fraction: float) -> tuple[int, ...]:
-    """The fewest tables that hold at least ``fraction`` of all rows, in table order (7 of Kaggle's 26 at 0.99)."""
-    total, held, chosen = sum(cardinalities), 0, []
-    for table in sorted(range(len(cardinalities)), key=lambda t: (-cardinalities[t], t)):
-        if held >= fraction * total:
-            break
-        chosen.append(table)
-        held += cardinalities[table]
-    return tuple(sorted(chosen))
+def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[int, ...]:
+    """The ``num_tracked`` tables with the most rows, in table order; ties to the lower table.
+
+    CPR tracks 7 of 26, which hold 99.58 % of Kaggle's rows and 99.12 % of Terabyte's. It must be a number: the fewest
+    tables that hold 99 % are 6 in Kaggle.
+    """
+    largest = sorted(range(len(cardinalities)), key=lambda table: (-cardinalities[table], table))
+    return tuple(sorted(largest[:num_tracked]))
 
 
 def budget_rows(local_rows: int, r: float) -> int:

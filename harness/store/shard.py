@@ -77,6 +77,12 @@ class ShardStore:
         self._fsync = fsync
         self._chunk_bytes = chunk_bytes
 
+    def discard(self, sequence: int) -> None:
+        """Remove what a save numbered ``sequence`` left of this shard. For saves that were never committed only."""
+        kinds: tuple[FileKind, ...] = ("base", "delta")
+        for kind in kinds:
+            (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
+
     def write_base(self, sequence: int, step: int, rows_ND: Tensor) -> FileRecord:
         """Write the whole shard as of ``step``."""
         layout = _Layout.of(rows_ND)
