@@ -39,6 +39,8 @@ _INTEGER_SHIFT = (0, -2, *(0,) * 11)  # I2 is negative now and then, as Kaggle's
 _DENSE_SHARE, _SMALL_SHARE, _LARGE_SHARE, _PAIR_SHARE = 0.20, 0.25, 0.49, 0.06
 _PAIRS = ((2, 8), (11, 19), (13, 16), (15, 22))  # C3 x C9, C12 x C20, C14 x C17, C16 x C23
 _NUM_FACTORS = 2
+_MAX_STRENGTH = 4.0  # standard deviation of the logit; 0.80 needs about 1.3
+_NEWTON_STEPS = 8  # quadratic from a start this near: six reach the last bit
 _TURN = 0.4  # radians by which effects turn from the first day to the last
 _FULL_EFFECT_ROWS, _TAPER = 100, 0.5  # effects of rarer rows shrink as (1 + rank / 100) ** -0.5
 _MIN_TEACHING_ROWS = 3  # a smaller table says too little to carry a term
@@ -135,8 +137,8 @@ class Teacher:
         self._mean_T = terms_TM.mean(axis=1)
         self._weight_T = np.sqrt(self._shares_T) / np.maximum(terms_TM.std(axis=1), 1e-9)
         score_M = self._weight_T @ (terms_TM - self._mean_T[:, None])
-        low, high = 0.0, 16.0
-        for _ in range(30):
+        low, high = 0.0, _MAX_STRENGTH
+        for _ in range(20):
             strength = (low + high) / 2
             bias = _bias_for(strength * score_M, positive_frac)
             if expected_auc(strength * score_M + bias) < auc:
@@ -191,12 +193,9 @@ def expected_auc(logits_M: Floats) -> float:
 
 
 def _bias_for(score_M: Floats, positive_frac: float) -> float:
-    """The bias at which the mean probability is ``positive_frac``, by bisection."""
-    low, high = -30.0, 30.0
-    for _ in range(40):
-        middle = (low + high) / 2
-        if (1 / (1 + np.exp(-(score_M + middle)))).mean() < positive_frac:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
+    """The bias at which the mean probability is ``positive_frac``, by Newton's method from the bias of no scores."""
+    bias = float(np.log(positive_frac / (1 - positive_frac)))
+    for _ in range(_NEWTON_STEPS):
+        odds_M = 1 / (1 + np.exp(-(score_M + bias)))
+        bias -= (float(odds_M.mean()) - positive_frac) / float((odds_M * (1 - odds_M)).mean())
+    return bias
