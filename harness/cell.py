@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 from harness.core.config import Config
 from harness.core.errors import HarnessError
 from harness.core.events import Finished
-from harness.folder import claim_run
+from harness.folder import State, claim_run, inspect
 from harness.leash import hold_leash
 from harness.settings import Cell
 
@@ -52,6 +52,11 @@ class Outcome:
     """One line; the whole story is in the cell's error.txt or output.txt."""
 
 
+def is_done(cell: Cell) -> bool:
+    """Whether the cell need not run again. Raises StoreError where its folder is not one of ours."""
+    return inspect(cell.run_dir, cell.hash) is State.DONE
+
+
 def run_assembled(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
     """``harness.assemble.run``, imported where the cell runs."""
     from harness import assemble  # noqa: PLC0415 - torch takes a second to import
@@ -86,7 +91,7 @@ class CellProcess:
         self.pipe.close()
         seconds = time.monotonic() - self._began_s
         exit_code = self._process.exitcode
-        if isinstance(self._result, Finished) and exit_code == 0:
+        if isinstance(self._result, Finished) and exit_code == 0 and is_done(self.cell):
             return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
         if isinstance(self._result, str):
             return Outcome(cell=self.cell, status="failed", seconds=seconds, error=self._result)
@@ -157,6 +162,8 @@ def _crash(cell: Cell, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         name = signal.Signals(-exit_code).name
         return f"its process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    if exit_code == 0:
+        return "it ended without DONE"
     output = cell.run_dir / "output.txt"
     said = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
     last = said.splitlines()[-1] if said else "it said nothing"

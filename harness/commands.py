@@ -13,11 +13,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness import console
-from harness.cell import RunCell, one_line, run_assembled
+from harness.cell import RunCell, is_done, one_line, run_assembled
 from harness.core.config import Config
 from harness.core.errors import HarnessError, UserError
 from harness.folder import State, claim_grid, claim_run, inspect, take_back
-from harness.grid import default_jobs, is_done, run_grid
+from harness.grid import default_jobs, run_grid
 from harness.keys import schema
 from harness.settings import Cell, Experiment, load_config, load_experiment, to_yaml
 
@@ -166,7 +166,9 @@ def info(options: argparse.Namespace) -> int:
     """What prepared data holds."""
     from harness.data.info import info as data_info
 
-    console.show_values(data_info(options.dir))
+    with console.amount_progress("info") as progress:
+        found = data_info(options.dir, progress=progress)
+    console.show_values(found)
     return OK
 
 

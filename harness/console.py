@@ -49,9 +49,9 @@ def complain(kind: str, message: str) -> None:
 
 
 def show_values(record: Any) -> None:
-    """A dataclass on stdout: a line for each value, a table for each list of dataclasses. Fractions as percentages."""
+    """A dataclass on stdout: a line for each value, a table for each list of dataclasses. Shares in percent."""
     tables: list[Table] = []
-    names = [field.name for field in dataclasses.fields(record)]
+    names = [f.name for f in dataclasses.fields(record) if not dataclasses.is_dataclass(getattr(record, f.name))]
     for name in names:
         value = getattr(record, name)
         if isinstance(value, tuple | list) and value and dataclasses.is_dataclass(value[0]):
@@ -209,8 +209,10 @@ def _ignore(*_values: Any) -> None:
 def _value(name: str, value: Any) -> str:
     if value is None:
         return "unknown"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.2%}" if name.endswith("_frac") else f"{value:.4f}"
+        return f"{value:.2%}" if name.endswith(("_frac", "_share")) else f"{value:.4f}"
     if isinstance(value, int):
         return f"{value:,}"
     return " ".join(_value(name, item) for item in value) if isinstance(value, tuple | list) else str(value)

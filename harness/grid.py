@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Protocol
 
-from harness.cell import CellProcess, CellStarter, Outcome, RunCell
-from harness.folder import State, inspect
+from harness.cell import CellProcess, CellStarter, Outcome, RunCell, is_done
 from harness.settings import Cell
 
 if TYPE_CHECKING:
@@ -37,11 +36,6 @@ def default_jobs(cells: Sequence[Cell]) -> int:
     """As many cells as this process has cores for, at the most threads that one of them asks for."""
     threads = max((cell.config.trainer.num_threads for cell in cells), default=1)
     return max(1, len(os.sched_getaffinity(0)) // threads)
-
-
-def is_done(cell: Cell) -> bool:
-    """Whether the cell need not run again. Raises StoreError where its folder is not one of ours."""
-    return inspect(cell.run_dir, cell.hash) is State.DONE
 
 
 def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int) -> list[Outcome]:
