@@ -7,6 +7,7 @@ reports, and wandb-core ends within 0.1 s of a SIGKILL of its owner.
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from harness.core.errors import ConfigError
 from harness.core.events import Evaluated, Event, Finished, Killed, Recovered, Saved, Started, Trained
 from harness.rundir import RunDir
 from harness.sink import EventSink, NullSink
+
+_OPEN: set["WandbSink"] = set()  # they share one wandb-core, which ends with the last
 
 BUCKETS = ("save", "load", "lost", "reschedule")
 
@@ -86,6 +89,7 @@ class WandbSink:
                 f"wandb.mode={config.wandb.mode}: wandb did not start: {' '.join(str(error).split())}; "
                 "wandb.mode=offline needs no account and no network"
             ) from error
+        _OPEN.add(self)
         self._run.define_metric("samples", hidden=True)
         self._run.define_metric("*", step_metric="samples")
 
@@ -109,6 +113,16 @@ class WandbSink:
             if reason is not None:
                 self._guarded(partial(self._run.summary.update, {"failure": reason}))
             self._guarded(partial(self._run.finish, exit_code=0 if ok else 1))
+            _OPEN.discard(self)
+            if not _OPEN:
+                self._end_service()
+
+    def _end_service(self) -> None:
+        """End this process's wandb-core, which otherwise waits for the next run until the process ends."""
+        import wandb  # noqa: PLC0415
+
+        with suppress(*self._failures):
+            wandb.teardown()
 
     def _values(self, event: Event) -> dict[str, Any]:
         match event:
