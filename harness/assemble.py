@@ -41,7 +41,6 @@ from harness.recorder import Recorder
 from harness.recovery import Recovery, StoreSpec
 from harness.store import CheckpointStore
 from harness.trainer import Schedule, Trainer
-from harness.wandb_sink import wandb_views
 
 _IRRELEVANT: dict[str, set[str] | bool] = {
     "name": True,
@@ -224,7 +223,7 @@ def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]
     blueprint = Blueprint(config)
     blueprint.validate()
     status = _Status(on_status)
-    with Recorder(run_dir, config, views=partial(wandb_views, config=config, cell=run_dir.name)) as recorder:
+    with Recorder(run_dir, config) as recorder:
         store = CheckpointStore(recorder.run.checkpoints, keep=config.store.keep, fsync=config.store.fsync)
         sink = _LastEvent(recorder)
         engine = _run_rpc if config.engine == "rpc" else _run_local
@@ -239,6 +238,7 @@ def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]
                 f"{office.num_unplanned} ranks died that the trace did not name; the record is kept, "
                 "trace.allow_unplanned=true accepts it"
             )
+        recorder.done()
     status(phase="done")
     return finished
 

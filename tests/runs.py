@@ -1,0 +1,50 @@
+"""Runs for tests: small configs, and what their records say."""
+
+from pathlib import Path
+from typing import Any
+
+from harness import assemble
+from harness.core.config import Config
+from harness.core.events import Event, Finished, Trained
+from harness.recorder import read_events
+
+BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
+
+
+def small_config(data: Path) -> Config:
+    """256 steps of 4 samples, tiny model, 4 PS ranks, busy profile and trace, no wandb."""
+    return Config.model_validate(
+        {
+            "profile": "busy",
+            "data": {"path": str(data), "max_train_samples": 1024},
+            "model": {"size": "tiny"},
+            "trainer": {"batch_size": 4, "learning_rate": 0.01},
+            "trace": {"path": str(BUSY)},
+            "store": {"fsync": False},
+            "metrics": {"log_every_steps": 40},
+            "wandb": {"mode": "disabled"},
+        }
+    )
+
+
+def changed(config: Config, **dotted: Any) -> Config:
+    """``config`` with keys set: ``changed(config, strategy__name="full")`` sets ``strategy.name``."""
+    values = config.model_dump()
+    for key, value in dotted.items():
+        *path, last = key.split("__")
+        target = values
+        for part in path:
+            target = target[part]
+        target[last] = value
+    return Config.model_validate(values)
+
+
+def run(config: Config, run_dir: Path) -> tuple[Finished, list[Event]]:
+    """Carry out a run; its last event and all of them."""
+    finished = assemble.run(config, run_dir)
+    return finished, read_events(run_dir / "events.jsonl")
+
+
+def losses_of(events: list[Event]) -> list[float]:
+    """The loss of every step, those of reruns left out."""
+    return [loss for event in events if isinstance(event, Trained) and not event.rerun for loss in event.losses]
