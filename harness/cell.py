@@ -1,6 +1,5 @@
 """One cell of a grid in a process of its own: what runs inside it, and the handle that the runner keeps of it."""
 
-import multiprocessing
 import os
 import signal
 import time
@@ -18,11 +17,11 @@ from harness.core.events import Finished
 from harness.folder import State, claim_run, inspect
 from harness.leash import hold_leash
 from harness.settings import Cell
+from harness.spawn import fork_server
 
 if TYPE_CHECKING:
     from harness.assemble import RunStatus
 
-_ROOT = Path(__file__).resolve().parent.parent
 _STATUS_EVERY_S = 0.1
 
 
@@ -106,8 +105,7 @@ class CellStarter:
 
     def __init__(self, run_cell: RunCell) -> None:
         self._run_cell = run_cell
-        self._context = multiprocessing.get_context("forkserver")
-        self._context.set_forkserver_preload(["torch", "harness.assemble"])
+        self._context = fork_server()
         self._processes: list[ForkServerProcess] = []
 
     def start(self, cell: Cell) -> CellProcess:
@@ -118,8 +116,7 @@ class CellStarter:
         process = self._context.Process(target=_main, args=arguments, name=cell.slug, daemon=False)
         self._processes = [p for p in self._processes if p.exitcode is None]
         self._processes.append(process)  # before it runs: an interrupt in between must find it
-        with _import_path(), _interrupts_held_back():
-            process.start()
+        process.start()
         theirs.close()
         return CellProcess(cell, process, ours)
 
@@ -187,30 +184,6 @@ class _Reports:
         if status.phase != self._phase or now_s >= self._next_s:
             self._phase, self._next_s = status.phase, now_s + _STATUS_EVERY_S
             self._pipe.send(status)
-
-
-@contextmanager
-def _import_path() -> Iterator[None]:
-    """The fork server of Python 3.11 does not take over sys.path; the environment tells it where this package is."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before]))
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
-
-
-@contextmanager
-def _interrupts_held_back() -> Iterator[None]:
-    """What is started here inherits a blocked SIGINT: Ctrl-C on a terminal reaches the runner alone, and it decides."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

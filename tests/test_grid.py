@@ -59,6 +59,12 @@ def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = Non
     return run_well(config, run_dir, on_status=on_status)
 
 
+def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """A terminal's Ctrl-C goes to every process of the foreground."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return run_well(config, run_dir, on_status=on_status)
+
+
 def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
     """Says its pid and waits for a signal."""
     temporary = run_dir / "pid.tmp"
@@ -181,6 +187,12 @@ def test_lines_for_files_have_no_control_characters(tmp_path: Path, capfd: pytes
     assert re.fullmatch(r"\[1/2\] local-0  \d+\.\d s  AUC 0\.0000  PLS 0\.0000  overhead 0\.00%", lines[0])
     assert re.fullmatch(r"\[2/2\] local-1  FAILED after \d+\.\d s: ranks keep dying", lines[1])
     assert len(lines) == 2
+
+
+def test_ctrl_c_does_not_reach_cells(tmp_path: Path) -> None:
+    """Law: SIGINT ends no cell; the runner decides what becomes of it."""
+    outcomes = run_grid(cells_of(tmp_path, 1), run_interrupted, Journal(), jobs=1)
+    assert [outcome.status for outcome in outcomes] == ["done"]
 
 
 def test_end_all_ends_every_cell(tmp_path: Path) -> None:
