@@ -37,7 +37,7 @@ from nothing to a table of strategies:
   run.py grid experiments/quickstart.yaml
 then look closer:
   run.py show demo/quickstart/rpc-cpr_mfu-seed0-*      what happened in one run
-  run.py compare demo/quickstart                       paired differences
+  run.py compare runs/strategies runs/rpc_kills        paired differences of two grids
 
 `run.py COMMAND --help` explains each command.""",
     )
@@ -121,10 +121,10 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
         "compare",
         "paired differences between runs",
         """\
-  run.py compare demo/quickstart            strategies of one grid against `none`
-  run.py compare runs/before runs/after     the same cells of two grids""",
+  run.py compare runs/strategies runs/rpc_kills     cells of equal strategy and seed, in pairs
+  run.py compare runs/one runs/other                two runs""",
     )
-    compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders")
+    compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
     report = _command(
         commands, "report", "write one self-contained HTML file: table and figures", "run.py report demo/quickstart"
     )
