@@ -102,6 +102,15 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
     return run
 
 
+def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
+    """Dotted keys, in order, that two configs set differently, but for where a run is written and viewed."""
+    lefts, rights = flatten(left), flatten(right)
+    missing = object()
+    keys = dict.fromkeys([*lefts, *rights])
+    told = (key for key in keys if key != "out" and not key.startswith("wandb."))
+    return [key for key in told if lefts.get(key, missing) != rights.get(key, missing)]
+
+
 def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested mappings as one, by dotted key."""
     flat: dict[str, Any] = {}

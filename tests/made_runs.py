@@ -25,10 +25,10 @@ from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
 from harness.recorder import Recorder
 
-NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 100, 128, 5
+NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 400, 32, 10
 TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
 BYTES_FULL = 1_000_000
-STRIKES: dict[int, tuple[int, ...]] = {13: (1,), 31: (2,), 47: (0, 3), 52: (1,), 86: (2,)}  # step: PS ranks
+STRIKES: dict[int, tuple[int, ...]] = {53: (1,), 125: (2,), 190: (0, 3), 207: (1,), 344: (2,)}  # step: PS ranks
 UPDATES_PER_SAMPLE = 26
 
 
@@ -83,7 +83,7 @@ class _Walk:
         self.measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
         self.rng = generator(config.seed, "made", config.strategy.name)
         noise = generator(config.seed, "losses").normal(0, 0.02, NUM_STEPS)
-        self.losses = [0.46 + 0.24 / (1 + i / 8) + float(noise[i]) for i in range(NUM_STEPS)]
+        self.losses = [0.46 + 0.24 / (1 + i / 32) + float(noise[i]) for i in range(NUM_STEPS)]
 
     def at(self, step: int | None = None) -> dict[str, int]:
         step = self.step if step is None else step
@@ -239,7 +239,7 @@ class _Walk:
         return Finished(
             **self.at(),
             **quality,
-            train_loss=sum(self.losses[-10:]) / 10,
+            train_loss=sum(self.losses[-40:]) / 40,
             pls=self.pls.total,
             update_pls=self.lost_updates / applied,
             update_pls_tracked=(self.lost_updates // 2) / (applied // 2),

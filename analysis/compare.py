@@ -1,0 +1,120 @@
+"""Paired differences between folders: what varies inside a folder is matched, what varies between them is compared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Column, Table
+from rich.text import Text
+
+from analysis.cells import Cell, cells_of, load, swept_keys
+from analysis.stats import Estimate, estimate
+from analysis.table import show_interval, strategy_order
+from harness.core.errors import UserError
+from harness.rundir import differing_keys, find_runs, read_config
+
+METRICS: dict[str, tuple[str, float, int]] = {
+    "auc": ("ΔAUC\n10⁻³", 1e3, 3),
+    "log_loss": ("Δlog loss\n10⁻³", 1e3, 3),
+    "pls": ("ΔPLS\n%", 100, 2),
+    "update_pls": ("Δupdates lost\n%", 100, 2),
+    "overhead_frac": ("Δoverhead\nemulated, %", 100, 2),
+    "stall_s": ("Δstall\nmeasured, s", 1, 2),
+}
+"""Column: heading, scale and digits."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """``other`` less ``base`` for the pairs of one group (strategy and what else varies inside the folders)."""
+
+    base: str
+    other: str
+    group: str
+    num_pairs: int
+    differences: dict[str, Estimate | None]
+
+
+def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
+    """The first folder against each other one, in pairs of equal seed and of equal value in all that varies inside.
+
+    Raises:
+        UserError: fewer than two folders, or two that share no pair of finished cells.
+        StoreError: a folder without a run.
+    """
+    if len(dirs) < 2:
+        raise UserError("compare takes two folders or more; the first is what the others are compared with")
+    frames = [load(path) for path in dirs]
+    keys = _matched_keys(frames)
+    base, *others = ([cell for cell in cells_of(frame) if cell["status"] == "done"] for frame in frames)
+    found: list[Comparison] = []
+    for path, cells in zip(dirs[1:], others, strict=True):
+        pairs = [(left, right) for left in base for right in cells if _is_pair(left, right, keys)]
+        if not pairs:
+            raise UserError(
+                f"{dirs[0]} and {path} share no finished cells of equal {', '.join(keys)}: nothing to compare in pairs"
+            )
+        groups: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
+        for left, right in pairs:
+            groups.setdefault(tuple(str(left.get(key)) for key in keys if key != "seed"), []).append((left, right))
+        named = sorted(groups.items(), key=lambda item: (strategy_order(item[1][0][1]["strategy"]), item[0]))
+        found += [_compare(str(dirs[0]), str(path), ", ".join(words), group) for words, group in named]
+    return found
+
+
+def _matched_keys(frames: Sequence[pd.DataFrame]) -> list[str]:
+    """The seed, and every column or config key that takes several values inside one of the folders."""
+    given = ("strategy", "engine", "trace", "profile", "num_ps")
+    keys = [key for key in given if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
+    swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key)
+    return ["seed", *keys, *swept]
+
+
+def _is_pair(left: Cell, right: Cell, keys: Sequence[str]) -> bool:
+    return all(left.get(key) == right.get(key) for key in keys)
+
+
+def _compare(base: str, other: str, group: str, pairs: Sequence[tuple[Cell, Cell]]) -> Comparison:
+    differences = {
+        metric: estimate(
+            right[metric] - left[metric]
+            for left, right in pairs
+            if left[metric] is not None and right[metric] is not None
+        )
+        for metric in METRICS
+    }
+    return Comparison(base, other, group, len(pairs), differences)
+
+
+def compare(dirs: Sequence[Path | str]) -> RenderableType:
+    """``comparisons`` as a table, with the config keys that differ between the folders. Raises as that does."""
+    found = comparisons(dirs)
+    columns = [Column("pairs of"), Column("n", justify="right")]
+    columns += [Column(heading, justify="right") for heading, _, _ in METRICS.values()]
+    parts: list[RenderableType] = []
+    for other in dict.fromkeys(item.other for item in found):
+        title = f"{other} less {found[0].base}"
+        shown = Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        for item in found:
+            if item.other == other:
+                values = (
+                    show_interval(item.differences[name], scale=scale, digits=digits, signed=True)
+                    for name, (_, scale, digits) in METRICS.items()
+                )
+                shown.add_row(item.group or "seed", str(item.num_pairs), *values)
+        parts += [shown, Text(_difference_of_configs(found[0].base, other), style="dim")]
+    parts.append(
+        Text("Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair).", style="dim")
+    )
+    return Group(*parts)
+
+
+def _difference_of_configs(base: str, other: str) -> str:
+    """Which config keys set the folders apart, beside those that vary inside them."""
+    left, right = ([read_config(path) for path in find_runs(Path(folder))] for folder in (base, other))
+    inside = {*swept_keys(left), *swept_keys(right), "seed"}
+    keys = [key for key in differing_keys(left[0], right[0]) if key not in inside]
+    return f"Config keys that differ: {', '.join(keys)}." if keys else "Their configs are equal."

@@ -1,0 +1,205 @@
+"""Figures as inline SVG. The same cells give the same bytes."""
+
+import io
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.cells import Cell
+from analysis.curves import Curve, curve
+from analysis.fold import BUCKETS
+from analysis.stats import BASELINE, baseline_of
+from analysis.table import Block, Line
+from harness.recorder import read_events
+from harness.rundir import RunDir
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = {
+    "none": "#333333",
+    "never_save": "#d55e00",
+    "full": "#0072b2",
+    "partial": "#56b4e9",
+    "cpr_vanilla": "#e69f00",
+    "cpr_random": "#8c8c8c",
+    "cpr_mfu": "#009e73",
+    "cpr_ssu": "#cc79a7",
+}
+"""One colour per strategy in every figure (Okabe and Ito's palette, safe for colour-blind readers)."""
+_OTHER_COLOUR = "#7a4fbf"
+_BUCKET_STYLES = {
+    "save": ("#0072b2", ""),
+    "load": ("#56b4e9", "//"),
+    "lost": ("#d55e00", ""),
+    "reschedule": ("#e69f00", "\\\\"),
+}
+_STYLE: dict[str, Any] = {
+    "svg.hashsalt": "cpr-harness",
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own sans serif
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e5e5",
+    "axes.axisbelow": True,
+    "hatch.linewidth": 0.6,
+}
+_PANEL_WIDTH, _PANEL_HEIGHT = 5.2, 3.4  # inches, of which a browser shows 72 points each
+_MAX_PANELS = 4  # settings drawn; the table has all
+
+
+def colour(strategy: str) -> str:
+    """The strategy's fixed colour."""
+    return COLOURS.get(strategy, _OTHER_COLOUR)
+
+
+def auc_differences(blocks: Sequence[Block]) -> str:
+    """AUC less that of ``none``, paired by seed, with 95 % confidence intervals; one panel per setting."""
+
+    def draw(axes: "Axes", block: Block) -> None:
+        lines = [line for line in block.lines if line.auc_difference and line.strategy != BASELINE]
+        axes.axvline(0, color=COLOURS["none"], linewidth=1)
+        for place, line in enumerate(reversed(lines)):
+            assert line.auc_difference is not None
+            half = line.auc_difference.half_width
+            style: dict[str, Any] = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}
+            if half is None:
+                style["markerfacecolor"] = "white"  # one seed: a place, not an interval
+            axes.errorbar(line.auc_difference.mean * 1e3, place, xerr=None if half is None else half * 1e3, **style)
+        axes.set_yticks(range(len(lines)), [line.strategy for line in reversed(lines)])
+        axes.set_ylim(-0.6, len(lines) - 0.4)
+        axes.set_xlabel("AUC − AUC of none, 10⁻³ (right is better)")
+
+    return _panels(blocks, draw, "auc")
+
+
+def overheads(blocks: Sequence[Block]) -> str:
+    """Emulated overhead as stacked bars of the four buckets, % of the job; one panel per setting."""
+
+    def draw(axes: "Axes", block: Block) -> None:
+        lines = [line for line in block.lines if line.strategy != BASELINE][::-1]
+        left = [0.0] * len(lines)
+        for bucket in BUCKETS:
+            widths = [100 * _mean(line, f"{bucket}_frac") for line in lines]
+            fill, hatch = _BUCKET_STYLES[bucket]
+            axes.barh(
+                range(len(lines)),
+                widths,
+                left=left,
+                label=bucket,
+                color=fill,
+                hatch=hatch,
+                edgecolor="white",
+                height=0.65,
+            )
+            left = [start + width for start, width in zip(left, widths, strict=True)]
+        for place, total in enumerate(left):
+            axes.annotate(f"{total:.2f}", (total, place), (4, 0), textcoords="offset points", va="center", fontsize=10)
+        axes.set_yticks(range(len(lines)), [line.strategy for line in lines])
+        axes.set_xlim(0, max([*left, 0.01]) * 1.15)
+        axes.set_xlabel("emulated overhead, % of job time")
+        axes.legend(
+            loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, frameon=False, fontsize=10, handlelength=1.2
+        )
+
+    return _panels(blocks, draw, "overhead")
+
+
+def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
+    """Each cell's PLS against its AUC less that of its ``none``: one point per seed and strategy."""
+
+    def draw(axes: "Axes", block: Block) -> None:
+        axes.axhline(0, color=COLOURS["none"], linewidth=1)
+        for line in block.lines:
+            pairs = [(cell, baseline_of(cell, cells)) for cell in line.cells if line.strategy != BASELINE]
+            known = [
+                (100 * cell["pls"], 1e3 * (cell["auc"] - partner["auc"]))
+                for cell, partner in pairs
+                if partner is not None and None not in (cell["pls"], cell["auc"], partner["auc"])
+            ]
+            if known:
+                axes.scatter(*zip(*known, strict=True), s=36, color=colour(line.strategy), label=line.strategy)
+        axes.set_xlabel("PLS, %")
+        axes.set_ylabel("AUC − AUC of none, 10⁻³")
+        axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return _panels(blocks, draw, "pls", extra_width=1.5)
+
+
+def loss_curves(blocks: Sequence[Block]) -> str:
+    """Smoothed training loss of one seed per strategy, each strategy's kills marked on its own curve."""
+
+    def draw(axes: "Axes", block: Block) -> None:
+        for line in block.lines:
+            drawn = _curve_of(line)
+            if drawn is None:
+                continue
+            style: dict[str, Any] = {"color": colour(line.strategy)}
+            axes.plot(drawn.samples, drawn.losses, linewidth=1.3, label=line.strategy, **style)
+            axes.plot(drawn.kill_samples, drawn.kill_losses, linestyle="", marker="x", markersize=7, **style)
+        axes.set_xlabel("samples (× kill)")
+        axes.set_ylabel("training loss, smoothed")
+        axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+    return _panels(blocks, draw, "loss", extra_width=1.5)
+
+
+def _curve_of(line: Line) -> Curve | None:
+    first = min(line.cells, key=lambda cell: cell["seed"])
+    return curve(read_events(RunDir(Path(first["path"])).events))
+
+
+def _mean(line: Line, name: str) -> float:
+    value = line.estimates[name]
+    return 0.0 if value is None else value.mean
+
+
+def _panels(
+    blocks: Sequence[Block], draw: Callable[["Axes", Block], None], name: str, *, extra_width: float = 0.0
+) -> str:
+    """One panel per setting, two in a row, as an ``<svg>`` element; empty if there is nothing to draw."""
+    blocks = [block for block in blocks if any(line.strategy != BASELINE for line in block.lines)][:_MAX_PANELS]
+    if not blocks:
+        return ""
+    from matplotlib.figure import Figure  # noqa: PLC0415  half a second, for who needs it
+
+    with _style():
+        num_columns = min(2, len(blocks))
+        num_rows = -(-len(blocks) // num_columns)
+        size = ((_PANEL_WIDTH + extra_width) * num_columns, _PANEL_HEIGHT * num_rows)
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(num_rows, num_columns, squeeze=False).reshape(-1)
+        for axes, block in zip(grid, blocks, strict=False):
+            draw(axes, block)
+            if block.title:
+                axes.set_title(block.title, fontsize=11, loc="left", pad=24 if name == "overhead" else 8)
+        for axes in grid[len(blocks) :]:
+            axes.set_visible(False)
+        return _svg(figure, name)
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    import matplotlib as mpl  # noqa: PLC0415
+
+    with mpl.rc_context():
+        mpl.rcParams.update(_STYLE)  # pyright: ignore[reportCallIssue]  its stubs list every key as a literal
+        yield
+
+
+def _svg(figure: "Figure", name: str) -> str:
+    """The figure as an element whose ids cannot meet those of another figure in the same page."""
+    stream = io.StringIO()
+    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    text = re.sub(r'href="#', f'href="#{name}-', text)
+    text = re.sub(r"url\(#", f"url(#{name}-", text)
+    return re.sub(r"<svg ", '<svg role="img" ', text, count=1)
