@@ -3,12 +3,15 @@
 T tables, R ranks, N rows of a request, B batch, F = T features of a sample.
 """
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from harness.core.clock import exact
 
 I64 = NDArray[np.int64]
 
@@ -97,5 +100,8 @@ def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[in
 
 
 def budget_rows(local_rows: int, r: float) -> int:
-    """K: rows of a tracked table that one priority save writes on one shard, ``max(1, floor(r * rows))``; 0 of none."""
-    return min(local_rows, max(1, int(r * local_rows))) if local_rows else 0
+    """K: rows of a tracked table that one priority save writes on one shard, ``max(1, floor(r * rows))``; 0 of none.
+
+    ``r`` is the decimal that was written: 0.29 of 100 rows are 29, where floats say 28.999 999 999 999 996.
+    """
+    return min(local_rows, max(1, math.floor(exact(r) * local_rows)))

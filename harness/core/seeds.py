@@ -5,6 +5,7 @@ depend on what was drawn elsewhere: that is what lets strategies be compared in 
 """
 
 import hashlib
+from operator import index
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,8 +18,11 @@ _MIX2 = np.uint64(0x94D049BB133111EB)
 
 
 def derive(seed: int, *labels: str | int) -> int:
-    """A 64-bit key for the stream named by ``labels`` under ``seed``; stable over platforms and versions."""
-    text = "\x1f".join([str(seed), *(f"{type(label).__name__}:{label}" for label in labels)])
+    """A 64-bit key for the stream named by ``labels`` under ``seed``; stable over platforms and versions.
+
+    ``"1"`` and ``1`` are different labels; ``1`` and ``numpy.int64(1)`` are the same.
+    """
+    text = "\x1f".join([str(seed), *(f"str:{x}" if isinstance(x, str) else f"int:{index(x)}" for x in labels)])
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from harness.core.lookup import BatchPlan, coalesce
 from harness.core.seeds import generator
-from harness.model.sizes import NUM_INTEGERS, ModelSize
+from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
 
 
 class DenseNetwork:
@@ -29,9 +29,7 @@ class DenseNetwork:
         self._parameters = {**self._bottom, **self._top}
         self._bottom_layers = list(_layers(self._bottom))
         self._top_layers = list(_layers(self._top))
-        num_vectors = (size.top_inputs - size.embedding_dim) * 2
-        num_vectors = round((1 + math.sqrt(1 + 4 * num_vectors)) / 2)
-        self._pairs = torch.tril_indices(num_vectors, num_vectors, offset=-1, device=self.device)
+        self._pairs = torch.tril_indices(NUM_TABLES + 1, NUM_TABLES + 1, offset=-1, device=self.device)
 
     def forward(self, dense_BI: Tensor, embeddings_BFD: Tensor) -> Tensor:
         """Logits, (B,)."""
@@ -74,7 +72,7 @@ class DenseNetwork:
         return self.forward(dense_BI.to(self.device), embeddings_BFD.to(self.device)).cpu()
 
     def state(self) -> dict[str, Tensor]:
-        """All parameters by name, detached; on the CPU."""
+        """All parameters by name, detached, on the CPU; where the network is there too they share its memory."""
         return {name: parameter.detach().cpu() for name, parameter in self._parameters.items()}
 
     @torch.no_grad()

@@ -44,6 +44,9 @@ SIZES: dict[str, ModelSize] = {
 def model_size(config: ModelConfig) -> ModelSize:
     """The size that ``config`` asks for. Raises ConfigError where its parts do not fit."""
     named = SIZES[config.size]
+    for key in ("bottom_mlp", "top_mlp"):
+        if getattr(config, key) == ():
+            raise ConfigError(f"model.{key}: no layers; give at least one width, or null for the size's own")
     size = ModelSize(
         config.embedding_dim or named.embedding_dim,
         config.bottom_mlp or named.bottom_mlp,

@@ -1,0 +1,94 @@
+"""Laws of the record: what is written reads back."""
+
+import dataclasses
+import json
+from typing import Any, get_type_hints
+
+import pytest
+
+from harness.core.events import EVENTS, Event, from_json
+
+SAMPLES: dict[Any, Any] = {
+    int: 3,
+    float: 0.1 + 0.2,
+    bool: True,
+    str: 'a \n"ü"',
+    list[str]: ["ps0", "ps1"],
+    list[int]: [1, 2],
+    list[float]: [0.1, 1e-300],
+    dict[str, float]: {"ps1": 1 / 3},
+    dict[str, str]: {"ps1": "00ff"},
+    dict[str, Any]: {"pid": 7, "replaced": {"ps3": [1, 2]}},
+    int | None: 5,
+    float | None: 0.7,
+    str | None: "trace.csv",
+}
+
+EVERY_EVENT = pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS.keys())
+
+
+def types_of(cls: type[Event]) -> dict[str, Any]:
+    """Type of each field."""
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in dataclasses.fields(cls)}
+
+
+def filled(cls: type[Event], *, missing: bool = False) -> Event:
+    """An event with a value for every field; with None wherever that is allowed, if ``missing``."""
+    values: dict[str, Any] = {
+        name: None if missing and type(None) in getattr(kind, "__args__", ()) else SAMPLES[kind]
+        for name, kind in types_of(cls).items()
+    }
+    return cls(**values)
+
+
+def test_every_kind_of_event_can_be_read() -> None:
+    """EVENTS holds every class of event under its own kind."""
+    assert {*EVENTS.values()} == {*Event.__subclasses__()}
+    assert all(cls.kind == kind for kind, cls in EVENTS.items())
+
+
+@EVERY_EVENT
+@pytest.mark.parametrize("missing", [False, True])
+def test_an_event_reads_back_through_json(cls: type[Event], missing: bool) -> None:
+    """Written as a line of JSON and read again, an event is equal, floats to the bit, and missing is null."""
+    event = filled(cls, missing=missing)
+    line = json.dumps(event.to_json(), allow_nan=False)
+    assert from_json(json.loads(line)) == event
+    nulls = [name for name, value in json.loads(line).items() if value is None]
+    assert nulls == ([n for n, kind in types_of(cls).items() if type(None) in getattr(kind, "__args__", ())] * missing)
+
+
+@EVERY_EVENT
+def test_the_machine_is_last_and_apart(cls: type[Event]) -> None:
+    """``event`` comes first, then step and samples; all that may differ between machines is in ``machine``, last."""
+    keys = list(filled(cls).to_json())
+    assert keys[:3] == ["event", "step", "samples"]
+    assert keys[-1] == "machine"
+    assert sorted(keys[1:]) == sorted(types_of(cls))
+    assert not {"time", "pid", "seconds", "host", "port", "signal"} & set(keys)
+
+
+@EVERY_EVENT
+def test_an_event_cannot_be_changed(cls: type[Event]) -> None:
+    """Events are values."""
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        filled(cls).step = 4  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@EVERY_EVENT
+def test_machines_are_not_shared(cls: type[Event]) -> None:
+    """An event without a machine part has an empty one of its own."""
+    values = {name: value for name, value in vars(filled(cls)).items() if name != "machine"}
+    assert cls(**values).machine == {}
+    assert cls(**values).machine is not cls(**values).machine
+
+
+@pytest.mark.parametrize(
+    ("change", "error"), [({"event": "explosion"}, KeyError), ({"colour": 1}, TypeError), ({"step": ...}, TypeError)]
+)
+def test_anything_else_is_refused(change: dict[str, Any], error: type[Exception]) -> None:
+    """An unknown kind, a field too many and a field too few do not read."""
+    values = {name: value for name, value in (filled(EVENTS["eval"]).to_json() | change).items() if value is not ...}
+    with pytest.raises(error):
+        from_json(values)

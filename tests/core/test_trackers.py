@@ -1,0 +1,288 @@
+"""Laws of what a priority save writes. N rows of a request, K rows chosen, M rows of the shard."""
+
+from collections.abc import Iterator
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+
+from harness.core.placement import Placement, budget_rows
+from harness.core.shard import Shard
+from harness.core.trackers import NEEDS_COUNTS, TRACKERS, Tracker, TrackerSpec, top_rows
+
+CARDINALITIES = (400, 3, 160, 1)
+TRACKED = (0, 2)
+NUM_PS = 2
+R = 0.125
+
+EVERY_TRACKER = pytest.mark.parametrize("kind", ["mfu", "ssu", "random"])
+EVERY_POOL = pytest.mark.parametrize("pool", ["touched", "all"])
+
+
+class Rank:
+    """A shard with its tracker; touches and saves as a PS rank does."""
+
+    def __init__(self, kind: str, *, seed: int = 0, index: int = 1, r: float = R, pool: str = "touched") -> None:
+        placement = Placement("row", CARDINALITIES, NUM_PS)
+        self.shard = Shard(placement, index, 2, seed=seed, count_updates=True)
+        self.shard.initialise(applied_step=0)
+        self.tracker: Tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, r, TRACKED, pool))
+        self.budgets = {table: budget_rows(placement.local_rows(index, table), r) for table in TRACKED}
+
+    def touch(self, rows: list[int], *, counts: list[int] | None = None, sampled: list[bool] | None = None) -> int:
+        """One more step, on local flat rows; its number."""
+        step = self.shard.applied_step + 1
+        rows_N = torch.tensor(rows, dtype=torch.int64)
+        counts_N = torch.tensor(counts or [1] * len(rows), dtype=torch.int32)
+        assert self.shard.apply(step, rows_N, torch.ones(len(rows), 2), counts_N, 0.1)
+        self.tracker.touched(step, rows_N, torch.tensor(sampled or [True] * len(rows), dtype=torch.bool))
+        return step
+
+    def choose(self, table: int) -> list[int]:
+        """The tracker's choice, which is int64 and ascending."""
+        rows_K = self.tracker.choose(table, self.shard.applied_step)
+        assert rows_K.dtype == torch.int64
+        assert rows_K.tolist() == sorted(set(rows_K.tolist()))
+        return rows_K.tolist()
+
+    def save(self, table: int) -> list[int]:
+        """Choose, and count it as written."""
+        rows = self.choose(table)
+        self.shard.take_pending(torch.tensor(rows, dtype=torch.int64))
+        self.tracker.saved(table)
+        return rows
+
+    def rows_of(self, table: int) -> range:
+        """Local flat rows of ``table``."""
+        span = self.shard.span(table)
+        return range(span.start, span.stop)
+
+
+def random_steps(
+    num_steps: int, seed: int, rows_per_step: int = 40
+) -> Iterator[tuple[list[int], list[int], list[bool]]]:
+    """Rows (ascending, distinct, the low ones of each table more often), counts and sampled flags."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    num_rows = Placement("row", CARDINALITIES, NUM_PS).num_rows(1)
+    weights = 1 / (1 + np.arange(num_rows) % 80)
+    for _ in range(num_steps):
+        rows = np.sort(rng.choice(num_rows, rows_per_step, replace=False, p=weights / weights.sum()))
+        yield rows.tolist(), rng.integers(1, 4, rows_per_step).tolist(), (rng.random(rows_per_step) < 0.5).tolist()
+
+
+@pytest.mark.parametrize("num_values", [1, 2, 4, 1000])
+def test_top_rows_is_a_brute_force_sort(num_values: int) -> None:
+    """For every K from 1 to all: the K largest positive counts, ties to the lower index, as sorting all would give."""
+    rng = np.random.Generator(np.random.PCG64(num_values))
+    for num_rows in (1, 2, 60):
+        counts = rng.integers(0, num_values + 1, num_rows)
+        order = sorted((i for i in range(num_rows) if counts[i]), key=lambda i: (-counts[i], i))
+        for k in range(1, num_rows + 1):
+            chosen_K = top_rows(torch.from_numpy(counts.astype(np.int32)), k)
+            assert chosen_K.tolist() == sorted(order[:k]), (counts, k)
+
+
+def test_mfu_chooses_by_accesses_since_the_last_save() -> None:
+    """Over many steps and saves, MFU's choice equals a sort of naive counters, cleared for the rows that were saved."""
+    rank = Rank("mfu")
+    counters = dict.fromkeys(range(len(rank.shard.rows_MD)), 0)
+    for rows, counts, sampled in random_steps(60, seed=0):
+        step = rank.touch(rows, counts=counts, sampled=sampled)
+        for row, count in zip(rows, counts, strict=True):
+            counters[row] += count
+        if step % 7 == 0:
+            for table in TRACKED:
+                touched = [row for row in rank.rows_of(table) if counters[row]]
+                expected = sorted(touched, key=lambda row: (-counters[row], row))[: rank.budgets[table]]
+                assert rank.save(table) == sorted(expected)
+                counters |= dict.fromkeys(expected, 0)
+
+
+@EVERY_TRACKER
+@EVERY_POOL
+def test_no_tracker_saves_more_than_its_budget_nor_an_untouched_row(kind: str, pool: str) -> None:
+    """At every save at most K rows of the table, each touched since it was last saved."""
+    rank = Rank(kind, pool=pool)
+    unsaved: set[int] = set()
+    num_saved = 0
+    for rows, counts, sampled in random_steps(60, seed=1):
+        step = rank.touch(rows, counts=counts, sampled=sampled)
+        unsaved |= set(rows)
+        if step % 5 == 0:
+            for table in TRACKED:
+                chosen = rank.save(table)
+                assert len(chosen) <= rank.budgets[table]
+                assert set(chosen) <= unsaved & set(rank.rows_of(table))
+                unsaved -= set(chosen)
+                num_saved += len(chosen)
+    assert num_saved > 60
+
+
+@EVERY_TRACKER
+@EVERY_POOL
+def test_what_was_saved_is_forgotten_until_it_is_touched_again(kind: str, pool: str) -> None:
+    """A save right after one that took everything has nothing to write; of new touches it knows."""
+    rank = Rank(kind, r=1.0, pool=pool)
+    rows = [*rank.rows_of(0)][:9]
+    rank.touch(rows)
+    assert rank.save(0) == rows
+    assert rank.save(0) == []
+    rank.touch(rows[3:5])
+    assert rank.save(0) == rows[3:5]
+
+
+@EVERY_TRACKER
+def test_saving_one_table_leaves_the_others(kind: str) -> None:
+    """A tracker's tables are independent of each other, and rows of untracked tables are never chosen."""
+    rank = Rank(kind, r=1.0)
+    rank.touch([0, 5, *rank.rows_of(1), *rank.rows_of(2)[:3]])
+    assert rank.save(2) == [*rank.rows_of(2)][:3]
+    assert rank.save(0) == [0, 5]
+
+
+@EVERY_TRACKER
+def test_a_reset_forgets_everything(kind: str) -> None:
+    """After a restore, which resets counters and tracker, no row counts as touched."""
+    rank = Rank(kind)
+    for rows, counts, sampled in random_steps(10, seed=2):
+        rank.touch(rows, counts=counts, sampled=sampled)
+    assert rank.choose(0)
+    rank.shard.reset_counts(applied_step=10)
+    rank.tracker.reset()
+    assert [rank.choose(table) for table in TRACKED] == [[], []]
+
+
+@EVERY_TRACKER
+def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
+    """Table placement gives a rank none of some tracked tables: there is nothing to save of them."""
+    shard = Shard(Placement("table", (8, 5), 2), 1, 2, seed=0, count_updates=True)
+    tracker = TRACKERS[kind](shard, TrackerSpec(kind, 0.5, (0, 1), "all"))
+    shard.initialise(applied_step=0)
+    tracker.touched(1, torch.tensor([0, 4]), torch.tensor([True, True]))
+    assert tracker.choose(0, 1).tolist() == []
+
+
+def ssu_history(seed: int, *, index: int = 1, num_steps: int = 30) -> list[list[int]]:
+    """SSU's lists of both tables at every fifth step, with a save at every tenth."""
+    rank = Rank("ssu", seed=seed, index=index)
+    history = []
+    for rows, counts, sampled in random_steps(num_steps, seed=3):
+        step = rank.touch(rows, counts=counts, sampled=sampled)
+        if step % 5 == 0:
+            history += [rank.choose(table) for table in TRACKED]
+        if step % 10 == 0:
+            for table in TRACKED:
+                rank.save(table)
+    return history
+
+
+def test_ssu_is_a_function_of_seed_and_rank() -> None:
+    """Same seed, same lists; another seed, or another rank, other lists as soon as something is evicted."""
+    assert ssu_history(0) == ssu_history(0)
+    assert ssu_history(0) != ssu_history(1)
+    assert ssu_history(0, index=0) != ssu_history(0, index=1)
+
+
+def test_ssu_needs_no_chance_before_its_list_is_full() -> None:
+    """With room for all, the list is every sampled row, whatever the seed."""
+    for seed in (0, 1):
+        rank = Rank("ssu", seed=seed, r=1.0)
+        met: set[int] = set()
+        for rows, _, sampled in random_steps(5, seed=4):
+            rank.touch(rows, sampled=sampled)
+            met |= {row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled}
+        assert rank.choose(0) == sorted(met & set(rank.rows_of(0)))
+
+
+@pytest.mark.parametrize("rows_per_step", [5, 40, 250])  # 250: one step meets more rows than the list holds
+def test_ssu_holds_a_full_budget_of_rows_sampled_since_the_last_save(rows_per_step: int) -> None:
+    """The list holds min(K, rows met) rows, all met by a sampled input since the last save, the newest among them."""
+    rank = Rank("ssu")
+    met: dict[int, set[int]] = {table: set() for table in TRACKED}
+    for rows, _, sampled in random_steps(40, seed=5, rows_per_step=rows_per_step):
+        step = rank.touch(rows, sampled=sampled)
+        for table, budget in rank.budgets.items():
+            own = set(rank.rows_of(table))
+            newest = {row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled and row in own}
+            met[table] |= newest
+            held = set(rank.choose(table))
+            assert held <= met[table]
+            assert len(held) == min(budget, len(met[table]))
+            assert len(held & newest) >= min(budget, len(newest), 1)
+        if step % 10 == 0:
+            for table in TRACKED:
+                rank.save(table)
+                assert rank.choose(table) == []
+                met[table] = set()
+
+
+def test_ssu_evicts_at_random() -> None:
+    """Over many seeds every early row survives about equally often: chi-square over the first K rows."""
+    num_seeds, budget = 300, 25
+    survived = np.zeros(budget, dtype=int)
+    for seed in range(num_seeds):
+        rank = Rank("ssu", seed=seed)
+        assert rank.budgets[0] == budget
+        rank.touch([*range(budget)])
+        rank.touch([*range(budget, budget + 12)])
+        held = rank.choose(0)
+        assert len(held) == budget
+        survived[[row for row in held if row < budget]] += 1
+    p = 13 / 25  # 12 of 25 places are taken
+    assert survived.sum() == num_seeds * 13
+    assert ((survived - num_seeds * p) ** 2 / (num_seeds * p * (1 - p))).sum() < 24 + 4 * np.sqrt(2 * 24)
+
+
+@EVERY_POOL
+def test_random_is_a_function_of_seed_rank_table_and_step(pool: str) -> None:
+    """The draw is keyed by all four and by nothing else: asking again gives the same rows, any other key others."""
+
+    def draw(seed: int = 0, index: int = 1, table: int = 0, step: int = 1) -> list[int]:
+        rank = Rank("random", seed=seed, index=index, pool=pool)
+        rank.touch([*range(len(rank.shard.rows_MD))])
+        return (rank.tracker.choose(table, step) - rank.rows_of(table).start).tolist()
+
+    assert draw() == draw()
+    others = [draw(seed=1), draw(index=0), draw(step=2)]
+    assert all(other != draw() for other in others)
+    assert {*draw(table=2)} != {row for row in draw() if row < 80}
+
+
+def test_random_pools_differ_in_what_they_draw_among() -> None:
+    """Pool ``touched`` fills its budget from touched rows; pool ``all`` loses what it draws among the untouched."""
+    sizes: dict[str, list[int]] = {"touched": [], "all": []}
+    budget = 25
+    for pool, seed in product(sizes, range(40)):
+        rank = Rank("random", seed=seed, pool=pool)
+        assert rank.budgets[0] == budget
+        rank.touch([*rank.rows_of(0)][::4])
+        sizes[pool].append(len(rank.choose(0)))
+    assert set(sizes["touched"]) == {budget}
+    assert abs(np.mean(sizes["all"]) - budget / 4) < 1.5
+
+
+def test_random_draws_every_touched_row_equally_often() -> None:
+    """Over many steps the 50 touched rows are drawn evenly: chi-square."""
+    rank = Rank("random")
+    touched = [*rank.rows_of(2)][:50]
+    rank.touch(touched)
+    drawn = np.zeros(50, dtype=int)
+    for step in range(500):
+        drawn[[row - touched[0] for row in rank.tracker.choose(2, step).tolist()]] += 1
+    budget = rank.budgets[2]
+    assert drawn.sum() == 500 * budget
+    p = budget / 50
+    assert ((drawn - 500 * p) ** 2 / (500 * p * (1 - p))).sum() < 49 + 4 * np.sqrt(2 * 49)
+
+
+def test_without_a_tracker_a_priority_save_is_a_bug() -> None:
+    """The null tracker takes every touch and refuses to choose; only counting trackers need the shard's counter."""
+    shard = Shard(Placement("row", CARDINALITIES, 1), 0, 2, seed=0, count_updates=False)
+    tracker = TRACKERS[None](shard, TrackerSpec(None, R, TRACKED))
+    tracker.touched(1, torch.tensor([0]), torch.tensor([True]))
+    tracker.saved(0)
+    tracker.reset()
+    with pytest.raises(AssertionError, match="without a tracker"):
+        tracker.choose(0, 1)
+    assert {"mfu", "random"} == NEEDS_COUNTS

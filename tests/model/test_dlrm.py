@@ -1,0 +1,310 @@
+"""Laws of the dense network, held against a DLRM written plainly with torch.nn.
+
+B batch, F tables, D embedding dim, N distinct rows of a batch, I integer features.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.assemble import Blueprint, train
+from harness.cluster.local import LocalCluster, LocalRanks
+from harness.cluster.server import RankServer
+from harness.cluster.supervisor import Office
+from harness.core.config import Config
+from harness.core.events import Event, Finished, Trained
+from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.placement import Placement
+from harness.core.shard import Shard
+from harness.data.dataset import Dataset
+from harness.data.prepare import prepare
+from harness.model.dlrm import DenseNetwork
+from harness.model.metrics import exact_auc
+from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, SIZES, ModelSize
+from harness.store import CheckpointStore
+from tests.data.logs import Row, to_text
+
+NUM_STEPS, BATCH_SIZE = 20, 128
+CARDINALITIES = tuple(3 + 7 * table for table in range(NUM_TABLES))
+
+
+class PlainDlrm(nn.Module):
+    """DLRM as its paper draws it: one nn.EmbeddingBag a table, nn.Linear, autograd; nothing of ours."""
+
+    def __init__(self, tables: list[Tensor], dense: Mapping[str, Tensor], size: ModelSize) -> None:
+        super().__init__()
+        self.bags = nn.ModuleList(nn.EmbeddingBag.from_pretrained(t.clone(), freeze=False, mode="sum") for t in tables)
+        self.bottom = self._mlp("bottom", (NUM_INTEGERS, *size.bottom_mlp), dense)
+        self.top = self._mlp("top", (size.top_inputs, *size.top_mlp), dense)
+
+    @staticmethod
+    def _mlp(name: str, widths: tuple[int, ...], dense: Mapping[str, Tensor]) -> nn.Sequential:
+        layers: list[nn.Module] = []
+        for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            linear = nn.Linear(fan_in, fan_out)
+            linear.load_state_dict({kind: dense[f"{name}.{index}.{kind}"] for kind in ("weight", "bias")})
+            layers += [linear, nn.ReLU()]
+        return nn.Sequential(*(layers[:-1] if name == "top" else layers))
+
+    def forward(self, dense_BI: Tensor, ids_BF: Tensor) -> Tensor:
+        """Logits, (B,)."""
+        bottom_BD = self.bottom(dense_BI)
+        vectors = [bottom_BD, *(bag(ids_BF[:, t, None]) for t, bag in enumerate(self.bags))]
+        dots = [(vectors[i] * vectors[j]).sum(dim=1) for i in range(len(vectors)) for j in range(i)]
+        return self.top(torch.cat([bottom_BD, torch.stack(dots, dim=1)], dim=1)).squeeze(1)
+
+
+class Recorded:
+    """A sink that keeps events."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+def initial_tables(dim: int, seed: int, cardinalities: tuple[int, ...] = CARDINALITIES) -> list[Tensor]:
+    """The initial values of every table, by the one rank of a world of one."""
+    shard = Shard(Placement("row", cardinalities, 1), 0, dim, seed=seed, count_updates=False)
+    shard.initialise(applied_step=0)
+    return [shard.rows_MD[shard.span(table)].clone() for table in range(len(cardinalities))]
+
+
+def make_batch(batch_size: int, seed: int) -> tuple[Tensor, np.ndarray, Tensor]:
+    """dense_BI, ids_BF with many rows met more than once, labels_B."""
+    rng = np.random.Generator(np.random.PCG64(seed))
+    dense_BI = torch.from_numpy(np.log1p(rng.integers(0, 50, (batch_size, NUM_INTEGERS))).astype(np.float32))
+    ids_BF = np.stack([rng.zipf(1.3, batch_size) % size for size in CARDINALITIES], axis=1).astype(np.int32)
+    return dense_BI, ids_BF, torch.from_numpy((rng.random(batch_size) < 0.25).astype(np.float32))
+
+
+def looked_up(tables: list[Tensor], ids_BF: np.ndarray) -> tuple[BatchPlan, Tensor]:
+    """The plan of a batch for a world of one rank, and its rows."""
+    plan = plan_batch(ids_BF, Placement("row", CARDINALITIES, 1), np.zeros(len(ids_BF), dtype=bool))
+    return plan, torch.cat(tables)[plan.rows[0]]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_forward_is_that_of_a_plain_dlrm(name: str) -> None:
+    """Logits of every published size equal those of nn.EmbeddingBag, nn.Linear and 351 dot products."""
+    size = SIZES[name]
+    network = DenseNetwork(size, seed=1, learning_rate=0.1)
+    tables = initial_tables(size.embedding_dim, seed=1)
+    dense_BI, ids_BF, _ = make_batch(16, seed=0)
+    plan, rows_ND = looked_up(tables, ids_BF)
+    with torch.no_grad():
+        expected_B = PlainDlrm(tables, network.state(), size)(dense_BI, torch.from_numpy(ids_BF).long())
+    torch.testing.assert_close(network.predict(dense_BI, rows_ND, plan), expected_B, rtol=1e-5, atol=1e-6)
+    assert expected_B.std() > 1e-3, "the logits tell samples apart"
+
+
+@pytest.mark.parametrize("name", ["tiny", "kaggle"])
+def test_one_step_is_that_of_a_plain_dlrm(name: str) -> None:
+    """Loss, the gradient of every distinct row and every dense parameter after one SGD step: autograd's to 1e-6."""
+    size = SIZES[name]
+    network = DenseNetwork(size, seed=2, learning_rate=0.1)
+    tables = initial_tables(size.embedding_dim, seed=2)
+    plain = PlainDlrm(tables, network.state(), size)
+    dense_BI, ids_BF, labels_B = make_batch(BATCH_SIZE, seed=1)
+    plan, rows_ND = looked_up(tables, ids_BF)
+    loss, grads_ND = network.train(dense_BI, rows_ND, plan, labels_B)
+    network.step()
+
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    plain_loss = nn.BCEWithLogitsLoss()(plain(dense_BI, torch.from_numpy(ids_BF).long()), labels_B)
+    plain_loss.backward()
+    expected_MD = torch.cat([bag.weight.grad for bag in plain.bags])  # pyright: ignore[reportArgumentType, reportCallIssue]
+    optimizer.step()
+    assert loss == pytest.approx(plain_loss.item(), abs=1e-6)
+    assert grads_ND.dtype == torch.float32
+    torch.testing.assert_close(grads_ND, expected_MD[plan.rows[0]], rtol=0, atol=1e-6)
+    assert grads_ND.abs().max() > 1e-4, "the gradients are not all nothing"
+    assert int(expected_MD.any(dim=1).sum()) <= len(grads_ND), "no row beyond the plan's has a gradient"
+    state = network.state()
+    for name_, layers in (("bottom", plain.bottom), ("top", plain.top)):
+        for index, linear in enumerate(layer for layer in layers if isinstance(layer, nn.Linear)):
+            for kind, expected in linear.state_dict().items():
+                torch.testing.assert_close(state[f"{name_}.{index}.{kind}"], expected, rtol=0, atol=1e-6)
+
+
+def test_initial_weights_are_normal() -> None:
+    """Weights ~ N(0, sqrt(2/(fan_in+fan_out))), biases ~ N(0, sqrt(1/fan_out)): mean and variance within 4 standard
+    errors, tails included.
+    """
+    state = DenseNetwork(SIZES["mlperf"], seed=0, learning_rate=0.1).state()
+    standardised: dict[str, list[Tensor]] = {"weight": [], "bias": []}
+    for name, values in state.items():
+        kind = name.rpartition(".")[2]
+        fan_out = len(values)
+        fan_in = state[name.replace("bias", "weight")].shape[1]
+        variance = 2 / (fan_in + fan_out) if kind == "weight" else 1 / fan_out
+        standardised[kind].append(values.double().flatten() / math.sqrt(variance))
+        assert abs(standardised[kind][-1].mean()) < 4 / math.sqrt(values.numel()), name
+    for kind, parts in standardised.items():
+        values = torch.cat(parts)
+        assert abs(values.var() - 1) < 4 * math.sqrt(2 / len(values)), kind
+        assert abs((values.abs() > 2).double().mean() - 0.0455) < 4 * math.sqrt(0.0455 / len(values)), kind
+
+
+def test_initial_weights_are_a_function_of_the_seed() -> None:
+    """Same seed, same bits; another seed, no layer alike; no two layers of one shape alike."""
+    states = [DenseNetwork(SIZES["terabyte"], seed=seed, learning_rate=0.1).state() for seed in (0, 0, 1)]
+    assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    assert not any(torch.equal(states[0][name], states[2][name]) for name in states[0])
+    assert not torch.equal(states[0]["top.0.bias"], states[0]["top.1.bias"])
+
+
+def test_a_state_restores_a_network_to_the_bit() -> None:
+    """A network that loads a copy of an earlier state goes on from there: same losses, same parameters."""
+    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
+    tables = initial_tables(16, seed=0)
+    dense_BI, ids_BF, labels_B = make_batch(32, seed=2)
+    plan, rows_ND = looked_up(tables, ids_BF)
+
+    def step() -> float:
+        loss, _ = network.train(dense_BI, rows_ND, plan, labels_B)
+        network.step()
+        return loss
+
+    step()
+    saved = {name: parameter.clone() for name, parameter in network.state().items()}
+    first = [step() for _ in range(3)]
+    after = {name: parameter.clone() for name, parameter in network.state().items()}
+    network.train(dense_BI, rows_ND, plan, labels_B)  # gradients that a restore must drop
+    network.load_state(saved)
+    assert all(torch.equal(parameter, saved[name]) for name, parameter in network.state().items())
+    assert [step() for _ in range(3)] == first
+    assert all(torch.equal(parameter, after[name]) for name, parameter in network.state().items())
+
+
+def test_prediction_changes_nothing() -> None:
+    """Predicting leaves no gradient and moves no parameter, and is what forward gives."""
+    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
+    before = {name: parameter.clone() for name, parameter in network.state().items()}
+    dense_BI, ids_BF, _ = make_batch(8, seed=3)
+    plan, rows_ND = looked_up(initial_tables(16, seed=0), ids_BF)
+    logits_B = network.predict(dense_BI, rows_ND, plan)
+    assert not logits_B.requires_grad
+    assert torch.equal(logits_B, network.predict(dense_BI, rows_ND, plan))
+    assert all(torch.equal(parameter, before[name]) for name, parameter in network.state().items())
+    with pytest.raises(AssertionError):
+        network.step()  # there is nothing to step with
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """3,000 click logs, prepared as a user would."""
+    rng = np.random.Generator(np.random.PCG64(0))
+    num_rows = 3_000
+    labels = rng.random(num_rows) < 0.25
+    integers = rng.integers(0, 50, (num_rows, NUM_INTEGERS))
+    columns = np.stack([rng.zipf(1.3, num_rows) % size for size in CARDINALITIES], axis=1)
+    categories = columns * 2654435761 % 2**32
+    rows: list[Row] = [
+        [str(int(labels[i])), *map(str, integers[i]), *(format(value, "08x") for value in categories[i].tolist())]
+        for i in range(num_rows)
+    ]
+    folder = tmp_path_factory.mktemp("model")
+    (folder / "log.tsv").write_bytes(to_text(rows))
+    prepare([folder / "log.tsv"], folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def train_locally(config: Config, checkpoints: Path) -> tuple[list[Event], LocalRanks]:
+    """The trainer's own job on the local engine; what it recorded, and the ranks as it left them."""
+    blueprint = Blueprint(config)
+    spec = blueprint.rank_spec(checkpoints)
+    ranks = LocalRanks(config.num_ps, lambda rank: RankServer(spec, rank))
+    sink = Recorded()
+    store = CheckpointStore(checkpoints, keep=2, fsync=False)
+    office = Office(hands=ranks, sink=sink, store=store, strikes=(), on_status=lambda **_: None)
+    train(config, checkpoints, frozenset(), LocalCluster(ranks, office), office)
+    return sink.events, ranks
+
+
+@pytest.mark.usefixtures("_threads")
+@pytest.mark.parametrize("placement", ["row", "table"])
+def test_the_first_steps_are_those_of_a_plain_dlrm(data: Path, tmp_path: Path, placement: str) -> None:
+    """20 steps of the real trainer over three PS ranks lose what a single-process nn.EmbeddingBag DLRM with
+    torch.optim.SGD loses, to 1e-6, and leave the same rows and AUC behind.
+    """
+    values: dict[str, Any] = {
+        "seed": 4,
+        "data": {"path": str(data), "max_train_samples": NUM_STEPS * BATCH_SIZE},
+        "model": {"size": "kaggle"},
+        "trainer": {"batch_size": BATCH_SIZE, "learning_rate": 0.1},
+        "cluster": {"num_ps": 3, "placement": placement},
+        "strategy": {"name": "none"},
+    }
+    config = Config.model_validate(values)
+    events, ranks = train_locally(config, tmp_path)
+    losses = [loss for event in events if isinstance(event, Trained) for loss in event.losses]
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+
+    dataset = Dataset.open(data, split="dlrm", seed=4)
+    size = SIZES["kaggle"]
+    dense = DenseNetwork(size, seed=4, learning_rate=0.1).state()
+    plain = PlainDlrm(initial_tables(16, 4, dataset.cardinalities), dense, size)
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
+    expected = []
+    for step in range(NUM_STEPS):
+        batch = dataset.train_batch(step, BATCH_SIZE)
+        optimizer.zero_grad()
+        loss = nn.functional.binary_cross_entropy_with_logits(
+            plain(batch.dense_BI, torch.from_numpy(batch.ids_BF).long()), batch.labels_B
+        )
+        loss.backward()
+        optimizer.step()
+        expected.append(loss.item())
+    assert len(losses) == NUM_STEPS
+    assert losses == pytest.approx(expected, rel=0, abs=1e-6)
+    assert max(losses) - min(losses) > 0.01, "the model moves"
+
+    for index, server in enumerate(ranks.servers.values()):
+        for table, bag in enumerate(plain.bags):
+            first, stride = server.shard.placement.table_rows(index, table)
+            rows_ND = server.shard.rows_MD[server.shard.span(table)]
+            expected_ND = bag.weight.detach()[first::stride][: len(rows_ND)]  # pyright: ignore[reportCallIssue]
+            torch.testing.assert_close(rows_ND, expected_ND, rtol=0, atol=1e-6)
+    (batch,) = dataset.eval_batches("test", 10_000)
+    with torch.no_grad():
+        logits_B = plain(batch.dense_BI, torch.from_numpy(batch.ids_BF).long())
+    assert finished.auc == pytest.approx(exact_auc(logits_B, batch.labels_B), abs=1e-3)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here: torch sees no CUDA device")
+def test_a_step_on_cuda_is_one_on_the_cpu() -> None:
+    """The dense part on a GPU gives the CPU's loss, row gradients and parameters to float32's accuracy, on the CPU."""
+    size = SIZES["kaggle"]
+    dense_BI, ids_BF, labels_B = make_batch(BATCH_SIZE, seed=4)
+    plan, rows_ND = looked_up(initial_tables(16, seed=0), ids_BF)
+    results = []
+    for device in ("cpu", "cuda"):
+        network = DenseNetwork(size, seed=0, learning_rate=0.1, device=device)
+        loss, grads_ND = network.train(dense_BI, rows_ND, plan, labels_B)
+        network.step()
+        results.append((loss, grads_ND, network.state(), network.predict(dense_BI, rows_ND, plan)))
+    (loss, grads_ND, state, logits_B), (cuda_loss, cuda_grads_ND, cuda_state, cuda_logits_B) = results
+    assert {tensor.device.type for tensor in (cuda_grads_ND, cuda_logits_B, *cuda_state.values())} == {"cpu"}
+    assert cuda_loss == pytest.approx(loss, abs=1e-5)
+    torch.testing.assert_close(cuda_grads_ND, grads_ND, rtol=1e-3, atol=1e-5)
+    torch.testing.assert_close(cuda_logits_B, logits_B, rtol=1e-3, atol=1e-4)
+    for name, parameter in state.items():
+        torch.testing.assert_close(cuda_state[name], parameter, rtol=1e-3, atol=1e-5)
