@@ -11,7 +11,7 @@ from analysis.cells import Cell
 from analysis.curves import Curve, curve
 from analysis.fold import BUCKETS
 from analysis.stats import BASELINE, baseline_of
-from analysis.table import Block, Line
+from analysis.table import Block, Line, strategy_order
 from harness.recorder import read_events
 from harness.rundir import RunDir
 
@@ -30,6 +30,7 @@ COLOURS = {
     "cpr_ssu": "#cc79a7",
 }
 """One colour per strategy in every figure (Okabe and Ito's palette, safe for colour-blind readers)."""
+_MARKERS = "osD^vXPd"  # points lie on one another: shape tells them apart too
 _OTHER_COLOUR = "#7a4fbf"
 _BUCKET_STYLES = {
     "save": ("#0072b2", ""),
@@ -37,7 +38,7 @@ _BUCKET_STYLES = {
     "lost": ("#d55e00", ""),
     "reschedule": ("#e69f00", "\\\\"),
 }
-_STYLE: dict[str, Any] = {
+_STYLE: Any = {  # matplotlib's stubs want each key as a literal
     "svg.hashsalt": "cpr-harness",
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own sans serif
     "font.family": "sans-serif",
@@ -123,7 +124,9 @@ def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
                 if partner is not None and None not in (cell["pls"], cell["auc"], partner["auc"])
             ]
             if known:
-                axes.scatter(*zip(*known, strict=True), s=36, color=colour(line.strategy), label=line.strategy)
+                marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
+                style: dict[str, Any] = {"color": colour(line.strategy), "marker": marker, "alpha": 0.85}
+                axes.scatter(*zip(*known, strict=True), s=40, label=line.strategy, **style)
         axes.set_xlabel("PLS, %")
         axes.set_ylabel("AUC − AUC of none, 10⁻³")
         axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -187,8 +190,7 @@ def _panels(
 def _style() -> Iterator[None]:
     import matplotlib as mpl  # noqa: PLC0415
 
-    with mpl.rc_context():
-        mpl.rcParams.update(_STYLE)  # pyright: ignore[reportCallIssue]  its stubs list every key as a literal
+    with mpl.rc_context(_STYLE):
         yield
 
 

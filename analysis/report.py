@@ -13,13 +13,13 @@ from harness.environment import utc_now
 from harness.rundir import RunDir, read_json, replace_text
 
 _STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;color:#222;max-width:1180px;margin:2rem auto;padding:0 1.5rem}
+body{font:16px/1.5 system-ui,sans-serif;color:#222;max-width:1240px;margin:2rem auto;padding:0 1.5rem}
 h1{margin:0 0 .2rem}h2{margin:2.2rem 0 .6rem;font-size:1.25rem}
 p.note,figcaption,caption{color:#555;font-size:.92rem}figcaption{max-width:52rem}
-table{border-collapse:collapse;font-size:.86rem;font-variant-numeric:tabular-nums;margin:.4rem 0 1rem}
+table{border-collapse:collapse;font-size:.82rem;font-variant-numeric:tabular-nums;margin:.4rem 0 1rem}
 caption{text-align:left;padding:.5rem 0;font-weight:600}
-th,td{padding:.28rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid #e5e5e5}
-thead th{font-weight:600;border-bottom:1px solid #aaa}
+th,td{padding:.28rem .45rem;text-align:right;white-space:nowrap;border-bottom:1px solid #e5e5e5}
+thead th{font-weight:600;white-space:normal;vertical-align:bottom;border-bottom:1px solid #aaa}
 thead tr:first-child th{color:#555;font-weight:400;text-align:center}
 th[scope=row],td.text{text-align:left}tbody th{font-weight:600}tbody tr:hover{background:#f6f8fa}
 .wide{overflow-x:auto}figure{margin:0 0 1.4rem}svg{max-width:100%;height:auto}

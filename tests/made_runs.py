@@ -32,7 +32,7 @@ STRIKES: dict[int, tuple[int, ...]] = {53: (1,), 125: (2,), 190: (0, 3), 207: (1
 UPDATES_PER_SAMPLE = 26
 
 
-def made_config(strategy: str = "cpr_vanilla", *, seed: int = 0, **values: Any) -> Config:
+def made_config(strategy: str = "cpr_vanilla", /, *, seed: int = 0, **values: Any) -> Config:
     """A run under the busy profile; wandb disabled unless ``values`` say otherwise."""
     given: dict[str, Any] = {
         "name": "made",
@@ -43,6 +43,8 @@ def made_config(strategy: str = "cpr_vanilla", *, seed: int = 0, **values: Any) 
         "wandb": {"mode": "disabled"},
         "store": {"fsync": False},
     }
+    if "strategy" in values:
+        values = values | {"strategy": given["strategy"] | values["strategy"]}
     return Config.model_validate(given | values)
 
 

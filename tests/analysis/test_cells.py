@@ -1,0 +1,107 @@
+"""Run directories as a frame."""
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import analysis
+from analysis.cells import COLUMNS
+from harness.core.errors import StoreError
+from harness.core.events import Finished
+from harness.recorder import read_events
+from tests.made_runs import made_config, made_events, write_run
+
+
+def test_every_run_below_is_a_row(grid: Path) -> None:
+    """Runs at any depth are rows, finished or not, and carry their status."""
+    frame = analysis.load(grid)
+    assert len(frame) == 15
+    assert list(frame.columns) == [*COLUMNS]
+    assert frame["status"].value_counts().to_dict() == {"done": 13, "failed": 1, "unfinished": 1}
+    assert frame.set_index("cell").loc["failed-s0", "failure"] == "RunFailed: ps2 <kept> dying"
+
+
+def test_a_row_says_what_the_finished_event_says(grid: Path) -> None:
+    """Figures of a row are those of the run's last event; measured seconds are their own columns."""
+    finished = read_events(grid / "full-s1" / "events.jsonl")[-1]
+    assert isinstance(finished, Finished)
+    row = analysis.load(grid).set_index("cell").loc["full-s1"]
+    for name in ("auc", "log_loss", "pls", "update_pls", "overhead_frac", "save_h", "lost_h", "payload_bytes"):
+        assert row[name] == getattr(finished, name), name
+    stalls = finished.machine["overhead_seconds"]
+    assert row["measured_lost_s"] == stalls["lost"]
+    assert row["stall_s"] == pytest.approx(sum(stalls.values()))
+
+
+def test_missing_is_never_zero(grid: Path) -> None:
+    """A run without a result has no figure at all, though it saved and lost things before it ended."""
+    rows = analysis.load(grid).set_index("cell").loc[["failed-s0", "unfinished-s0"]]
+    names = ["auc", "pls", "overhead_frac", "save_h", "payload_bytes", "num_saves", "stall_s", "seconds"]
+    assert rows[names].isna().all(axis=None)
+
+
+def test_unknown_update_pls_stays_unknown(tmp_path: Path) -> None:
+    """Null in the record is NaN in the frame."""
+    write_run(tmp_path / "run", made_config())
+    file = tmp_path / "run" / "events.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    unknown = dict.fromkeys(("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"))
+    lines[-1] |= unknown | dict.fromkeys(("applied_tracked", "lost_tracked"))
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    row = analysis.load(tmp_path).iloc[0]
+    assert pd.isna(row["update_pls"])
+    assert pd.isna(row["disagreement"])
+
+
+def test_swept_keys_are_columns(tmp_path: Path) -> None:
+    """A config key that differs between cells is a column; what has its own column, or only names a place, is not."""
+    for target in (0.05, 0.1):
+        config = made_config(out=f"runs/{target}", seed=int(target * 100), strategy={"pls_target": target})
+        write_run(tmp_path / f"t{target}", config)
+    frame = analysis.load(tmp_path)
+    assert [key for key in frame.columns if "." in key] == ["strategy.pls_target"]
+    assert list(frame["strategy.pls_target"]) == [0.05, 0.1]
+
+
+def test_profiles_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    """Constants of a profile are columns where the profile's name does not tell them, and only there."""
+    write_run(tmp_path / "a", made_config(profile={"base": "busy", "mtbf_h": 4.0}))
+    write_run(tmp_path / "b", made_config(profile={"base": "busy", "mtbf_h": 5.0}))
+    write_run(tmp_path / "c", made_config(profile="busy"))
+    assert [key for key in analysis.load(tmp_path).columns if "." in key] == ["profile.mtbf_h"]
+
+
+def test_a_lie_marks_its_cell(tmp_path: Path) -> None:
+    """A record that contradicts itself is named in the frame and in the table."""
+    write_run(tmp_path / "honest", made_config(seed=1))
+    write_run(tmp_path / "liar", made_config(seed=0))
+    file = tmp_path / "liar" / "events.jsonl"
+    finished = made_events(made_config(seed=0))[-1]
+    assert isinstance(finished, Finished)
+    claim, lie = f'"pls":{finished.pls!r}', '"pls":0.001'
+    assert claim in file.read_text()
+    file.write_text(file.read_text().replace(claim, lie))
+    frame = analysis.load(tmp_path).set_index("cell")
+    assert "pls is 0.001" in str(frame.loc["liar", "disagreement"])
+    assert pd.isna(frame.loc["honest", "disagreement"])
+
+
+def test_a_broken_record_is_a_failed_cell(tmp_path: Path) -> None:
+    """One unreadable record is a failed row that names file and line, and costs no other row."""
+    write_run(tmp_path / "a", made_config(seed=0))
+    write_run(tmp_path / "b", made_config(seed=1))
+    file = tmp_path / "a" / "events.jsonl"
+    file.write_text("{\n" + file.read_text())
+    frame = analysis.load(tmp_path).set_index("cell")
+    assert frame["status"].to_dict() == {"a": "failed", "b": "done"}
+    assert "events.jsonl:1" in str(frame.loc["a", "failure"])
+
+
+def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
+    """No folder, and no run in it, are the user's mistakes."""
+    with pytest.raises(StoreError, match="no such folder"):
+        analysis.load(tmp_path / "absent")
+    with pytest.raises(StoreError, match="no run lies here"):
+        analysis.load(tmp_path)

@@ -1,0 +1,123 @@
+"""The HTML report and its figures."""
+
+import re
+import shutil
+from collections import Counter
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.curves import MAX_POINTS, curve
+from harness.core.events import Killed, Trained
+from tests.made_runs import TOTAL_SAMPLES, made_config, made_events
+
+_VOID = {"meta", "link", "br", "hr", "img", "input"}
+
+
+class _Page(HTMLParser):
+    """Collects ids, links and figures, and holds tags to their order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.references: list[str] = []
+        self.tags: Counter[str] = Counter()
+        self.feed(text)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._take(tag, attrs)
+        if tag not in _VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._take(tag, attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def _take(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in {"href", "src", "xlink:href"}:
+                self.references.append(value or "")
+
+
+@pytest.fixture(scope="module")
+def page(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Page]:
+    """The report of the grid, as text and parsed."""
+    root = tmp_path_factory.mktemp("copy") / "grid"
+    shutil.copytree(grid, root)
+    path = analysis.report(root, now=lambda: datetime(2026, 1, 1, tzinfo=UTC))
+    assert path == root / "report.html"
+    text = path.read_text()
+    return text, _Page(text)
+
+
+def test_page_is_well_formed_and_has_all_figures(page: tuple[str, _Page]) -> None:
+    """Tags nest, ids are unique over all figures, references inside the page arrive, and four figures are drawn."""
+    _, parsed = page
+    assert parsed.tags["svg"] == 4
+    assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
+    inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
+    assert inside
+    assert inside <= set(parsed.ids)
+
+
+def test_page_needs_nothing_beside_it(page: tuple[str, _Page]) -> None:
+    """No script, style sheet or image is fetched; links lead to the run folders alone."""
+    text, parsed = page
+    assert parsed.tags["script"] == parsed.tags["link"] == parsed.tags["img"] == 0
+    outside = {reference for reference in parsed.references if not reference.startswith("#")}
+    assert "full-s1/" in outside
+    assert "deeper/rpc-full-s0/" in outside
+    assert not any("//" in reference for reference in outside)
+    assert "@import" not in text
+    assert all(target.startswith("#") for target in re.findall(r"url\(([^)]*)\)", text))
+
+
+def test_page_names_what_is_missing_and_where_figures_come_from(page: tuple[str, _Page]) -> None:
+    """Failed and unfinished cells stand at the top, escaped; the command and versions at the end."""
+    text, _ = page
+    assert "failed: failed-s0: RunFailed: ps2 &lt;kept&gt; dying" in text
+    assert text.index("unfinished: unfinished-s0") < text.index("<h2>Strategies")
+    assert "run.py grid made.yaml" in text
+    assert "torch 2." in text
+
+
+def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:
+    """A report is a function of its cells and the time it is given."""
+    root = tmp_path / "grid"
+    shutil.copytree(grid, root)
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    first = analysis.report(root, now=lambda: moment).read_bytes()
+    assert analysis.report(root, now=lambda: moment).read_bytes() == first
+
+
+def test_a_grid_without_a_result_has_a_report(grid: Path, tmp_path: Path) -> None:
+    """Where no cell is done the report says so, and draws nothing."""
+    shutil.copytree(grid / "failed-s0", tmp_path / "grid" / "failed-s0")
+    text = analysis.report(tmp_path / "grid").read_text()
+    assert "No cell is done." in text
+    assert "<svg" not in text
+
+
+def test_a_loss_curve_sees_each_sample_once() -> None:
+    """With reruns the curve equals that of the run without failures, in few points, with its kills on the curve."""
+    events = made_events(made_config("full"))
+    assert any(isinstance(event, Trained) and event.rerun for event in events), "nothing was run again"
+    drawn, undisturbed = curve(events), curve(made_events(made_config("none")))
+    assert drawn is not None
+    assert undisturbed is not None
+    assert (drawn.samples, drawn.losses) == (undisturbed.samples, undisturbed.losses)
+    assert len(drawn.samples) <= MAX_POINTS
+    assert drawn.samples[-1] == TOTAL_SAMPLES
+    assert drawn.kill_samples == sorted({event.samples for event in events if isinstance(event, Killed)})
+    assert undisturbed.kill_samples == []

@@ -1,0 +1,108 @@
+"""The table per strategy, the comparison and the story of a run, as a console shows them."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from rich.console import Console, RenderableType
+
+import analysis
+from analysis.compare import comparisons
+from analysis.stats import estimate
+from analysis.table import blocks_of, show_interval
+from harness.core.errors import StoreError, UserError
+from tests.made_runs import made_config, write_run
+
+
+def _text(shown: RenderableType) -> str:
+    console = Console(width=200, highlight=False, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
+    with console.file:
+        console.print(shown)
+        return console.export_text()
+
+
+def test_a_block_per_setting_a_line_per_strategy(grid: Path) -> None:
+    """Engines stand apart, strategies are in their fixed order, and unfinished cells are in no line."""
+    blocks = blocks_of(analysis.load(grid))
+    assert [block.title for block in blocks] == ["engine local", "engine rpc"]
+    assert [line.strategy for line in blocks[0].lines] == ["none", "full", "cpr_vanilla", "cpr_mfu"]
+    assert {len(line.cells) for line in blocks[0].lines} == {3}
+
+
+def test_the_reference_stands_in_every_block_it_serves(grid: Path) -> None:
+    """Where `none` ran under another setting only, the cells that are compared with it bring it along."""
+    rpc = blocks_of(analysis.load(grid))[1]
+    assert [line.strategy for line in rpc.lines] == ["none", "full"]
+    assert [cell["seed"] for cell in rpc.lines[0].cells] == [0]
+
+
+def test_means_of_a_line_are_over_its_seeds(grid: Path) -> None:
+    """AUC of a line is the mean of its cells; overhead's four parts add up to its total."""
+    line = blocks_of(analysis.load(grid))[0].lines[2]
+    auc, total = line.estimates["auc"], line.estimates["overhead_frac"]
+    assert auc is not None
+    assert total is not None
+    assert auc.mean == pytest.approx(sum(cell["auc"] for cell in line.cells) / 3, rel=1e-12)
+    parts = [line.estimates[f"{bucket}_frac"] for bucket in ("save", "load", "lost", "reschedule")]
+    assert sum(part.mean for part in parts if part) == pytest.approx(total.mean, rel=1e-12)
+
+
+def test_table_shows_intervals_and_what_is_missing(grid: Path) -> None:
+    """Three seeds have an interval, one shows it as unknown; failed and unfinished cells are named below."""
+    shown = _text(analysis.table(analysis.load(grid)))
+    auc = blocks_of(analysis.load(grid))[0].lines[1].estimates["auc"]
+    assert auc is not None
+    assert auc.half_width is not None
+    assert f"{auc.mean:.5f} ± {auc.half_width:.5f}" in shown
+    assert "± ?" in shown
+    assert "failed: failed-s0: RunFailed: ps2 <kept> dying" in shown
+    assert "unfinished: unfinished-s0" in shown
+
+
+def test_intervals_read_well() -> None:
+    """A true minus sign, a sign where asked for, ± ? for one value, a dash for none."""
+    assert show_interval(estimate([-1e-3, -1e-3]), scale=1e3, digits=1, signed=True) == "−1.0 ± 0.0"
+    assert show_interval(estimate([0.5]), digits=2, signed=True) == "+0.50 ± ?"
+    assert show_interval(None) == "–"
+
+
+def test_two_runs_compare_by_seed(grid: Path) -> None:
+    """Two single runs of one seed differ by exactly the difference of their figures."""
+    cells = analysis.load(grid).set_index("cell")
+    (found,) = comparisons([grid / "full-s1", grid / "cpr_mfu-s1"])
+    assert found.num_pairs == 1
+    assert found.differences["auc"] == estimate([cells.loc["cpr_mfu-s1", "auc"] - cells.loc["full-s1", "auc"]])
+    assert "strategy.name" in _text(analysis.compare([grid / "full-s1", grid / "cpr_mfu-s1"]))
+
+
+def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> None:
+    """What varies inside the grids is matched: each strategy with itself, over the seeds they share."""
+    for strategy in ("full", "cpr_mfu"):
+        for seed in (0, 1):
+            write_run(tmp_path / "new" / f"{strategy}-{seed}", made_config(strategy, seed=seed))
+    for strategy in ("full", "cpr_mfu"):
+        for seed in range(3):
+            shutil.copytree(grid / f"{strategy}-s{seed}", tmp_path / "old" / f"{strategy}-{seed}")
+    found = comparisons([tmp_path / "old", tmp_path / "new"])
+    assert [(item.group, item.num_pairs) for item in found] == [("full", 2), ("cpr_mfu", 2)]
+    assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
+
+
+def test_nothing_to_compare_is_one_line(grid: Path) -> None:
+    """Runs of different seeds make no pair; one folder makes no comparison."""
+    with pytest.raises(UserError, match="share no finished cells of equal seed"):
+        comparisons([grid / "full-s1", grid / "full-s2"])
+    with pytest.raises(UserError, match="two folders or more"):
+        comparisons([grid / "full-s1"])
+
+
+def test_a_run_s_story(grid: Path) -> None:
+    """show tells who was killed, what was restored, and the final figures; a failed run tells why."""
+    story = _text(analysis.show(grid / "full-s1"))
+    assert story.count("all ranks from checkpoint") == 5
+    assert "ps0, ps3 replaced" in story
+    assert "emulated overhead" in story
+    assert "measured stall" in story
+    assert "RunFailed: ps2 <kept> dying" in _text(analysis.show(grid / "failed-s0"))
+    with pytest.raises(StoreError, match="no run"):
+        analysis.show(grid)
