@@ -40,7 +40,7 @@ def test_generators_share_nothing() -> None:
 
 
 def test_words_are_splitmix64() -> None:
-    """Word i of stream ``key`` is the i-th output of SplitMix64 seeded with ``key`` (published values, seed 1234567)."""
+    """Word i of stream ``key`` is the i-th output of SplitMix64 seeded with ``key`` (published for seed 1234567)."""
     expected = [
         6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431, 16408922859458223821,
     ]  # fmt: skip
