@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.core.events import Event, Killed, Started, Trained
 
@@ -23,18 +24,31 @@ class Curve:
     kill_losses: list[float]
 
 
-def curve(events: Sequence[Event], max_points: int = MAX_POINTS) -> Curve | None:
-    """None before the first step is on record. Steps run again after a rewind are not counted twice."""
-    losses: list[float] = []
-    for event in events:
-        if isinstance(event, Trained):
-            losses[event.first_step : event.step] = event.losses
-    if not losses or not isinstance(events[0], Started):
+def curve(events: Sequence[Event], reference: Sequence[Event] = (), max_points: int = MAX_POINTS) -> Curve | None:
+    """None before the first step is on record. Steps run again after a rewind are not counted twice.
+
+    With the events of a ``reference`` run of the same seed, each loss is less that of the same step there: the noise of
+    the batches, which the two share, is gone. None if they share no step.
+    """
+    losses = _losses(events)
+    if reference:
+        others = _losses(reference)
+        losses = losses[: len(others)] - others[: len(losses)]
+    if not len(losses) or not isinstance(events[0], Started):
         return None
     batch_size = events[0].total_samples // events[0].num_steps
-    pieces = np.array_split(np.asarray(losses), min(max_points, len(losses)))
+    pieces = np.array_split(losses, min(max_points, len(losses)))
     ends = np.cumsum([len(piece) for piece in pieces])
     samples = [int(end) * batch_size for end in ends]
     means = [float(piece.mean()) for piece in pieces]
     kills = sorted({event.samples for event in events if isinstance(event, Killed)})
     return Curve(samples, means, kills, [float(np.interp(kill, samples, means)) for kill in kills])
+
+
+def _losses(events: Sequence[Event]) -> NDArray[np.float64]:
+    """The loss of each step, by step."""
+    losses: list[float] = []
+    for event in events:
+        if isinstance(event, Trained):
+            losses[event.first_step : event.step] = event.losses
+    return np.asarray(losses, dtype=np.float64)

@@ -12,6 +12,7 @@ from analysis.curves import Curve, curve
 from analysis.fold import BUCKETS
 from analysis.stats import BASELINE, baseline_of
 from analysis.table import Block, Line, strategy_order
+from harness.core.events import Event
 from harness.recorder import read_events
 from harness.rundir import RunDir
 
@@ -51,6 +52,7 @@ _STYLE: Any = {  # matplotlib's stubs want each key as a literal
     "hatch.linewidth": 0.6,
 }
 _PANEL_WIDTH, _PANEL_HEIGHT = 5.2, 3.4  # inches, of which a browser shows 72 points each
+_FEW_POINTS = 40  # absolute losses are noisy, and the noise is the batches'
 _MAX_PANELS = 4  # settings drawn; the table has all
 
 
@@ -135,26 +137,59 @@ def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
 
 
 def loss_curves(blocks: Sequence[Block]) -> str:
-    """Smoothed training loss of one seed per strategy, each strategy's kills marked on its own curve."""
+    """Smoothed training loss of one seed per strategy, with its kills."""
 
     def draw(axes: "Axes", block: Block) -> None:
         for line in block.lines:
-            drawn = _curve_of(line)
-            if drawn is None:
-                continue
-            style: dict[str, Any] = {"color": colour(line.strategy)}
-            axes.plot(drawn.samples, drawn.losses, linewidth=1.3, label=line.strategy, **style)
-            axes.plot(drawn.kill_samples, drawn.kill_losses, linestyle="", marker="x", markersize=7, **style)
-        axes.set_xlabel("samples (× kill)")
+            _draw_curve(axes, line, curve(_events(_first(line)), max_points=_FEW_POINTS))
         axes.set_ylabel("training loss, smoothed")
-        axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _finish_curves(axes)
 
     return _panels(blocks, draw, "loss", extra_width=1.5)
 
 
-def _curve_of(line: Line) -> Curve | None:
-    first = min(line.cells, key=lambda cell: cell["seed"])
-    return curve(read_events(RunDir(Path(first["path"])).events))
+def loss_differences(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
+    """The same less the loss of ``none`` at the same step and seed: what a death does, and how it heals."""
+
+    def draw(axes: "Axes", block: Block) -> None:
+        axes.axhline(0, color=COLOURS["none"], linewidth=1)
+        for line in block.lines:
+            partner = baseline_of(_first(line), cells)
+            if partner is not None and line.strategy != BASELINE:
+                _draw_curve(axes, line, curve(_events(_first(line)), _events(partner)))
+        axes.set_ylabel("loss − loss of none")
+        _finish_curves(axes)
+
+    return _panels(blocks, draw, "above", extra_width=1.5)
+
+
+def _draw_curve(axes: "Axes", line: Line, drawn: Curve | None) -> None:
+    if drawn is not None:
+        style: dict[str, Any] = {"color": colour(line.strategy)}
+        axes.plot(drawn.samples, drawn.losses, linewidth=1.3, label=line.label, **style)
+        axes.plot(drawn.kill_samples, drawn.kill_losses, linestyle="", marker="x", markersize=6, **style)
+
+
+def _finish_curves(axes: "Axes") -> None:
+    axes.set_xlabel("samples (× kill)")
+    axes.xaxis.set_major_formatter(lambda samples, _: f"{samples:,.0f}")
+    axes.xaxis.set_major_locator(_locator())
+    axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _locator() -> Any:
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
+
+    return MaxNLocator(5)
+
+
+def _first(line: Line) -> Cell:
+    """The cell of the lowest seed."""
+    return min(line.cells, key=lambda cell: cell["seed"])
+
+
+def _events(cell: Cell) -> list[Event]:
+    return read_events(RunDir(Path(cell["path"])).events)
 
 
 def _mean(line: Line, name: str) -> float:

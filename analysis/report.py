@@ -34,6 +34,7 @@ _TITLES = {
     "overhead": "What it costs in time, emulated",
     "pls": "Does lost data explain lost quality?",
     "loss": "Training loss",
+    "above": "What a death does to the loss",
 }
 _READING = {
     "auc": """AUC less that of <code>none</code>, the run without failures of the same seed. The bar is the 95 %
@@ -46,6 +47,8 @@ _READING = {
         it alone, all points would lie on one falling line; priority saving helps where points lie above it.""",
     "loss": """Mean loss over equal pieces of the run, first seed of each strategy. A cross marks a boundary at which
         ranks were killed. Each sample position is shown once: steps that were run again are not drawn twice.""",
+    "above": """The same runs, each loss less that of <code>none</code> at the same step of the same seed, which saw the
+        same rows: the noise of the batches cancels, and what is left is the damage of each death and how it heals.""",
 }
 
 
@@ -102,6 +105,7 @@ def _figures(blocks: Sequence[Block], cells: Sequence[Cell]) -> Iterable[str]:
         "overhead": figures.overheads(blocks),
         "pls": figures.pls_against_auc(blocks, cells),
         "loss": figures.loss_curves(blocks),
+        "above": figures.loss_differences(blocks, cells),
     }
     for name, svg in drawn.items():
         if svg:

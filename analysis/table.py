@@ -22,9 +22,13 @@ STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_rando
 
 @dataclass(frozen=True)
 class Line:
-    """One strategy under one setting: its finished cells, and estimates over their seeds by column."""
+    """One strategy under one setting: its finished cells, and estimates over their seeds by column.
+
+    ``label`` is the strategy, and in brackets the engine if that is not the block's: a reference lent by another block.
+    """
 
     strategy: str
+    label: str
     cells: list[Cell]
     auc_difference: Estimate | None
     estimates: Mapping[str, Estimate | None]
@@ -59,7 +63,7 @@ def summarise(cells: Sequence[Cell]) -> list[Block]:
     blocks = [(s, g) for s, g in blocks if not (_is_reference_only(g) and all(id(cell) in lent for cell in g))]
     telling = [key for key in keys if len({setting[key] for setting, _ in blocks}) > 1]
     blocks.sort(key=lambda block: [str(value) for value in block[0].values()])
-    return [Block(setting, _title(setting, telling), _lines(group, cells)) for setting, group in blocks]
+    return [Block(setting, _title(setting, telling), _lines(setting, group, cells)) for setting, group in blocks]
 
 
 def _with_reference(group: list[Cell], cells: Sequence[Cell]) -> list[Cell]:
@@ -77,19 +81,24 @@ def _title(setting: Mapping[str, Any], telling: Sequence[str]) -> str:
     return ", ".join(f"{key} {'none' if setting[key] is None else setting[key]}" for key in telling)
 
 
-def _lines(group: Sequence[Cell], cells: Sequence[Cell]) -> list[Line]:
+def _lines(setting: Mapping[str, Any], group: Sequence[Cell], cells: Sequence[Cell]) -> list[Line]:
     by_strategy: dict[str, list[Cell]] = {}
     for cell in group:
         by_strategy.setdefault(cell["strategy"], []).append(cell)
     return [
         Line(
             strategy=strategy,
+            label=" ".join([strategy, *_lenders(setting, by_strategy[strategy])]),
             cells=by_strategy[strategy],
             auc_difference=estimate(paired_differences(by_strategy[strategy], cells, "auc")),
             estimates={name: estimate(map(get, by_strategy[strategy])) for name, get in _QUANTITIES.items()},
         )
         for strategy in sorted(by_strategy, key=strategy_order)
     ]
+
+
+def _lenders(setting: Mapping[str, Any], cells: Sequence[Cell]) -> list[str]:
+    return [f"({engine})" for engine in sorted({cell["engine"] for cell in cells} - {setting["engine"]})]
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
@@ -150,7 +159,7 @@ def _difference(line: Line) -> str:
 
 
 _HEADINGS = (
-    _Heading("", "strategy", "strategy", lambda line: line.strategy),
+    _Heading("", "strategy", "strategy", lambda line: line.label),
     _Heading("", "n", "n", lambda line: str(len(line.cells))),
     _Heading("quality", "AUC", "AUC", lambda line: show_interval(line.estimates["auc"], digits=5)),
     _Heading("quality", "ΔAUC to none, 10⁻³", "ΔAUC\n10⁻³", _difference),

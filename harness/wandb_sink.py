@@ -29,9 +29,9 @@ def wandb_sink(run: RunDir, config: Config) -> EventSink:
 
 
 def tags_of(config: Config) -> list[str]:
-    """Engine, trace (``no-trace`` if there is none) and profile."""
-    trace = "no-trace" if config.trace.path is None else Path(config.trace.path).stem
-    return [config.engine, trace, config.emulated.name]
+    """Engine, trace (``no-trace`` if there is none) and profile; a trace and a profile may share a name."""
+    trace = "no-trace" if config.trace.path is None else f"trace:{Path(config.trace.path).stem}"
+    return [config.engine, trace, f"profile:{config.emulated.name}"]
 
 
 class WandbSink:

@@ -78,7 +78,7 @@ def test_a_run_is_found_by_what_it_is(recorded: tuple[Path, list[Event]]) -> Non
     run_dir, _ = recorded
     facts = _inspect(run_dir, "--summary")
     assert (facts["name"], facts["project"], facts["state"]) == ("cpr_mfu-s3", "cpr-harness", "finished")
-    assert set(facts["tags"]) == {"local", "busy"}
+    assert set(facts["tags"]) == {"local", "trace:busy", "profile:busy"}
     assert facts["config"]["strategy"]["name"] == "cpr_mfu"
     assert facts["config"]["seed"] == 3
 

@@ -12,7 +12,7 @@ import pytest
 import analysis
 from analysis.curves import MAX_POINTS, curve
 from harness.core.events import Killed, Trained
-from tests.made_runs import TOTAL_SAMPLES, made_config, made_events
+from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -62,9 +62,9 @@ def page(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Pa
 
 
 def test_page_is_well_formed_and_has_all_figures(page: tuple[str, _Page]) -> None:
-    """Tags nest, ids are unique over all figures, references inside the page arrive, and four figures are drawn."""
+    """Tags nest, ids are unique over all figures, references inside the page arrive, and all five figures are drawn."""
     _, parsed = page
-    assert parsed.tags["svg"] == 4
+    assert parsed.tags["svg"] == 5
     assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
     inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
     assert inside
@@ -121,3 +121,18 @@ def test_a_loss_curve_sees_each_sample_once() -> None:
     assert drawn.samples[-1] == TOTAL_SAMPLES
     assert drawn.kill_samples == sorted({event.samples for event in events if isinstance(event, Killed)})
     assert undisturbed.kill_samples == []
+
+
+def test_the_noise_two_runs_share_cancels() -> None:
+    """Less its reference, a run with the losses of the reference is flat zero, one an eighth higher an eighth."""
+    events = made_events(made_config("full"))
+    same = curve(events, made_events(made_config("none")))
+    assert same is not None
+    assert set(same.losses) == {0.0}
+    higher = [
+        altered(event, losses=[loss + 0.125 for loss in event.losses]) if isinstance(event, Trained) else event
+        for event in events
+    ]
+    raised = curve(higher, events)
+    assert raised is not None
+    assert raised.losses == pytest.approx([0.125] * MAX_POINTS, rel=1e-9)

@@ -33,6 +33,7 @@ def test_the_reference_stands_in_every_block_it_serves(grid: Path) -> None:
     """Where `none` ran under another setting only, the cells that are compared with it bring it along."""
     rpc = blocks_of(analysis.load(grid))[1]
     assert [line.strategy for line in rpc.lines] == ["none", "full"]
+    assert rpc.lines[0].label == "none (local)"
     assert [cell["seed"] for cell in rpc.lines[0].cells] == [0]
 
 
