@@ -156,11 +156,12 @@ def test_initial_weights_are_normal() -> None:
 
 
 def test_initial_weights_are_a_function_of_the_seed() -> None:
-    """Same seed, same bits; another seed, no layer alike; no two layers of one shape alike."""
+    """Same seed, same bits; another seed, no layer alike; and no layer's values are those of another, rescaled."""
     states = [DenseNetwork(SIZES["terabyte"], seed=seed, learning_rate=0.1).state() for seed in (0, 0, 1)]
     assert all(torch.equal(states[0][name], states[1][name]) for name in states[0])
     assert not any(torch.equal(states[0][name], states[2][name]) for name in states[0])
-    assert not torch.equal(states[0]["top.0.bias"], states[0]["top.1.bias"])
+    heads = torch.stack([values.flatten()[:800] for name, values in states[0].items() if name.endswith("weight")][:-1])
+    assert (torch.corrcoef(heads) - torch.eye(len(heads))).abs().max() < 5 / math.sqrt(800)
 
 
 def test_a_state_restores_a_network_to_the_bit() -> None:
@@ -249,6 +250,7 @@ def test_the_first_steps_are_those_of_a_plain_dlrm(data: Path, tmp_path: Path, p
         "data": {"path": str(data), "max_train_samples": NUM_STEPS * BATCH_SIZE},
         "model": {"size": "kaggle"},
         "trainer": {"batch_size": BATCH_SIZE, "learning_rate": 0.1},
+        "eval": {"every_steps": 7},  # splits the messages of some steps
         "cluster": {"num_ps": 3, "placement": placement},
         "strategy": {"name": "none"},
     }

@@ -96,4 +96,4 @@ def test_log_loss_of_certain_predictions_is_finite() -> None:
     """A logit of 200 saturates no logarithm: wrong costs 200 nats, right nothing; a logit of 0 counts as no click."""
     assert measure(torch.tensor([200.0, -200.0]), torch.tensor([0.0, 1.0])).log_loss == pytest.approx(200)
     assert measure(torch.tensor([200.0, -200.0]), torch.tensor([1.0, 0.0])).log_loss == pytest.approx(0, abs=1e-80)
-    assert measure(torch.tensor([0.0, 0.0]), torch.tensor([0.0, 1.0])).accuracy == 0.5
+    assert measure(torch.tensor([0.0, -0.0]), torch.tensor([0.0, 0.0])).accuracy == 1
