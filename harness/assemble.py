@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import multiprocessing
 import os
 import socket
 import time
@@ -39,6 +38,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import ModelSize, model_size
 from harness.recorder import Recorder
 from harness.recovery import Recovery, StoreSpec
+from harness.spawn import fork_server
 from harness.store import CheckpointStore
 from harness.trainer import Schedule, Trainer
 
@@ -325,8 +325,7 @@ def _rank_process(  # noqa: PLR0917 - the first three are bound here, the rest i
 ) -> BaseProcess:
     """The process of one rank, forked from a server that has torch loaded: 10 ms instead of 1.3 s of import."""
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is killed makes every peer complain
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch", "harness.assemble"])
+    context = fork_server()
     cluster = config.cluster
     seat = rpc.Seat(
         rank=rank,

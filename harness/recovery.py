@@ -154,6 +154,7 @@ class Recovery:
         self._sequence += 1
         payload = trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values())
         self._account(plan, progress, written, payload, charged=charged, seconds=self._clock() - started_s)
+        self._supervisor.status(phase="train")
 
     def _account(
         self,
@@ -218,6 +219,7 @@ class Recovery:
                 "(cluster.max_replacements_in_a_row)"
             )
         self._charge(plan, progress, sorted(casualties, key=ps_index), num_rows, measured)
+        self._supervisor.status(phase="train")
         if plan.rewind:
             assert self._manifest is not None
             dense, _ = read_dense(self._store.root, self._manifest.trainer)

@@ -181,5 +181,4 @@ def test_update_pls_counts_every_update_once(config: Config, tmp_path: Path) -> 
         finished, _ = run(changed(config, strategy__name=name), tmp_path / name)
         assert finished.applied_updates == 1024 * 26
         assert (finished.lost_updates == 0) == (name == "full")
-        assert finished.applied_tracked is not None
-        assert finished.applied_tracked < finished.applied_updates
+        assert 0 < (finished.applied_tracked or 0) < 1024 * 26

@@ -1,0 +1,138 @@
+"""Real worlds: processes, RPC, SIGKILL."""
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from harness import assemble
+from harness.core.config import Config
+from harness.core.errors import ConfigError, RankFailed, RunFailed
+from harness.core.events import Killed, Lost, Recovered, Regrouped, Started
+from harness.core.trace import Strike
+from tests.cluster import worlds
+from tests.runs import changed, run
+
+pytestmark = pytest.mark.timeout(90)
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs (a zombie does not)."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return False
+    return state != "Z"
+
+
+def test_a_kill_is_sigkill_of_the_process_that_served(config: Config, tmp_path: Path) -> None:
+    """The wait status of the very pid that had answered the last request says signal 9; its replacement has another
+    pid, no survivor's pid changes, the survivors answered, and nobody is left at the end.
+    """
+    strike = Strike(step=5, ranks=("ps1", "ps3"), hours=(1.0, 1.0), lines=(2, 3))
+    events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, (strike,))
+    first, last = (event["served"] for event in events if isinstance(event, dict) and "served" in event)
+    killed = {event.rank: event.machine for event in events if isinstance(event, Killed)}
+    for rank in ("ps1", "ps3"):
+        assert killed[rank] == {"pid": first[rank], "signal": 9, "exitcode": -9}
+        assert last[rank] != first[rank]
+    assert {rank: pid for rank, pid in last.items() if rank in ("ps0", "ps2")} == {
+        rank: pid for rank, pid in first.items() if rank in ("ps0", "ps2")
+    }
+    (found,) = [event for event in events if isinstance(event, dict) and "lost" in event]
+    assert (found["lost"], found["answered"]) == (["ps1", "ps3"], ["ps0", "ps2"])
+    assert events[-1]["equal"]
+    assert not any(alive(pid) for pid in {*first.values(), *last.values()})
+
+
+def test_a_rank_that_raises_is_not_taken_for_dead(config: Config, tmp_path: Path) -> None:
+    """A bug in a rank's code ends the run with the rank's own traceback; nobody is replaced."""
+    with pytest.raises(RankFailed, match=r"(?s)ps1 failed at Exchange.*index"):
+        worlds.run_job(config, tmp_path, worlds.raise_in_a_rank)
+
+
+def test_a_rank_that_hangs_is_killed_and_replaced(config: Config, tmp_path: Path) -> None:
+    """No answer within the timeout counts as lost, and the old process is dead before a new one serves its shard."""
+    events = worlds.run_job(changed(config, cluster__rpc_timeout_s=1.0), tmp_path, worlds.hang_a_rank)
+    (found,) = [event for event in events if isinstance(event, dict) and "lost" in event]
+    assert found["lost"] == ["ps1"]
+    assert not alive(found["stopped"])
+    assert events[-1]["served"]["ps1"] != found["stopped"]
+
+
+def test_a_dead_trainer_fails_the_run(config: Config, tmp_path: Path) -> None:
+    """Nobody waits for a trainer that is gone."""
+    with pytest.raises(RunFailed, match=r"trainer0 \(pid \d+\) ended with exit code -9"):
+        worlds.run_job(config, tmp_path, worlds.die)
+
+
+def test_a_failing_trainer_fails_the_run_in_its_own_words(config: Config, tmp_path: Path) -> None:
+    """Errors of the trainer rank come out of the supervisor unchanged."""
+    with pytest.raises(RunFailed, match=r"^on purpose$"):
+        worlds.run_job(config, tmp_path, worlds.fail)
+
+
+def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None:
+    """Before any rank is started."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"^cluster\.host, cluster\.port: cannot listen on 127\.0\.0\.1:{port}: "
+        ):
+            worlds.run_job(changed(config, cluster__port=port), tmp_path, worlds.fail)
+
+
+def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config, tmp_path: Path) -> None:
+    """A rank that somebody else kills, at any moment, takes the same road as a planned one: with full recovery the run
+    ends bit-equal to the run without failures. It does not count unless the config allows it.
+    """
+    config = changed(config, engine="rpc", trace__path=None)
+    reference, _ = run(changed(config, engine="local", strategy__name="none"), tmp_path / "none")
+
+    def kill_ps2_at(step: int, run_dir: Path):
+        killed = []
+
+        def on_status(status: assemble.RunStatus) -> None:
+            if status.step >= step and not killed:
+                started = (run_dir / "events.jsonl").read_text().splitlines()[0]
+                pid = int(started.split('"ps2":')[1].split(",")[0].rstrip("}"))
+                os.kill(pid, 9)
+                killed.append(pid)
+
+        return on_status
+
+    full = changed(config, strategy__name="full")
+    with pytest.raises(RunFailed, match="1 ranks died that the trace did not name"):
+        assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(100, tmp_path / "refused"))
+    allowed = changed(full, trace__allow_unplanned=True)
+    finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(100, tmp_path / "allowed"))
+    assert finished.num_unplanned == 1
+    assert finished.digests == reference.digests
+    assert finished.auc == reference.auc
+
+
+def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
+    """Pids, signal, generations, what was restored and from where, PLS: all in events.jsonl."""
+    trace = tmp_path / "two.csv"
+    trace.write_text("hour,rank\n20,ps1\n40,ps3\n")
+    config = changed(config, engine="rpc", strategy__name="cpr_mfu", trace__path=str(trace))
+    finished, events = run(config, tmp_path / "run")
+    started = events[0]
+    assert isinstance(started, Started)
+    assert set(started.machine["pids"]) == {"ps0", "ps1", "ps2", "ps3", "trainer0"}
+    kills = [event for event in events if isinstance(event, Killed)]
+    assert [(event.rank, event.machine["exitcode"]) for event in kills] == [("ps1", -9), ("ps3", -9)]
+    assert kills[0].machine["pid"] == started.machine["pids"]["ps1"]
+    assert [event.planned for event in events if isinstance(event, Lost)] == [True, True]
+    regrouped = [event for event in events if isinstance(event, Regrouped)]
+    assert [event.generation for event in regrouped] == [1, 2]
+    assert regrouped[0].machine["replaced"]["ps1"][0] == kills[0].machine["pid"]
+    recovered = [event for event in events if isinstance(event, Recovered)]
+    assert [(event.ranks, event.source, event.rewind) for event in recovered] == [
+        (["ps1"], "checkpoint", False),
+        (["ps3"], "checkpoint", False),
+    ]
+    assert all(event.sequence is not None and event.num_rows > 0 for event in recovered)
+    assert finished.pls == pytest.approx(sum(sum(event.pls.values()) for event in recovered))
+    assert finished.generation == 2

@@ -1,0 +1,111 @@
+"""Real RPC worlds for tests, and jobs for their trainer rank (which a forkserver must be able to import)."""
+
+import multiprocessing
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed import rpc
+
+from harness.assemble import Blueprint, _rank_process
+from harness.cluster import group
+from harness.cluster.protocol import Cluster, Exchange, Initialise, Supervisor
+from harness.cluster.rpc import RpcCluster
+from harness.cluster.supervisor import Office
+from harness.cluster.world import World
+from harness.core.config import Config
+from harness.core.errors import RankLost, RunFailed
+from harness.core.trace import Strike
+from harness.store import CheckpointStore
+
+
+class Notes:
+    """A sink that keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+
+    def record(self, event: Any) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+def run_job(
+    config: Config, root: Path, job: Callable[[Cluster, Supervisor], None], strikes: tuple[Strike, ...] = ()
+) -> list[Any]:
+    """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
+    spec = Blueprint(config).rank_spec(root)
+    cluster = config.cluster
+    world = World(config.num_ps, partial(_rank_process, config, spec, job), host=cluster.host, port=cluster.port)
+    notes = Notes()
+    try:
+        world.start()
+        store = CheckpointStore(root, fsync=False)
+        office = Office(hands=world, sink=notes, store=store, strikes=strikes, on_status=lambda **_: None)
+        desk = {"record": office.record, "strike": office.strike, "replace": office.replace, "dead": world.dead}
+        world.serve(desk)
+    finally:
+        world.close()
+    assert not {process.pid for process in multiprocessing.active_children()} & set(world.pids.values())
+    return notes.events
+
+
+def _pids(cluster: Cluster) -> dict[str, int]:
+    """Who serves: the pid of the process that answers a request to each rank."""
+    assert isinstance(cluster, RpcCluster)
+    names = {rank: group.worker_name(rank, cluster._generation) for rank in cluster.ranks}
+    return {rank: rpc.rpc_sync(name, os.getpid) for rank, name in names.items()}
+
+
+def _pull(rows: int = 3) -> Exchange:
+    return Exchange(pull_N=torch.arange(rows))
+
+
+def kill_and_replace(cluster: Cluster, supervisor: Supervisor) -> None:
+    """Requests before a strike at boundary 5, the request that finds the death, and requests after the replacement."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    before = cluster.call({rank: _pull() for rank in cluster.ranks})
+    supervisor.record({"served": _pids(cluster)})
+    cluster.strike(5, 20)
+    try:
+        cluster.call({rank: _pull() for rank in cluster.ranks})
+    except RankLost as lost:
+        supervisor.record({"lost": sorted(lost.ranks), "answered": sorted(lost.replies), "detail": lost.detail})
+        cluster.replace(lost.detail, 5, 20, 0.0)
+        cluster.call({rank: Initialise(step=5) for rank in lost.ranks})
+    after = cluster.call({rank: _pull() for rank in cluster.ranks})
+    supervisor.record({"served": _pids(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
+
+
+def raise_in_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
+    """A request that the rank's code cannot serve."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
+
+
+def hang_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
+    """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    served = _pids(cluster)
+    os.kill(served["ps1"], 19)  # SIGSTOP
+    try:
+        cluster.call({rank: _pull() for rank in cluster.ranks})
+    except RankLost as lost:
+        cluster.replace(lost.detail, 1, 4, 0.0)
+        supervisor.record({"lost": sorted(lost.ranks), "stopped": served["ps1"]})
+    cluster.call({"ps1": Initialise(step=1)})
+    cluster.call({rank: _pull() for rank in cluster.ranks})
+    supervisor.record({"served": _pids(cluster)})
+
+
+def die(cluster: Cluster, supervisor: Supervisor) -> None:
+    """A trainer that is killed at work."""
+    os.kill(os.getpid(), 9)
+
+
+def fail(cluster: Cluster, supervisor: Supervisor) -> None:
+    """A trainer that fails on purpose."""
+    raise RunFailed("on purpose")
