@@ -122,9 +122,11 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
         "paired differences between runs",
         """\
   run.py compare runs/strategies runs/rpc_kills     cells of equal strategy and seed, in pairs
-  run.py compare runs/one runs/other                two runs""",
+  run.py compare runs/one runs/other                two runs
+  run.py compare runs/updates --to cpr_mfu          the strategies of one grid against one of them""",
     )
     compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
+    compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
     report = _command(
         commands, "report", "write one self-contained HTML file: table and figures", "run.py report demo/quickstart"
     )

@@ -1,5 +1,6 @@
 """Paired differences between folders: what varies inside a folder is matched, what varies between them is compared."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ METRICS: dict[str, tuple[str, float, int]] = {
     "log_loss": ("Δlog loss\n10⁻³", 1e3, 3),
     "pls": ("ΔPLS\n%", 100, 2),
     "update_pls": ("Δupdates lost\n%", 100, 2),
+    "update_pls_tracked": ("…of tracked\n%", 100, 2),
+    "payload_bytes": ("Δwritten\nMB", 1e-6, 1),
     "overhead_frac": ("Δoverhead\nemulated, %", 100, 2),
     "stall_s": ("Δstall\nmeasured, s", 1, 2),
 }
@@ -46,7 +49,7 @@ def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
         StoreError: a folder without a run.
     """
     if len(dirs) < 2:
-        raise UserError("compare takes two folders or more; the first is what the others are compared with")
+        raise UserError("compare takes two folders or more, the first is the base; or one folder and --to STRATEGY")
     frames = [load(path) for path in dirs]
     keys = _matched_keys(frames)
     base, *others = ([cell for cell in cells_of(frame) if cell["status"] == "done"] for frame in frames)
@@ -63,6 +66,44 @@ def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
         named = sorted(groups.items(), key=lambda item: (strategy_order(item[1][0][1]["strategy"]), item[0]))
         found += [_compare(str(dirs[0]), str(path), ", ".join(words), group) for words, group in named]
     return found
+
+
+def comparisons_to(path: Path | str, baseline: str) -> list[Comparison]:
+    """Every other strategy of one folder against ``baseline``, in pairs of equal seed, engine, trace and profile.
+
+    Keys that only one of the two sweeps (an interval of its own, say) need not be equal; where the baseline ran with
+    several values of such a key, the pair with most keys in common is taken.
+
+    Raises UserError if ``baseline`` has no finished cell there, StoreError for a folder without a run.
+    """
+    cells = [cell for cell in cells_of(load(path)) if cell["status"] == "done"]
+    bases = [cell for cell in cells if cell["strategy"] == baseline]
+    if not bases:
+        there = ", ".join(sorted({cell["strategy"] for cell in cells}, key=strategy_order)) or "none"
+        raise UserError(f"{path}: no finished cell of strategy {baseline}; finished there: {there}")
+    swept = [key for key in cells[0] if "." in key]
+    groups: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
+    for cell in cells:
+        must = ("seed", "engine", "trace", "profile", "num_ps")
+        partners = [base for base in bases if all(base[key] == cell[key] for key in must)]
+        if cell["strategy"] != baseline and partners:
+            partner = max(partners, key=lambda base: sum(base[key] == cell[key] for key in swept))
+            named = [cell["strategy"], *(f"{key} {_plain(cell[key])}" for key in swept if cell[key] is not None)]
+            engines = {other["engine"] for other in cells}
+            groups.setdefault(tuple(named + ([cell["engine"]] if len(engines) > 1 else [])), []).append((partner, cell))
+    ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
+    return [_compare(f"{baseline} in {path}", str(path), ", ".join(words), pairs) for words, pairs in ordered]
+
+
+def _plain(value: object) -> str:
+    """A swept value as a config has it: a column with gaps makes floats of whole numbers."""
+    return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
+
+
+def compare_to(path: Path | str, baseline: str) -> RenderableType:
+    """``comparisons_to`` as a table. Raises as that does."""
+    found = comparisons_to(path, baseline)
+    return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND)
 
 
 def _matched_keys(frames: Sequence[pd.DataFrame]) -> list[str]:
@@ -92,24 +133,43 @@ def _compare(base: str, other: str, group: str, pairs: Sequence[tuple[Cell, Cell
 def compare(dirs: Sequence[Path | str]) -> RenderableType:
     """``comparisons`` as a table, with the config keys that differ between the folders. Raises as that does."""
     found = comparisons(dirs)
-    columns = [Column("pairs of"), Column("n", justify="right")]
-    columns += [Column(heading, justify="right") for heading, _, _ in METRICS.values()]
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
         title = f"{other} less {found[0].base}"
-        shown = Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-        for item in found:
-            if item.other == other:
-                values = (
-                    show_interval(item.differences[name], scale=scale, digits=digits, signed=True)
-                    for name, (_, scale, digits) in METRICS.items()
-                )
-                shown.add_row(item.group or "seed", str(item.num_pairs), *values)
-        parts += [shown, Text(_difference_of_configs(found[0].base, other), style="dim")]
-    parts.append(
-        Text("Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair).", style="dim")
+        parts.append(_table([item for item in found if item.other == other], title))
+        parts.append(Text(_difference_of_configs(found[0].base, other), style="dim"))
+    return Group(*parts, _LEGEND)
+
+
+_MOST_RATIO = 99  # beyond, the spread says only that the difference hardly depends on the seed
+
+_LEGEND = Text(
+    "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
+    "standard errors.",
+    style="dim",
+)
+
+
+def _table(found: Sequence[Comparison], title: str) -> Table:
+    columns = [Column("pairs of"), Column("n", justify="right")]
+    columns += [Column(heading, justify="right") for heading, _, _ in METRICS.values()]
+    shown = Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for item in found:
+        values = (_with_ratio(item.differences[name], scale, digits) for name, (_, scale, digits) in METRICS.items())
+        shown.add_row(item.group or "seed", str(item.num_pairs), *values)
+    return shown
+
+
+def _with_ratio(value: Estimate | None, scale: float, digits: int) -> str:
+    interval = show_interval(value, scale=scale, digits=digits, signed=True)
+    if value is None or value.ratio is None:
+        return interval
+    ratio = (
+        f"{value.ratio:+.1f}"
+        if abs(value.ratio) < _MOST_RATIO
+        else f"beyond {math.copysign(_MOST_RATIO, value.ratio):+g}"
     )
-    return Group(*parts)
+    return f"{interval}\n{ratio.replace('-', '−')} se"
 
 
 def _difference_of_configs(base: str, other: str) -> str:

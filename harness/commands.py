@@ -103,7 +103,12 @@ def compare(options: argparse.Namespace) -> int:
     """Paired differences."""
     import analysis
 
-    console.show(analysis.compare(options.dirs))
+    if options.to is None:
+        console.show(analysis.compare(options.dirs))
+    elif len(options.dirs) == 1:
+        console.show(analysis.compare_to(options.dirs[0], options.to))
+    else:
+        raise UserError(f"--to compares the strategies of one folder; {len(options.dirs)} were given")
     return OK
 
 

@@ -18,7 +18,7 @@ Seconds = Annotated[float, Field(gt=0)]
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
 class DataConfig(_Model):
@@ -163,7 +163,7 @@ class Config(_Model):
                 raise ValueError(f"profile: no profile {profile!r}; there are {', '.join(sorted(PROFILES))}")
             return {**values, "profile": PROFILES[profile]}
         if isinstance(profile, dict):
-            base = PROFILES.get(profile.get("base", "cpr56"))
+            base = PROFILES.get(str(profile.get("base", "cpr56")))
             if base is None:
                 raise ValueError(
                     f"profile.base: no profile {profile['base']!r}; there are {', '.join(sorted(PROFILES))}"

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console, RenderableType
 
 import analysis
-from analysis.compare import comparisons
+from analysis.cells import cells_of
+from analysis.compare import comparisons, comparisons_to
 from analysis.stats import estimate
 from analysis.table import blocks_of, show_interval
 from harness.core.errors import StoreError, UserError
@@ -87,6 +88,23 @@ def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> N
     found = comparisons([tmp_path / "old", tmp_path / "new"])
     assert [(item.group, item.num_pairs) for item in found] == [("full", 2), ("cpr_mfu", 2)]
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
+
+
+def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
+    """Every other strategy, paired by seed with the one that is named; one that did not run is refused by name."""
+    found = comparisons_to(grid, "full")
+    assert "full" not in [item.group for item in found]
+    mfu = next(item for item in found if item.group == "cpr_mfu, local")
+    cells = {(cell["strategy"], cell["seed"]): cell for cell in cells_of(analysis.load(grid))}
+    seeds = sorted(seed for strategy, seed in cells if strategy == "cpr_mfu")
+    differences = [cells["cpr_mfu", seed]["payload_bytes"] - cells["full", seed]["payload_bytes"] for seed in seeds]
+    assert mfu.num_pairs == len(seeds)
+    measured = mfu.differences["payload_bytes"]
+    assert measured is not None
+    assert measured.mean == sum(differences) / len(differences)
+    assert "less full" in _text(analysis.compare_to(grid, "full"))
+    with pytest.raises(UserError, match=r"no finished cell of strategy cpr_ssu; finished there: "):
+        comparisons_to(grid, "cpr_ssu")
 
 
 def test_nothing_to_compare_is_one_line(grid: Path) -> None:
