@@ -85,6 +85,7 @@ class Shard:
         """Updates of ``rows`` that were not saved; they now count as saved."""
         if self.pending_M is None:
             return 0
-        total = int(self.pending_M[rows].sum(dtype=torch.int64))
+        # numpy adds int32 up in int64 through a small buffer, torch through an int64 copy of everything.
+        total = int(self.pending_M[rows].numpy().sum(dtype=np.int64))
         self.pending_M[rows] = 0
         return total

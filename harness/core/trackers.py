@@ -82,16 +82,19 @@ class MfuTracker:
 
 
 def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
-    """Indices (int64, ascending) of the ``num_rows`` largest positive counts; ties go to the lower index."""
-    touched_T = torch.nonzero(counts_M).squeeze(1)
-    if len(touched_T) <= num_rows:
-        return touched_T
-    counts_T = counts_M[touched_T]
-    threshold = torch.topk(counts_T, num_rows, sorted=False).values.min()
-    is_above_T = counts_T > threshold
-    ties = torch.nonzero(counts_T == threshold).squeeze(1)[: num_rows - int(is_above_T.sum())]
-    is_above_T[ties] = True
-    return touched_T[is_above_T]
+    """Indices (int64, ascending) of the ``num_rows`` largest positive counts; ties go to the lower index.
+
+    Beyond its result it takes 4 bytes a row and 8 a tie: ``topk`` over the touched rows takes 16 to 30 and is slower.
+    """
+    counts = counts_M.numpy()
+    if np.count_nonzero(counts) <= num_rows:
+        return torch.from_numpy(np.flatnonzero(counts))
+    rank = len(counts) - num_rows
+    threshold = np.partition(counts, rank)[rank]
+    is_chosen = counts > threshold
+    num_tied = num_rows - np.count_nonzero(is_chosen)
+    is_chosen[np.flatnonzero(counts == threshold)[:num_tied]] = True
+    return torch.from_numpy(np.flatnonzero(is_chosen))
 
 
 @dataclass
