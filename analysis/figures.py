@@ -131,7 +131,7 @@ def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
                 axes.scatter(*zip(*known, strict=True), s=40, label=line.strategy, **style)
         axes.set_xlabel("PLS, %")
         axes.set_ylabel("AUC − AUC of none, 10⁻³")
-        axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+        _legend(axes)
 
     return _panels(blocks, draw, "pls", extra_width=1.5)
 
@@ -174,7 +174,12 @@ def _finish_curves(axes: "Axes") -> None:
     axes.set_xlabel("samples (× kill)")
     axes.xaxis.set_major_formatter(lambda samples, _: f"{samples:,.0f}")
     axes.xaxis.set_major_locator(_locator())
-    axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    _legend(axes)
+
+
+def _legend(axes: "Axes") -> None:
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
 def _locator() -> Any:

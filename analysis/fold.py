@@ -69,8 +69,8 @@ class _Walk:
         self._counts_restores = config["strategy"]["pls_since"] == "save_or_restore"
         ranks = [f"ps{k}" for k in range(started.num_ps)]
         is_row_wise = config["cluster"]["placement"] == "row"
-        # Table-wise, a rank's weight is its share of rows, which events do not tell: its first claim fixes it.
-        self._weights = dict.fromkeys(ranks, 1 / started.num_ps) if is_row_wise else {}
+        shares = [1 / started.num_ps if is_row_wise else rows / started.num_rows for rows in started.rank_rows]
+        self._weights = dict(zip(ranks, shares, strict=True))
         self._since = dict.fromkeys(ranks, 0)
         self._saved: Saved | None = None
         self._losses: list[float] = []
@@ -184,13 +184,8 @@ class _Walk:
 
     def _lose_samples(self, rank: str, event: Recovered) -> None:
         portion = (event.samples - self._since[rank]) / self._started.total_samples
-        claimed = event.pls.get(rank)
-        if rank not in self._weights and claimed is not None and portion > 0:
-            self._weights[rank] = claimed / portion
-            if sum(self._weights.values()) > 1 + _TOLERANCE:
-                self._problem(f"with {rank} the ranks weigh {sum(self._weights.values())}, more than the model")
-        derived = self._weights.get(rank, 0.0) * portion
-        self._equal(f"PLS of {rank}", claimed, derived)
+        derived = self._weights[rank] * portion
+        self._equal(f"PLS of {rank}", event.pls.get(rank), derived)
         self.fold.pls[rank] = self.fold.pls.get(rank, 0.0) + derived
         if self._counts_restores:
             self._since[rank] = event.samples

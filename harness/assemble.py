@@ -190,6 +190,7 @@ class Blueprint:
             tracked_tables=list(self.tracked),
             num_rows=self.num_rows,
             num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),
+            rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
             bytes_full=self.bytes_full,
             config_hash=self.result_hash,
             machine=machine,

@@ -6,8 +6,9 @@ reports, and wandb-core ends within 0.1 s of a SIGKILL of its owner.
 """
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,17 @@ BUCKETS = ("save", "load", "lost", "reschedule")
 def wandb_sink(run: RunDir, config: Config) -> EventSink:
     """The view of ``run`` that ``wandb.mode`` asks for; the folder's name names the cell."""
     return NullSink() if config.wandb.mode == "disabled" else WandbSink(run, config)
+
+
+@contextmanager
+def _temporary_files_in(folder: Path) -> Iterator[None]:
+    """wandb makes two temporary folders when it is imported, which a forked process would leave behind in /tmp."""
+    folder.mkdir(parents=True, exist_ok=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(folder)
+    try:
+        yield
+    finally:
+        tempfile.tempdir = before
 
 
 def tags_of(config: Config) -> list[str]:
@@ -50,8 +62,9 @@ class WandbSink:
         self._last_eval = -1
         # Read by wandb-core when it is spawned; there is no setting for it.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
-        import wandb  # noqa: PLC0415  0.3 s, and only here
-        from wandb.errors import Error as WandbError  # noqa: PLC0415
+        with _temporary_files_in(run.wandb):
+            import wandb  # noqa: PLC0415  0.3 s, and only here
+            from wandb.errors import Error as WandbError  # noqa: PLC0415
 
         self._failures = (WandbError, OSError, RuntimeError)
         settings = wandb.Settings(

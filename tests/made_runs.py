@@ -142,6 +142,7 @@ class _Walk:
             tracked_tables=[2, 3],
             num_rows=10_000,
             num_tracked_rows=9_950,
+            rank_rows=[10_000 // self.config.num_ps] * self.config.num_ps,
             bytes_full=BYTES_FULL,
             config_hash="0123456789abcdef",
             machine={"time": "2026-01-01T00:00:00+00:00", "host": "here", "pid": 1000},

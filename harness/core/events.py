@@ -46,6 +46,7 @@ class Started(Event):
     tracked_tables: list[int]
     num_rows: int  # of all tables
     num_tracked_rows: int
+    rank_rows: list[int]  # of each PS rank; its share of them is its weight in PLS with table-wise placement
     bytes_full: int  # payload of a full save
     config_hash: str
 

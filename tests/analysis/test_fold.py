@@ -111,15 +111,14 @@ def test_a_kill_on_real_ranks_needs_its_wait_status() -> None:
     assert any("wait status of ps1 is None" in line for line in check(bare, _config("partial", engine="rpc")))
 
 
-def test_table_wise_weights_are_held_to_each_other() -> None:
-    """Table-wise, a rank's share is learnt from its first claim: later claims must agree, and shares make one model."""
+def test_table_wise_a_rank_weighs_its_share_of_rows() -> None:
+    """With table-wise placement PLS is weighed by rows: other shares make other claims."""
     config = _config("never_save", cluster={"placement": "table"})
     events = made_events(made_config("never_save"))
     assert check(events, config) == []
-    places = [i for i, event in enumerate(events) if isinstance(event, Recovered)]
-    lied = list(events)
-    lied[places[3]] = altered(events[places[3]], pls={"ps1": 0.3})
-    assert any("PLS of ps1 is 0.3" in line for line in check(lied, config))
+    uneven = [altered(events[0], rank_rows=[4_000, 2_000, 2_000, 2_000]), *events[1:]]
+    assert any("PLS of ps0" in line for line in check(uneven, config))
+    assert check(uneven, _config("never_save")) == [], "row-wise, every rank weighs 1/N"
 
 
 def test_a_record_cut_short_is_held_to_what_it_says() -> None:

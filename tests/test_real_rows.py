@@ -1,0 +1,52 @@
+"""The road on real rows: Criteo's Terabyte log, if it is at hand."""
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+from harness.core.events import Killed, Recovered, Saved
+from harness.data.prepare import prepare
+from harness.rundir import read_config
+from tests.runs import changed, run, small_config
+
+SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "terabyte_day0_first10000.tsv"
+
+pytestmark = [
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(not SAMPLE.exists(), reason=f"no Terabyte rows at {SAMPLE}"),
+]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10,000 rows, prepared."""
+    out = tmp_path_factory.mktemp("terabyte") / "data"
+    prepare([SAMPLE], out)
+    return out
+
+
+@pytest.mark.parametrize("strategy", ["full", "partial", "cpr_mfu", "cpr_ssu"])
+def test_real_rows_train_through_two_kills(data: Path, tmp_path: Path, strategy: str) -> None:
+    """On rpc with 4 PS ranks, two of them killed after at least one save each; the record adds up."""
+    trace = tmp_path / "two.csv"
+    trace.write_text("hour,rank\n20.5,ps1\n45.3,ps2\n")
+    config = changed(
+        small_config(data),
+        engine="rpc",
+        data__max_train_samples=None,
+        trainer__batch_size=128,
+        trace__path=str(trace),
+        strategy__name=strategy,
+    )
+    _, events = run(config, tmp_path / "run")
+    kills = [event for event in events if isinstance(event, Killed)]
+    assert [(event.rank, event.machine["signal"], event.machine["exitcode"]) for event in kills] == [
+        ("ps1", 9, -9),
+        ("ps2", 9, -9),
+    ]
+    saves = [event.step for event in events if isinstance(event, Saved) and event.charged]
+    assert min(saves) < kills[0].step
+    assert any(kills[0].step < step <= kills[1].step for step in saves)
+    assert [event.ranks for event in events if isinstance(event, Recovered)] == [["ps1"], ["ps2"]]
+    assert analysis.check(events, read_config(tmp_path / "run")) == []
