@@ -1,4 +1,4 @@
-"""Clocks at the two seams of a run on ``rpc``: around the cluster that its trainer calls, and around the hands that kill.
+"""Clocks at two seams of a run on ``rpc``: the cluster that its trainer calls, and the hands that kill.
 
 ``time.monotonic`` is one clock for all processes of a machine, so stamps of the trainer and of the supervisor compare.
 What is timed is the real trainer, the real supervisor and real ranks; a stamp costs well below a microsecond.

@@ -1,6 +1,6 @@
 """From SIGKILL to the next answered request and step, on the rpc engine, split into what takes the time.
 
-    python benchmarks/recovery.py [--ps 8] [--single 10] [--multiple 3] [--at-once 4] [--rows 2000000]
+    python benchmarks/recovery.py [--ps 8] [--single 10] [--multiple 3] [--at-once 4] [--rows 400000]
                                   [--strategy partial] [--json FILE]
 
 One run of the real trainer and the real supervisor on made-up clicks: ``--single`` kills of one rank, then
@@ -15,7 +15,6 @@ One run of the real trainer and the real supervisor on made-up clicks: ``--singl
 """
 
 import argparse
-import multiprocessing
 import os
 import random
 import sys
@@ -104,9 +103,7 @@ def measure(config: Config, folder: Path) -> list[Recovery]:
     hands, sink = TimedHands(world), KeptStamps()
     try:
         world.start()
-        office = Office(
-            hands=hands, sink=sink, store=store, strikes=blueprint.strikes, on_status=lambda **_: None
-        )
+        office = Office(hands=hands, sink=sink, store=store, strikes=blueprint.strikes, on_status=lambda **_: None)
         desk = {
             "record": office.record,
             "commit": office.commit,
