@@ -101,8 +101,9 @@ class Recovery:
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Have every request served, whoever dies meanwhile; replies in rank order.
 
-        After a partial recovery the requests that failed, and only they, are sent again, the same bytes, to the
-        replacements. Raises Rewound after a full recovery: the requests are then void.
+        After a partial recovery the requests of the dead, and only they, are sent again, the same bytes, to the
+        replacements; also of those that had answered and died while others were recovered, since their answer died
+        with them. Raises Rewound after a full recovery: the requests are then void.
         """
         replies: dict[Rank, Reply] = {}
         outstanding = dict(requests)
@@ -113,8 +114,9 @@ class Recovery:
                 return in_rank_order(replies, self._cluster.ranks)
             except RankLost as lost:
                 replies.update(lost.replies)
-                outstanding = {rank: outstanding[rank] for rank in outstanding if rank not in replies}
-                self._recover(lost, progress, self._clock() - asked_s)
+                casualties = self._recover(lost, progress, self._clock() - asked_s)
+                replies = {rank: reply for rank, reply in replies.items() if rank not in casualties}
+                outstanding = {rank: request for rank, request in requests.items() if rank not in replies}
         raise RunFailed(
             f"step {progress.step}: ranks died {self._max_in_a_row} times in a row at one request "
             "(cluster.max_replacements_in_a_row)"
@@ -196,8 +198,11 @@ class Recovery:
             )
         )
 
-    def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> None:
-        """Replace the dead, carry out the strategy's plan, charge it. Who dies meanwhile joins the same failure."""
+    def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> set[Rank]:
+        """Replace the dead, carry out the strategy's plan, charge it. Who dies meanwhile joins the same failure.
+
+        Returns all who died. Raises Rewound if the plan was to rewind.
+        """
         self._supervisor.status(phase="recover")
         casualties: set[Rank] = set()
         measured: dict[str, float] = {"reschedule": detect_s, "load": 0.0}
@@ -207,7 +212,7 @@ class Recovery:
                 replaced_s = self._clock()
                 self._cluster.replace(lost.detail, progress.step, progress.samples, detect_s)
                 measured["reschedule"] += (now_s := self._clock()) - replaced_s
-                plan = self._strategy.plan_recovery(frozenset(casualties), progress)
+                plan = self._plan(frozenset(casualties), progress)
                 num_rows = self._carry_out(plan, progress)
                 measured["load"] += self._clock() - now_s
                 break
@@ -224,6 +229,14 @@ class Recovery:
             assert self._manifest is not None
             dense, _ = read_dense(self._store.root, self._manifest.trainer)
             raise Rewound(self._manifest.step, dense)
+        return casualties
+
+    def _plan(self, casualties: frozenset[Rank], progress: Progress) -> RecoveryPlan:
+        """The strategy's plan. Before the initial save nothing has been applied: initial values lose nothing."""
+        plan = self._strategy.plan_recovery(casualties, progress)
+        if self._manifest is None and plan.source == "checkpoint" and progress.step == 0:
+            return RecoveryPlan(rewind=False, ranks=casualties, source="initial")
+        return plan
 
     def _carry_out(self, plan: RecoveryPlan, progress: Progress) -> int:
         """Rows that were restored."""
@@ -231,8 +244,7 @@ class Recovery:
         if plan.source == "initial":
             requests: dict[Rank, Request] = {rank: Initialise(step=progress.step) for rank in ranks}
         else:
-            if self._manifest is None:
-                raise RunFailed(f"step {progress.step}: there is no checkpoint to recover from")
+            assert self._manifest is not None, "a strategy that recovers from checkpoints saves before the first step"
             step = self._manifest.step if plan.rewind else progress.step
             requests = {rank: Restore(records=self._manifest.shards[rank], step=step) for rank in ranks}
         return sum(reply.num_rows for reply in self._cluster.call(requests).values())

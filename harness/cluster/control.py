@@ -9,7 +9,8 @@ Messages are tuples, the kind first:
                          ("get", generation, key)
                          ("compare_set", generation, key, expected, desired)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
-    supervisor -> rank   ("join", generation)        ("stop",)       ("value", bytes)      ("broken", generation)
+    supervisor -> rank   ("join", generation)        ("stop",)
+                         ("value", generation, bytes)                    ("broken", generation)
                          ("result", value, error)
 """
 

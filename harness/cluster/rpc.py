@@ -39,6 +39,10 @@ class Seat:
     options: group.GroupOptions
 
 
+class Stopped(Exception):
+    """The supervisor wants this rank to end."""
+
+
 class ControlLink:
     """A rank's end of the control channel. Used by the rank's main thread alone."""
 
@@ -61,7 +65,12 @@ class ControlLink:
     def call(self, method: str, *args: Any) -> Any:
         """Ask the supervisor to do something, and wait until it is done."""
         self.send("call", method, args)
-        kind, value, error = self._connection.recv()
+        message = self._connection.recv()
+        while message[0] in ("value", "broken"):  # late words about a world that was given up
+            message = self._connection.recv()
+        if message[0] == "stop":
+            raise Stopped
+        kind, value, error = message
         assert kind == "result", kind
         if error is not None:
             raise error
@@ -84,14 +93,16 @@ class ControlLink:
         self.send(kind, generation, *args)
         if kind == "set":
             return b""
-        if not self._connection.poll(self._timeout_s):
-            raise group.WorldBroken(f"generation {generation} was not complete after {self._timeout_s:g} s")
-        message = self._connection.recv()
-        if message[0] == "value":
-            return message[1]
-        if message[0] != "broken":
-            self._orders.append(message)
-        raise group.WorldBroken(f"generation {generation} was given up")
+        while self._connection.poll(self._timeout_s):
+            message = self._connection.recv()
+            if message[0] not in ("value", "broken"):
+                self._orders.append(message)
+            elif message[1] != generation:
+                continue  # a late word about a world that was given up
+            elif message[0] == "value":
+                return message[2]
+            raise group.WorldBroken(f"generation {generation} was given up")
+        raise group.WorldBroken(f"generation {generation} was not complete after {self._timeout_s:g} s")
 
 
 # The server of this process. RPC names a function, so the function must find its rank by itself.
@@ -135,11 +146,13 @@ def trainer_main(seat: Seat, job: Callable[[Cluster, Supervisor], None]) -> None
     try:
         cluster = RpcCluster(link)
         job(cluster, RemoteSupervisor(link))
+        link.send("finished")
+        link.order()  # "stop"
     except HarnessError as error:
         link.send("failed", error)
-    else:
-        link.send("finished")
-    link.order()  # "stop"
+        link.order()
+    except (Stopped, EOFError, ConnectionError):
+        pass  # the run is over, and why is known to whoever ended it
     group.leave()
 
 
@@ -170,7 +183,11 @@ class RpcCluster:
         self._ranks = tuple(ps_rank(k) for k in range(link.seat.num_ps))
         self._timeout_s = link.seat.options.rpc_timeout_s
         self._generation = link.seat.generation
-        self._link.join(self._generation)
+        try:
+            self._link.join(self._generation)
+        except group.WorldBroken as error:
+            dead = ", ".join(self._link.call("dead")) or "nobody"
+            raise RunFailed(f"the first world was not formed: {error}; dead before training began: {dead}") from error
 
     @property
     def ranks(self) -> tuple[Rank, ...]:

@@ -6,6 +6,7 @@ import signal
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -65,14 +66,18 @@ class World:
 
     def _spawn(self, rank: Rank) -> None:
         process = self._start(rank, self.names.index(rank), self._generation, self.port, self._authkey)
-        process.start()
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # the fork server could not fork, and is gone
+            raise RunFailed(f"{rank} could not be started: {error}; out of processes or memory?") from error
         self._processes[rank] = process
 
     def kill(self, rank: Rank) -> Machine:
         """SIGKILL by pid, then reap; the wait status is part of the answer."""
         process = self._processes[rank]
         assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # somebody else was faster; the wait status tells how it ended
+            os.kill(process.pid, signal.SIGKILL)
         return {"pid": process.pid, "signal": int(signal.SIGKILL), "exitcode": self._reap(rank)}
 
     def _reap(self, rank: Rank) -> int:
@@ -190,7 +195,7 @@ class World:
             expected, desired = values
             if keys.get(key, b"") == expected:
                 keys[key] = desired
-            self._send(rank, "value", keys.get(key, expected))
+            self._send(rank, "value", generation, keys.get(key, expected))
         self._waiting = [entry for entry in self._waiting if not self._tell(*entry)]
 
     def _tell(self, rank: Rank, generation: int, key: str) -> bool:
@@ -198,7 +203,7 @@ class World:
         if generation != self._generation or generation == self._broken:
             self._send(rank, "broken", generation)
         elif key in self._keys[generation]:
-            self._send(rank, "value", self._keys[generation][key])
+            self._send(rank, "value", generation, self._keys[generation][key])
         else:
             return False
         return True
@@ -225,7 +230,8 @@ class World:
             process.join(2.0)
             if process.exitcode is None:
                 assert process.pid is not None
-                os.kill(process.pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
                 process.join(_REAP_S)
         for connection in [*self._connections.values(), *self._strangers]:
             connection.close()
