@@ -5,7 +5,7 @@ What is timed is the real trainer, the real supervisor and real ranks; a stamp c
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -116,12 +116,12 @@ class TimedHands:
         self.kills: list[Moment] = []
         self.replacements: list[Moment] = []
 
-    def kill(self, rank: Rank) -> Machine:
+    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """As the inner hands do it."""
         began_s = time.monotonic()
-        machine = self._inner.kill(rank)
-        self.kills.append(Moment(rank, began_s, time.monotonic()))
-        return machine
+        machines = self._inner.kill(ranks)
+        self.kills.append(Moment(",".join(ranks), began_s, time.monotonic()))
+        return machines
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
         """As the inner hands do it."""

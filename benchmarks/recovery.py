@@ -121,11 +121,7 @@ def measure(config: Config, folder: Path) -> list[Recovery]:
 
 
 def _split(failure: Failure, hands: TimedHands, index: int) -> Recovery:
-    killed_s = max(
-        moment.began_s
-        for moment in hands.kills
-        if moment.what == failure.ranks[0] and moment.began_s < failure.struck_s
-    )
+    killed_s = hands.kills[index].began_s
     spawned_s = hands.replacements[index].ended_s
     return Recovery(
         num_ranks=len(failure.ranks),

@@ -1,6 +1,6 @@
 """The local engine: shards are objects in this process, and a kill drops the object."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from harness.cluster.protocol import Reply, Request, raise_failures
 from harness.cluster.server import RankServer
@@ -18,10 +18,11 @@ class LocalRanks:
         self.names = tuple(ps_rank(k) for k in range(num_ps))
         self.servers = {rank: make_server(rank) for rank in self.names}
 
-    def kill(self, rank: Rank) -> Machine:
-        """Drop the shard with all that it knows."""
-        del self.servers[rank]
-        return {"engine": "local"}
+    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Drop the shards with all that they know. One that has died already is dead."""
+        for rank in ranks:
+            self.servers.pop(rank, None)
+        return {rank: {"engine": "local"} for rank in ranks}
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
         """New, empty servers."""

@@ -4,7 +4,7 @@ One class for both engines; only the hands that kill and start ranks differ.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -17,8 +17,8 @@ from harness.store import CheckpointStore, Manifest
 class Hands(Protocol):
     """Who can kill ranks and start them."""
 
-    def kill(self, rank: Rank) -> Machine:
-        """End ``rank`` without warning and reap it; how, as facts of the machine."""
+    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """End ``ranks`` without warning, all before any is reaped; how, as facts of the machine."""
         ...
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
@@ -82,10 +82,11 @@ class Office:
         strike = self._due.pop(step, None)
         if strike is None:
             return
+        machines = self._hands.kill(strike.ranks)
         for rank, hour, line in zip(strike.ranks, strike.hours, strike.lines, strict=True):
-            machine = self._hands.kill(rank)
             self._struck.add(rank)
-            self.record(Killed(step=step, samples=samples, rank=rank, hour=hour, line=line, machine=machine))
+            event = Killed(step=step, samples=samples, rank=rank, hour=hour, line=line, machine=machines[rank])
+            self.record(event)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> int:
         """Record who was lost, start replacements, and form the next generation; its number."""

@@ -5,7 +5,7 @@ import secrets
 import signal
 import socket
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
@@ -72,13 +72,14 @@ class World:
             raise RunFailed(f"{rank} could not be started: {error}; out of processes or memory?") from error
         self._processes[rank] = process
 
-    def kill(self, rank: Rank) -> Machine:
-        """SIGKILL by pid, then reap; the wait status is part of the answer."""
-        process = self._processes[rank]
-        assert process.pid is not None
-        with suppress(ProcessLookupError):  # somebody else was faster; the wait status tells how it ended
-            os.kill(process.pid, signal.SIGKILL)
-        return {"pid": process.pid, "signal": int(signal.SIGKILL), "exitcode": self._reap(rank)}
+    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """SIGKILL by pid, all of them, then reap; the wait status is part of the answer."""
+        pids = {rank: self._processes[rank].pid or 0 for rank in ranks}
+        for pid in pids.values():
+            with suppress(ProcessLookupError):  # somebody else was faster; the wait status tells how it ended
+                os.kill(pid, signal.SIGKILL)
+        number = int(signal.SIGKILL)
+        return {rank: {"pid": pid, "signal": number, "exitcode": self._reap(rank)} for rank, pid in pids.items()}
 
     def _reap(self, rank: Rank) -> int:
         process = self._processes[rank]
@@ -98,11 +99,9 @@ class World:
         """
         dead = list(ranks)
         old = {rank: self._processes[rank].pid for rank in dead}
+        self.kill([rank for rank in dead if self._processes[rank].exitcode is None])
         for rank in dead:
-            if self._processes[rank].exitcode is None:
-                self.kill(rank)
-            else:
-                self._reap(rank)
+            self._reap(rank)
         self._generation = generation
         for rank in dead:
             self._spawn(rank)
