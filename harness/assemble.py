@@ -33,6 +33,7 @@ from harness.core.strategies import Strategy, make_strategy
 from harness.core.trace import Strike
 from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
+from harness.datapath import Batches, DirectPath
 from harness.injector import strikes_of, trace_digest
 from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import ModelSize, model_size
@@ -380,12 +381,19 @@ def train(
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=time.monotonic,
     )
+    batches = Batches(
+        blueprint.dataset,
+        blueprint.placement,
+        batch_size=config.trainer.batch_size,
+        ssu_period=config.strategy.ssu_period,
+    )
     trainer = Trainer(
         cluster=cluster,
         supervisor=supervisor,
         recovery=recovery,
         strategy=blueprint.strategy,
         network=network,
+        path=DirectPath(recovery, batches, cluster.ranks, config.trainer.learning_rate),
         dataset=blueprint.dataset,
         placement=blueprint.placement,
         tracked=blueprint.tracked,
@@ -394,7 +402,6 @@ def train(
             batch_size=config.trainer.batch_size,
             kill_steps=kill_steps,
             log_every_steps=config.metrics.log_every_steps,
-            ssu_period=config.strategy.ssu_period,
         ),
         evaluation=config.eval,
         clock=time.monotonic,

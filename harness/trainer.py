@@ -1,8 +1,8 @@
 """The step loop of the trainer rank.
 
-A step: rows of the batch -> forward, backward -> one message to every PS rank with the gradients of this step and the
-lookups of the next -> dense update. Where a save, an evaluation or a kill is due the message is split, and between the
-halves, in this order: save, evaluate, kill. Deaths are found by requests that fail, and mended inside ``Recovery.ask``.
+A step: rows of the batch -> forward, backward -> gradients to the PS ranks -> dense update. At a boundary between two
+steps, in this order, whatever is due: save, evaluate, kill. How rows travel is the data path's business; deaths are
+found by requests that fail, and mended inside ``Recovery.ask``.
 """
 
 import struct
@@ -12,17 +12,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import xxhash
-from torch import Tensor
 
-from harness.cluster.protocol import Cluster, Digest, Exchange, Initialise, Push, Supervisor
+from harness.cluster.protocol import Cluster, Digest, Initialise, Supervisor
 from harness.core.config import EvalConfig
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Trained
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
-from harness.core.plans import Progress, Rank, SavePlan
+from harness.core.plans import Progress, SavePlan
 from harness.core.strategies import Strategy
-from harness.data.dataset import Batch, Dataset
+from harness.data.dataset import Dataset
+from harness.datapath import DataPath, pull
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality, measure
 from harness.recovery import CHIEF, Recovery, Rewound
@@ -37,12 +37,26 @@ class Schedule:
     batch_size: int
     kill_steps: frozenset[int]  # boundaries at which to stop for the injector
     log_every_steps: int
-    ssu_period: int
 
     @property
     def total_samples(self) -> int:
         """S_total."""
         return self.num_steps * self.batch_size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Due:
+    """What happens at one boundary, in this order."""
+
+    save: SavePlan | None
+    evaluate: bool
+    strike: bool
+    is_last: bool
+
+    @property
+    def anything(self) -> bool:
+        """Whether the ranks must be as they would be without any message running ahead."""
+        return self.save is not None or self.evaluate or self.strike or self.is_last
 
 
 class Trainer:
@@ -56,6 +70,7 @@ class Trainer:
         recovery: Recovery,
         strategy: Strategy,
         network: DenseNetwork,
+        path: DataPath,
         dataset: Dataset,
         placement: Placement,
         tracked: tuple[int, ...],
@@ -68,6 +83,7 @@ class Trainer:
         self._recovery = recovery
         self._strategy = strategy
         self._network = network
+        self._path = path
         self._dataset = dataset
         self._placement = placement
         self._tracked_ends = _tracked_ends(placement, tracked)
@@ -81,8 +97,6 @@ class Trainer:
         self._log_began_s = clock()
         self._evaluated_step = 0
         self._struck: set[int] = set()
-        self._next: tuple[Batch, BatchPlan] | None = None
-        self._rows_ND: Tensor | None = None  # of the next batch, if they came with the last message
 
     def run(self) -> Finished:
         """All steps, and the last event."""
@@ -126,57 +140,28 @@ class Trainer:
     def _advance(self) -> None:
         """One step, and what is due at the boundary after it."""
         began_s = self._clock()
-        batch, plan = self._next or self._prepare(self._step)
-        rows_ND = self._pull(plan) if self._rows_ND is None else self._rows_ND
-        self._next = self._rows_ND = None
+        batch, plan, rows_ND = self._path.fetch(self._progress())
         loss, grads_ND = self._network.train(batch.dense_BI, rows_ND, plan, batch.labels_B)
-        step = self._step + 1
-        save = self._strategy.plan_save(self._progress_at(step))
-        evaluate, strike = self._evaluates_at(step), self._strikes_at(step)
-        is_split = save is not None or evaluate or strike or step == self._schedule.num_steps
-        if not is_split:
-            self._next = self._prepare(step)
-        replies = self._recovery.ask(self._exchanges(step, plan, grads_ND), self._progress())
-        if not is_split:
-            self._rows_ND = torch.cat(list(replies.values()))
+        due = self._due_at(self._step + 1)
+        self._path.push(plan, grads_ND, self._progress(), is_boundary=due.anything)
         self._network.step()
         self._finish_step(loss, plan, self._clock() - began_s)
-        if save is not None:
+        if due.save is not None:
             self._log()
-            self._recovery.save(save, self._progress(), charged=True)
-        if evaluate:
+            self._recovery.save(due.save, self._progress(), charged=True)
+        if due.evaluate:
             self._evaluate(final=False)
-        if strike:
+        if due.strike:
             self._strike()
 
-    def _prepare(self, step: int) -> tuple[Batch, BatchPlan]:
-        """The batch of step ``step`` (counted from 0) and what it asks of the ranks."""
-        batch = self._dataset.train_batch(step, self._schedule.batch_size)
-        index_B = batch.first_sample + np.arange(len(batch.ids_BF))
-        return batch, plan_batch(batch.ids_BF, self._placement, index_B % self._schedule.ssu_period == 0)
-
-    def _pull(self, plan: BatchPlan) -> Tensor:
-        requests = {rank: Exchange(pull_N=rows) for rank, rows in zip(self._cluster.ranks, plan.rows, strict=True)}
-        return torch.cat(list(self._recovery.ask(requests, self._progress()).values()))
-
-    def _exchanges(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> dict[Rank, Exchange]:
-        """One message per rank, an empty one if need be, so that no death goes unseen."""
-        grads = grads_ND.split(plan.splits)
-        next_rows = self._next[1].rows if self._next is not None else [None] * len(grads)
-        return {
-            rank: Exchange(
-                push=Push(
-                    step=step,
-                    rows_N=plan.rows[k],
-                    grads_ND=grads[k],
-                    counts_N=plan.counts[k],
-                    sampled_N=plan.sampled[k],
-                    learning_rate=self._network.learning_rate,
-                ),
-                pull_N=next_rows[k],
-            )
-            for k, rank in enumerate(self._cluster.ranks)
-        }
+    def _due_at(self, step: int) -> Due:
+        """What happens at the boundary after ``step`` steps."""
+        return Due(
+            save=self._strategy.plan_save(self._progress_at(step)),
+            evaluate=self._evaluates_at(step),
+            strike=self._strikes_at(step),
+            is_last=step == self._schedule.num_steps,
+        )
 
     def _finish_step(self, loss: float, plan: BatchPlan, seconds: float) -> None:
         self._step += 1
@@ -226,7 +211,8 @@ class Trainer:
         config = self._evaluation
         for batch in self._dataset.eval_batches(config.split, config.batch_size, config.max_samples):
             plan = plan_batch(batch.ids_BF, self._placement, np.zeros(len(batch.ids_BF), dtype=bool))
-            logits.append(self._network.predict(batch.dense_BI, self._pull(plan), plan))
+            rows_ND = pull(self._recovery, self._cluster.ranks, plan, self._progress())
+            logits.append(self._network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
         quality = measure(torch.cat(logits), torch.cat(labels))
         self._evaluated_step = self._step
@@ -269,7 +255,7 @@ class Trainer:
         self._network.load_state(rewound.dense)
         self._rerun_until = len(self._losses)
         self._step = self._logged = rewound.step
-        self._next = self._rows_ND = None
+        self._path.reset()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
