@@ -39,24 +39,31 @@ class Enough(HarnessError):
     """Whoever measures has seen what he wanted."""
 
 
-class Gate:
-    """Where a step loop waits for orders."""
+Parts = dict[str, float]
+"""Seconds by part of a step."""
 
-    def __init__(self, pipe: Connection) -> None:
+
+class Gate:
+    """Where a step loop waits for orders. ``profile`` tells what took time since it was last asked."""
+
+    def __init__(self, pipe: Connection, profile: Callable[[], Parts] = dict) -> None:
         self._pipe = pipe
+        self._profile = profile
         self._began_s: float | None = None
         self._left = self._timed = 0
 
     def step(self) -> None:
         """To be called at the start of every step. Raises Enough."""
         if self._left == 0:
-            self._pipe.send(None if self._began_s is None else time.perf_counter() - self._began_s)
+            seconds = None if self._began_s is None else time.perf_counter() - self._began_s
+            self._pipe.send(seconds if seconds is None else (seconds, self._profile()))
             order = self._pipe.recv()
             if order is None:
                 raise Enough
             lead, self._timed = order
             self._left = lead + self._timed
         if self._left == self._timed:
+            self._profile()  # and forget it
             self._began_s = time.perf_counter()
         self._left -= 1
 
@@ -80,8 +87,8 @@ class Worker:
         assert self._pipe.recv() is None
         return self
 
-    def run(self, lead: int, steps: int) -> float:
-        """Let it run; seconds of the last ``steps`` steps."""
+    def run(self, lead: int, steps: int) -> tuple[float, Parts]:
+        """Let it run; seconds of the last ``steps`` steps, and what the gate's profile says of them."""
         self._pipe.send((lead, steps))
         return self._pipe.recv()
 

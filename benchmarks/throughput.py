@@ -16,8 +16,8 @@ begins with another one each time; the first round is thrown away. Ratios are of
 round. Where the tables of all variants do not fit into ``--memory-gb``, they come in groups, each beside floor, plain
 and local.
 
-Where other work takes the cores, OpenMP's threads wait for each other by spinning and lose whole time slices: start with
-OMP_WAIT_POLICY=PASSIVE in the environment, which every variant then sees, or leave the machine alone.
+Where other work takes the cores, OpenMP's threads wait for each other by spinning and lose whole time slices: leave the
+machine alone, or start with OMP_WAIT_POLICY=PASSIVE in the environment, which every variant then sees.
 """
 
 import argparse
@@ -121,7 +121,7 @@ def measure(names: Sequence[str], options: argparse.Namespace, base: Config, fol
             worker.wait_ready()
         order = list(workers)
         for _ in range(options.rounds + 1):
-            seconds = {name: workers[name].run(options.lead, options.steps) for name in order}
+            seconds = {name: workers[name].run(options.lead, options.steps)[0] for name in order}
             rounds.append({name: 1e3 * seconds[name] / options.steps for name in workers})
             order = [*order[1:], order[0]]
     return rounds[1:]

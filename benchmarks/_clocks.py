@@ -1,0 +1,184 @@
+"""What a step spends its time on: clocks around the real functions of the harness, put there from outside.
+
+A clock counts what passes in its function and not in another clocked one, so parts add up. Only the thread that set the
+clocks is watched: what others do at the same time costs the step nothing, unless it waits for them.
+"""
+
+import sys
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from functools import partial, wraps
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+from torch.distributed import rpc as torch_rpc
+
+from benchmarks._workers import Gate, Parts
+from harness import assemble
+from harness.cluster import rpc
+from harness.cluster.local import LocalCluster
+from harness.cluster.protocol import Cluster, Digest, Reply, Request, Supervisor
+from harness.cluster.rpc import RpcCluster
+from harness.cluster.server import RankServer, RankSpec
+from harness.core.config import Config
+from harness.core.lookup import coalesce, plan_batch
+from harness.core.shard import Shard
+from harness.data.dataset import Dataset
+from harness.model.dlrm import DenseNetwork
+
+_real_train = assemble.train
+_real_ps_main = rpc.ps_main
+
+PARTS = (
+    *("batch read", "planning", "lookup", "forward", "backward", "gather, loss", "coalesce", "apply", "dense update"),
+    *("messages", "serving", "waiting"),
+)
+"""In the order of a step. ``messages``: building and sending requests, taking replies apart. ``serving``: what a PS
+rank's server does besides lookup and apply. ``waiting``: for ranks, beyond what the busiest of them worked: transport,
+pickling at the other end, interpreter locks, being scheduled."""
+
+_METHODS: tuple[tuple[type, str, str], ...] = (
+    (Dataset, "train_batch", "batch read"),
+    (DenseNetwork, "forward", "forward"),
+    (DenseNetwork, "train", "gather, loss"),
+    (DenseNetwork, "step", "dense update"),
+    (torch.Tensor, "backward", "backward"),
+    (LocalCluster, "call", "messages"),
+    (RpcCluster, "call", "messages"),
+    (torch._C.Future, "wait", "waiting"),
+)
+_RANK_METHODS: tuple[tuple[type, str, str], ...] = (
+    (Shard, "gather", "lookup"),
+    (Shard, "apply", "apply"),
+    (RankServer, "handle", "serving"),
+)
+_FUNCTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
+    (plan_batch, "planning"),
+    (coalesce, "coalesce"),
+    (torch_rpc.rpc_async, "messages"),
+)
+
+
+class Clocks:
+    """Seconds by part, of the thread that made them unless ``any_thread``: then of all that never run at once."""
+
+    def __init__(self, *, any_thread: bool = False) -> None:
+        self._thread = None if any_thread else threading.get_ident()
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._stack: list[str] = []
+        self._since_s = 0.0
+
+    def take(self) -> Parts:
+        """What was counted since the last time."""
+        taken = dict(self._seconds)
+        self._seconds.clear()
+        return taken
+
+    def on(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
+        """``function`` with a clock around it."""
+
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            if self._thread not in (None, threading.get_ident()):
+                return function(*args, **kwargs)
+            self._turn_to(part)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._turn_back()
+
+        return timed
+
+    def _turn_to(self, part: str) -> None:
+        now_s = time.perf_counter()
+        if self._stack:
+            self._seconds[self._stack[-1]] += now_s - self._since_s
+        self._stack.append(part)
+        self._since_s = now_s
+
+    def _turn_back(self) -> None:
+        now_s = time.perf_counter()
+        self._seconds[self._stack.pop()] += now_s - self._since_s
+        self._since_s = now_s
+
+    def put_on_methods(self, methods: Iterable[tuple[type, str, str]]) -> None:
+        """From now on, in this process."""
+        for owner, name, part in methods:
+            setattr(owner, name, self.on(getattr(owner, name), part))
+
+    def put_on_functions(self, functions: Iterable[tuple[Callable[..., Any], str]]) -> None:
+        """From now on, in this process, under whatever names modules of the harness and torch's rpc know them."""
+        homes = [module for name, module in sys.modules.items() if name.startswith("harness.")] + [torch_rpc]
+        for function, part in functions:
+            clocked = self.on(function, part)
+            for module in homes:
+                for name, value in list(vars(module).items()):
+                    if value is function:
+                        setattr(module, name, clocked)
+
+
+def clocked_trainer(config: Config, folder: Path, pipe: Connection) -> None:
+    """Body of a worker: a run as run.py makes one, with a gate before the dense network and clocks all over."""
+    with (
+        mock.patch.object(assemble, "train", partial(_clocked_train, pipe)),
+        mock.patch.object(rpc, "ps_main", _clocked_ps_main),
+    ):
+        assemble.run(config, folder)
+
+
+def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is assemble's call
+    pipe: Connection,
+    config: Config,
+    checkpoints: Path,
+    kill_steps: frozenset[int],
+    cluster: Cluster,
+    supervisor: Supervisor,
+) -> None:
+    clocks = Clocks()
+    clocks.put_on_methods(_METHODS)
+    clocks.put_on_functions(_FUNCTIONS)
+    is_remote = isinstance(cluster, RpcCluster)
+    if not is_remote:
+        clocks.put_on_methods(_RANK_METHODS)
+
+    def profile() -> Parts:
+        ranks = cluster.call({rank: Digest() for rank in cluster.ranks}) if is_remote else {}
+        return _together(clocks.take(), list(ranks.values()))
+
+    gate = Gate(pipe, profile)
+    clocked = DenseNetwork.train
+
+    def train(self: DenseNetwork, *args: Any, **kwargs: Any) -> Any:
+        gate.step()
+        return clocked(self, *args, **kwargs)
+
+    with mock.patch.object(DenseNetwork, "train", train):
+        _real_train(config, checkpoints, kill_steps, cluster, supervisor)
+
+
+def _clocked_ps_main(seat: rpc.Seat, spec: RankSpec) -> None:
+    """Main function of a PS rank; it answers a Digest with what its clocks say."""
+    clocks = Clocks(any_thread=True)  # RPC threads serve one at a time
+    clocks.put_on_methods(_RANK_METHODS)
+    handle = RankServer.handle
+
+    def serve(server: RankServer, request: Request) -> Reply:
+        return clocks.take() if isinstance(request, Digest) else handle(server, request)
+
+    with mock.patch.object(RankServer, "handle", serve):
+        _real_ps_main(seat, spec)
+
+
+def _together(trainer: Parts, ranks: list[Parts]) -> Parts:
+    """What the busiest rank did is part of what the trainer waited for."""
+    busiest = max(ranks, key=lambda parts: sum(parts.values()), default={})
+    waited = min(sum(busiest.values()), trainer.get("waiting", 0.0))
+    share = waited / sum(busiest.values()) if busiest else 0.0
+    parts = {part: trainer.get(part, 0.0) + share * busiest.get(part, 0.0) for part in PARTS}
+    parts["waiting"] -= waited
+    return parts
