@@ -31,10 +31,11 @@ from harness.core.plans import Costs, Rank
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.strategies import Strategy, make_strategy
 from harness.core.trace import Strike
-from harness.core.trackers import TrackerSpec
+from harness.core.trackers import NEEDS_COUNTS, NEEDS_SAMPLES, TrackerSpec
 from harness.data.dataset import Dataset
-from harness.datapath import Batches, DirectPath
+from harness.datapath import Batches, DataPath, DirectPath
 from harness.injector import strikes_of, trace_digest
+from harness.lookahead import LookaheadPath
 from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import ModelSize, model_size
 from harness.recorder import Recorder
@@ -381,19 +382,13 @@ def train(
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=time.monotonic,
     )
-    batches = Batches(
-        blueprint.dataset,
-        blueprint.placement,
-        batch_size=config.trainer.batch_size,
-        ssu_period=config.strategy.ssu_period,
-    )
     trainer = Trainer(
         cluster=cluster,
         supervisor=supervisor,
         recovery=recovery,
         strategy=blueprint.strategy,
         network=network,
-        path=DirectPath(recovery, batches, cluster.ranks, config.trainer.learning_rate),
+        make_path=partial(_data_path, blueprint, recovery, cluster.ranks),
         dataset=blueprint.dataset,
         placement=blueprint.placement,
         tracked=blueprint.tracked,
@@ -407,3 +402,31 @@ def train(
         clock=time.monotonic,
     )
     supervisor.record(trainer.run())
+
+
+def _data_path(
+    blueprint: Blueprint, recovery: Recovery, ranks: tuple[Rank, ...], is_boundary: Callable[[int], bool]
+) -> DataPath:
+    """The data path that the config asks for."""
+    config, tracker = blueprint.config, blueprint.strategy.tracker
+    batches = Batches(
+        blueprint.dataset,
+        blueprint.placement,
+        batch_size=config.trainer.batch_size,
+        ssu_period=config.strategy.ssu_period,
+    )
+    if config.cache.mode == "none":
+        return DirectPath(recovery, batches, ranks, config.trainer.learning_rate)
+    return LookaheadPath(
+        recovery,
+        batches,
+        ranks,
+        dim=blueprint.size.embedding_dim,
+        learning_rate=config.trainer.learning_rate,
+        num_steps=blueprint.num_steps,
+        lookahead=config.cache.lookahead,
+        max_rows=config.cache.max_rows,
+        is_boundary=is_boundary,
+        tells_counts=config.metrics.update_pls or tracker in NEEDS_COUNTS,
+        tells_samples=tracker in NEEDS_SAMPLES,
+    )

@@ -56,6 +56,10 @@ class DataPath(Protocol):
         """Full recovery took place: forget what was fetched."""
         ...
 
+    def summary(self) -> dict[str, float] | None:
+        """What a cache saved, for the record; None without one."""
+        ...
+
 
 class DirectPath:
     """One message a step and rank: the gradients of this step, then the lookups of the next. Applied before read."""
@@ -102,6 +106,9 @@ class DirectPath:
     def reset(self) -> None:
         """Drop the rows that came ahead."""
         self._next = None
+
+    def summary(self) -> None:
+        """No cache."""
 
 
 def pull(recovery: Recovery, ranks: tuple[Rank, ...], plan: BatchPlan, progress: Progress) -> Tensor:

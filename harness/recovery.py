@@ -6,7 +6,9 @@ Strategies decide, this executes: nothing here depends on a strategy's name or o
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -39,6 +41,14 @@ class Rewound(Exception):
         self.step = step
         self.dense = dict(dense)
         super().__init__(f"back to step {step}")
+
+
+@dataclass(frozen=True)
+class Underway:
+    """Requests on their way, and what the cluster knows them by."""
+
+    requests: dict[Rank, Request]
+    token: Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,6 +96,8 @@ class Recovery:
         self._manifest: Manifest | None = None
         self._sequence = 0
         self.num_lost_ranks = 0
+        self.listeners: list[Callable[[frozenset[Rank]], None]] = []
+        """Are told whose shards were restored alone: whoever holds rows of theirs holds rows that are no more."""
         self.measured_s: dict[str, float] = defaultdict(float, save=0.0, load=0.0, lost=0.0, reschedule=0.0)
 
     @property
@@ -99,24 +111,38 @@ class Recovery:
         return self._manifest.samples if self._manifest else None
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
-        """Have every request served, whoever dies meanwhile; replies in rank order.
+        """Have every request served, whoever dies meanwhile; replies in rank order. See :meth:`finish`."""
+        return self._finish(dict(requests), lambda: self._cluster.call(requests), progress)
+
+    def start(self, requests: Mapping[Rank, Request]) -> Underway:
+        """Set requests on their way; nothing else may be asked until they are finished."""
+        return Underway(dict(requests), self._cluster.start(requests))
+
+    def finish(self, underway: Underway, progress: Progress) -> dict[Rank, Reply]:
+        """Wait until requests have been served, whoever died meanwhile; replies in rank order.
 
         After a partial recovery the requests of the dead, and only they, are sent again, the same bytes, to the
         replacements; also of those that had answered and died while others were recovered, since their answer died
         with them. Raises Rewound after a full recovery: the requests are then void.
         """
+        return self._finish(underway.requests, lambda: self._cluster.finish(underway.token), progress)
+
+    def _finish(
+        self, requests: Mapping[Rank, Request], first: Callable[[], dict[Rank, Reply]], progress: Progress
+    ) -> dict[Rank, Reply]:
         replies: dict[Rank, Reply] = {}
-        outstanding = dict(requests)
+        call = first
         for _ in range(self._max_in_a_row):
             asked_s = self._clock()
             try:
-                replies.update(self._cluster.call(outstanding))
+                replies.update(call())
                 return in_rank_order(replies, self._cluster.ranks)
             except RankLost as lost:
                 replies.update(lost.replies)
                 casualties = self._recover(lost, progress, self._clock() - asked_s)
                 replies = {rank: reply for rank, reply in replies.items() if rank not in casualties}
                 outstanding = {rank: request for rank, request in requests.items() if rank not in replies}
+                call = partial(self._cluster.call, outstanding)
         raise RunFailed(
             f"step {progress.step}: ranks died {self._max_in_a_row} times in a row at one request "
             "(cluster.max_replacements_in_a_row)"
@@ -224,6 +250,8 @@ class Recovery:
                 "(cluster.max_replacements_in_a_row)"
             )
         self._charge(plan, progress, sorted(casualties, key=ps_index), num_rows, measured)
+        for listener in () if plan.rewind else self.listeners:
+            listener(frozenset(casualties))
         self._supervisor.status(phase="train")
         if plan.rewind:
             assert self._manifest is not None

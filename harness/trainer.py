@@ -70,7 +70,7 @@ class Trainer:
         recovery: Recovery,
         strategy: Strategy,
         network: DenseNetwork,
-        path: DataPath,
+        make_path: Callable[[Callable[[int], bool]], DataPath],
         dataset: Dataset,
         placement: Placement,
         tracked: tuple[int, ...],
@@ -83,7 +83,6 @@ class Trainer:
         self._recovery = recovery
         self._strategy = strategy
         self._network = network
-        self._path = path
         self._dataset = dataset
         self._placement = placement
         self._tracked_ends = _tracked_ends(placement, tracked)
@@ -97,6 +96,7 @@ class Trainer:
         self._log_began_s = clock()
         self._evaluated_step = 0
         self._struck: set[int] = set()
+        self._path = make_path(lambda step: self._due_at(step).anything)
 
     def run(self) -> Finished:
         """All steps, and the last event."""
@@ -289,6 +289,7 @@ class Trainer:
             reschedule_h=overhead.reschedule_h,
             overhead_frac=overhead.overhead_frac,
             generation=0,
+            cache=self._path.summary(),
             digests={**digests, CHIEF: _digest(self._network)},
             machine={"seconds": self._clock() - began_s, "overhead_seconds": dict(recovery.measured_s)},
         )

@@ -1,4 +1,4 @@
-"""Shows that both engines compute the same bits: every strategy, run twice, compared event by event."""
+"""Shows that engines and data paths compute the same bits: every strategy, run on each, compared event by event."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -20,10 +20,13 @@ from harness.recorder import read_events
 BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
 _MOST_DIFFERENCES = 5
 
+RUNS = (("local", "none"), ("rpc", "none"), ("local", "lookahead"), ("rpc", "lookahead"))
+"""Engine and cache.mode of the runs that must agree; the first is what the others are compared with."""
+
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one strategy gave the same bits on both engines, and if not, where they part first."""
+    """Whether one strategy gave the same bits on every engine and data path, and if not, where they part first."""
 
     strategy: str
     differences: tuple[str, ...]
@@ -35,7 +38,8 @@ class Verdict:
 
 
 def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], None] | None = None) -> list[Verdict]:
-    """Run every strategy on both engines, independently, and compare losses, parameters, AUC, PLS and all events.
+    """Run every strategy on both engines, without a cache and with it, and compare losses, parameters, AUC, PLS and all
+    events. Every run stands for itself; all are compared with the one on ``local`` without a cache.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
     ``work_dir`` keeps the records of all runs; what an earlier verification left there is replaced.
@@ -51,27 +55,33 @@ def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], N
         trace_path = work_dir / f"{name}.csv"
         trace_path.parent.mkdir(parents=True, exist_ok=True)
         trace_path.write_text(_trace_around_a_save(planned), encoding="utf-8")
-        run_dirs = []
-        for engine in ("local", "rpc"):
-            run_dir = work_dir / f"{name}-{engine}"
-            trace = config.trace.model_copy(update={"path": str(trace_path)})
-            cell = planned.model_copy(update={"engine": engine, "trace": trace})
+        trace = config.trace.model_copy(update={"path": str(trace_path)})
+        differences: list[str] = []
+        reference: Path | None = None
+        for engine, mode in RUNS:
+            run_dir = work_dir / f"{name}-{engine}-{mode}"
+            cache = config.cache.model_copy(update={"mode": mode})
+            cell = planned.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
             shutil.rmtree(run_dir, ignore_errors=True)
             assemble.run(cell, run_dir, on_status=on_status)
-            run_dirs.append(run_dir)
-        verdicts.append(Verdict(name, tuple(compare_records(*run_dirs))))
+            reference = reference or run_dir
+            ignored = frozenset() if mode == RUNS[0][1] else frozenset({"cache", "config_hash"})
+            found = compare_records(reference, run_dir, ignored=ignored)
+            differences += [f"{engine}, cache {mode}: {difference}" for difference in found]
+        verdicts.append(Verdict(name, tuple(differences)))
     return verdicts
 
 
-def compare_records(run_dir: Path, other_dir: Path) -> list[str]:
+def compare_records(run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset()) -> list[str]:
     """Where the events of two runs differ, ``machine`` parts aside: one sentence each, the first few. Empty: identical.
 
-    Floats are compared as they are on record, with all their digits, so one flipped bit is a difference.
+    Floats are compared as they are on record, with all their digits, so one flipped bit is a difference. ``ignored``
+    are keys that are not compared: what a cache moved, and the hash of a config that has one.
     """
     events = [_facts(run_dir), _facts(other_dir)]
     differences = []
     for number, (mine, other) in enumerate(zip_longest(*events, fillvalue={}), start=1):
-        for key in mine.keys() | other.keys():
+        for key in sorted((mine.keys() | other.keys()) - ignored):
             if mine.get(key) != other.get(key):
                 what = mine.get("event") or other.get("event")
                 differences.append(f"event {number} ({what}): {key} is {_short(mine, key)} and {_short(other, key)}")

@@ -261,6 +261,7 @@ class _Walk:
             reschedule_h=self.overhead.reschedule_h,
             overhead_frac=self.overhead.overhead_frac,
             generation=self.generation,
+            cache=None,
             digests={"ps0": "00", "trainer0": "11"},
             machine={"seconds": 12.5, "overhead_seconds": dict(self.measured_s)},
         )

@@ -22,7 +22,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do 
     ("harness.cluster", "harness.settings", "harness.wandb_sink"),
     ("harness.recovery", "harness.injector", "harness.recorder"),
     ("harness.datapath", "analysis"),
-    ("harness.trainer",),
+    ("harness.lookahead", "harness.trainer"),
     ("harness.assemble",),
     ("harness.cell", "harness.verify"),
     ("harness.grid",),

@@ -28,15 +28,15 @@ class FlippingServer(RankServer):
         return reply
 
 
-def test_every_strategy_is_identical_on_both_engines(config: Config, tmp_path: Path) -> None:
+def test_every_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path) -> None:
     """Losses, parameters, AUC, PLS and every event, under the busy trace and kills around a save."""
-    config = changed(config, data__max_train_samples=512, eval__every_steps=50)
+    config = changed(config, data__max_train_samples=512, eval__every_steps=50, cache__lookahead=24)
     verdicts = verify.verify(config, tmp_path)
     assert {verdict.strategy: verdict.differences for verdict in verdicts} == dict.fromkeys(
         ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"), ()
     )
     for name in ("partial", "cpr_mfu"):
-        events = read_events(tmp_path / f"{name}-rpc" / "events.jsonl")
+        events = read_events(tmp_path / f"{name}-rpc-lookahead" / "events.jsonl")
         saves = {event.step for event in events if isinstance(event, Saved)}
         kills = {event.step for event in events if isinstance(event, Killed)}
         assert len(kills) >= 12

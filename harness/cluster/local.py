@@ -45,11 +45,21 @@ class LocalCluster:
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
         """See :class:`harness.cluster.protocol.Cluster`."""
+        return self.finish(self.start(requests))
+
+    def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
+        """Serve at once: there is nobody to wait for."""
         servers = self._ranks.servers
         replies = {
             rank: servers[rank].handle(requests[rank]) for rank in self.ranks if rank in requests and rank in servers
         }
+        return requests, replies
+
+    def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
+        """The replies, or who is dead."""
+        requests, replies = underway
         raise_failures(replies)
+        servers = self._ranks.servers
         lost = [rank for rank in requests if rank not in servers]
         if lost:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))

@@ -30,13 +30,30 @@ class Push:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WriteBack:
+    """Rows that were updated elsewhere, as of step ``step``; taken in once however often it is sent.
+
+    ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``touched_U`` and ``counts_U`` (int32) are the rows
+    updated since the last message and how many updates each had. ``sampled`` are, for every step with any, the rows
+    that a sub-sampled input touched, in order; empty unless a tracker asks for them.
+    """
+
+    step: int
+    rows_N: Tensor
+    values_ND: Tensor
+    touched_U: Tensor
+    counts_U: Tensor
+    sampled: tuple[tuple[int, Tensor], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One message of a step: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
+    """One message: take in ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
 
     Applied before read, so nothing that is read is stale. A lookup touches no tracker and no counter.
     """
 
-    push: Push | None = None
+    push: Push | WriteBack | None = None
     pull_N: Tensor | None = None
 
 
@@ -118,6 +135,14 @@ class Cluster(Protocol):
             RankLost: ranks are dead; raised after all the others have answered, and carries their replies.
             HarnessError: what a rank's code raised.
         """
+        ...
+
+    def start(self, requests: Mapping[Rank, Request]) -> Any:
+        """Set every request on its way and do not wait; what comes back is for :meth:`finish`."""
+        ...
+
+    def finish(self, underway: Any) -> dict[Rank, Reply]:
+        """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
     def strike(self, step: int, samples: int) -> None:

@@ -175,6 +175,14 @@ class RemoteSupervisor:
         self._link.send("tell", "status", values)
 
 
+@dataclass(frozen=True)
+class Underway:
+    """Requests on their way, and ranks that could not even be sent one, with the transport's words."""
+
+    futures: dict[Rank, Future[Reply]]
+    detail: dict[Rank, str]
+
+
 class RpcCluster:
     """PS ranks behind torch RPC, as the trainer rank calls them."""
 
@@ -195,7 +203,11 @@ class RpcCluster:
         return self._ranks
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        """See :class:`harness.cluster.protocol.Cluster`. All requests are under way at once."""
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        return self.finish(self.start(requests))
+
+    def start(self, requests: Mapping[Rank, Request]) -> Underway:
+        """All requests are on their way at once."""
         futures: dict[Rank, Future[Reply]] = {}
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
@@ -205,8 +217,13 @@ class RpcCluster:
                 )
             except RuntimeError as error:
                 detail[rank] = _words(error)
+        return Underway(futures, detail)
+
+    def finish(self, underway: Underway) -> dict[Rank, Reply]:
+        """Wait for every answer."""
+        detail = dict(underway.detail)
         replies: dict[Rank, Reply] = {}
-        for rank, future in futures.items():
+        for rank, future in underway.futures.items():
             # A rank's own exceptions travel as Failure values, so whatever is raised here is the transport's:
             # end of file, broken pipe, connection refused, or no answer within the timeout.
             try:

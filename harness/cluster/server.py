@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 import xxhash
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from harness.cluster.protocol import (
     Restore,
     Restored,
     Save,
+    WriteBack,
     Written,
 )
 from harness.core.errors import HarnessError, RankFailed
@@ -76,11 +78,18 @@ class RankServer:
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push
-        if push is not None and self.shard.apply(
+        if isinstance(push, WriteBack):
+            self._take_in(push)
+        elif push is not None and self.shard.apply(
             push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate
         ):
             self._tracker.touched(push.step, push.rows_N, push.sampled_N)
         return None if request.pull_N is None else self.shard.gather(request.pull_N)
+
+    def _take_in(self, written: WriteBack) -> None:
+        taken = self.shard.write(written.step, written.rows_N, written.values_ND, written.touched_U, written.counts_U)
+        for step, rows_S in written.sampled if taken else ():
+            self._tracker.touched(step, rows_S, torch.ones(len(rows_S), dtype=torch.bool))
 
     def _initialise(self, request: Initialise) -> Restored:
         self.shard.initialise(applied_step=request.step)

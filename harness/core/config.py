@@ -49,6 +49,15 @@ class TrainerConfig(_Model):
     """Where the dense network lives. PS ranks never touch CUDA."""
 
 
+class CacheConfig(_Model):
+    mode: Literal["none", "lookahead"] = "none"
+    """`lookahead`: rows that coming batches share live at the trainer (BagPipe). Exact: the same bits."""
+    lookahead: Annotated[int, Field(ge=2)] = 200
+    """Steps that the oracle sees."""
+    max_rows: PositiveInt | None = None
+    """Bound on cached rows; windows are cut short to keep it."""
+
+
 class EvalConfig(_Model):
     every_steps: PositiveInt | None = None
     """Evaluate every so many steps, besides once at the end; null is only at the end."""
@@ -146,6 +155,7 @@ class Config(_Model):
     trainer: TrainerConfig = TrainerConfig()
     eval: EvalConfig = EvalConfig()
     cluster: ClusterConfig = ClusterConfig()
+    cache: CacheConfig = CacheConfig()
     strategy: StrategyConfig = StrategyConfig()
     trace: TraceConfig = TraceConfig()
     store: StoreConfig = StoreConfig()

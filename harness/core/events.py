@@ -171,6 +171,7 @@ class Finished(Event):
     reschedule_h: float
     overhead_frac: float  # their sum / job_h
     generation: int
+    cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
 
 

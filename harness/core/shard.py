@@ -81,6 +81,19 @@ class Shard:
         self.applied_step = step
         return True
 
+    def write(self, step: int, rows_N: Tensor, values_ND: Tensor, touched_U: Tensor, counts_U: Tensor) -> bool:
+        """Take in rows that were updated elsewhere, as of ``step``. False, and nothing done, if that was done before.
+
+        ``touched_U`` (distinct) are the rows updated since the last time, ``counts_U`` (int32) how often each.
+        """
+        if step <= self.applied_step:
+            return False
+        self.rows_MD.index_put_((rows_N,), values_ND)
+        if self.pending_M is not None:
+            self.pending_M.index_put_((touched_U,), self.pending_M.index_select(0, touched_U).add_(counts_U))
+        self.applied_step = step
+        return True
+
     def take_pending(self, rows: Tensor | slice) -> int:
         """Updates of ``rows`` that were not saved; they now count as saved."""
         if self.pending_M is None:

@@ -211,5 +211,8 @@ TRACKERS: dict[str | None, Callable[[Shard, TrackerSpec], Tracker]] = {
     "ssu": lambda shard, spec: SsuTracker(shard, spec.r, spec.tables),
 }
 
+NEEDS_SAMPLES = frozenset({"ssu"})
+"""Trackers that want to know which rows sub-sampled inputs touched, step by step."""
+
 NEEDS_COUNTS = frozenset({"mfu", "random"})
 """Trackers that read the shard's counter of unsaved updates."""
