@@ -290,6 +290,10 @@ def _run_local(blueprint: Blueprint, store: CheckpointStore, sink: _LastEvent, s
 
 def _run_rpc(blueprint: Blueprint, store: CheckpointStore, sink: _LastEvent, status: _Status) -> Office:
     config = blueprint.config
+    interfaces = [name for _, name in socket.if_nameindex()]
+    if config.cluster.interface not in (None, *interfaces):
+        there = ", ".join(interfaces)
+        raise ConfigError(f"cluster.interface: no network interface {config.cluster.interface!r}; there are {there}")
     kill_steps = frozenset(strike.step for strike in blueprint.strikes)
     job = partial(train, config, store.root, kill_steps)
     world = World(
@@ -309,6 +313,7 @@ def _run_rpc(blueprint: Blueprint, store: CheckpointStore, sink: _LastEvent, sta
             "strike": office.strike,
             "replace": office.replace,
             "dead": world.dead,
+            "absent": world.absent,
         }
         world.serve(desk)
     finally:

@@ -96,6 +96,8 @@ class Recovery:
         self._manifest: Manifest | None = None
         self._sequence = 0
         self.num_lost_ranks = 0
+        self.before: Callable[[], None] = _nothing
+        """Called when ranks are found dead, before that is recorded: what happened first is recorded first."""
         self.listeners: list[Callable[[frozenset[Rank]], None]] = []
         """Are told whose shards were restored alone: whoever holds rows of theirs holds rows that are no more."""
         self.measured_s: dict[str, float] = defaultdict(float, save=0.0, load=0.0, lost=0.0, reschedule=0.0)
@@ -229,6 +231,7 @@ class Recovery:
 
         Returns all who died. Raises Rewound if the plan was to rewind.
         """
+        self.before()
         self._supervisor.status(phase="recover")
         casualties: set[Rank] = set()
         measured: dict[str, float] = {"reschedule": detect_s, "load": 0.0}
@@ -319,6 +322,10 @@ class Recovery:
                 machine={"seconds": measured["load"], "reschedule_seconds": measured["reschedule"]},
             )
         )
+
+
+def _nothing() -> None:
+    """Nobody has anything to record."""
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:

@@ -96,6 +96,7 @@ class Trainer:
         self._log_began_s = clock()
         self._evaluated_step = 0
         self._struck: set[int] = set()
+        recovery.before = self._log
         self._path = make_path(lambda step: self._due_at(step).anything)
 
     def run(self) -> Finished:
@@ -251,7 +252,6 @@ class Trainer:
 
     def _rewind(self, rewound: Rewound) -> None:
         """Follow the PS ranks back to a checkpoint."""
-        self._log()  # an unplanned death may have left finished steps off the record
         self._network.load_state(rewound.dense)
         self._rerun_until = len(self._losses)
         self._step = self._logged = rewound.step

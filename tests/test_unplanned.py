@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
+import analysis
 from harness import assemble
 from harness.cluster.local import LocalRanks
 from harness.cluster.protocol import Digest, Exchange, Initialise, Restore, Save
 from harness.core.config import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Finished
+from harness.rundir import read_config
 from tests.runs import changed, run
 
 
@@ -25,9 +27,10 @@ class MortalRanks(LocalRanks):
 
     doom: dict[tuple[str, int, type], str] = {}  # noqa: RUF012 - set by each test
     died: list[str] = []  # noqa: RUF012
+    served: dict[tuple[str, type], int] = {}  # noqa: RUF012 - requests of each kind to each rank
 
     def __init__(self, num_ps, make_server) -> None:
-        served: dict[tuple[str, type], int] = {}
+        served = self.served
 
         def make(rank: str):
             server = make_server(rank)
@@ -62,8 +65,10 @@ def run_mortal(
     """A local run in which ranks die as ``doom`` says; all of it must come true."""
     monkeypatch.setattr(MortalRanks, "doom", dict(doom))
     monkeypatch.setattr(MortalRanks, "died", [])
+    monkeypatch.setattr(MortalRanks, "served", {})
     monkeypatch.setattr(assemble, "LocalRanks", MortalRanks)
-    finished, _ = run(changed(config, trace__path=None, trace__allow_unplanned=True), run_dir)
+    finished, events = run(changed(config, trace__path=None, trace__allow_unplanned=True), run_dir)
+    assert analysis.check(events, read_config(run_dir)) == [], "the record adds up, whatever happened"
     assert sorted(MortalRanks.died) == sorted(rank for rank, _, _ in doom)
     return finished
 
@@ -121,6 +126,8 @@ def test_a_death_in_a_save_loses_what_the_save_was_for(
     assert finished.lost_updates is not None
     assert 0 < finished.lost_updates <= 4 * 26
     assert finished.pls == pytest.approx(len(doom) * 4 / 400 / 4)
+    saves = {rank: MortalRanks.served[rank, Save] for rank in ("ps1", "ps2")}
+    assert set(saves.values()) == {100}, "a save that failed is asked of the dead again, and of nobody else"
 
 
 def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
@@ -150,6 +157,18 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
     finished, _ = run(every_step, tmp_path / "cruel")
     assert MortalRanks.died == ["ps1", "ps3"]
     assert finished.digests == reference.digests
+
+
+def test_who_dies_during_a_recovery_belongs_to_the_same_failure(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One failure, charged once; PLS once for each of the two; only the dead were restored."""
+    doom = {("ps2", 60, Exchange): "after", ("ps1", 61, Exchange): "after", ("ps1", 1, Restore): "after"}
+    config = changed(config, strategy__name="partial", strategy__interval_samples=40)
+    finished = run_mortal(config, tmp_path / "run", monkeypatch, doom)
+    assert (finished.num_failures, finished.num_lost_ranks) in ((1, 2), (2, 2))
+    restored = {rank: number for (rank, kind), number in MortalRanks.served.items() if kind is Restore}
+    assert set(restored) == {"ps1", "ps2"}
 
 
 def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

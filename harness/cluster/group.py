@@ -33,6 +33,10 @@ class WorldBroken(HarnessError):
     """A generation could not be formed: someone died while it was. The next one is to be awaited."""
 
 
+class WorldIncomplete(WorldBroken):
+    """A generation was not complete in time: someone is mute."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions:
     """How ranks talk: see ClusterConfig."""

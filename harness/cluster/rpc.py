@@ -5,6 +5,7 @@
 
 import os
 import threading
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -102,7 +103,7 @@ class ControlLink:
             elif message[0] == "value":
                 return message[2]
             raise group.WorldBroken(f"generation {generation} was given up")
-        raise group.WorldBroken(f"generation {generation} was not complete after {self._timeout_s:g} s")
+        raise group.WorldIncomplete(f"generation {generation} was not complete after {self._timeout_s:g} s")
 
 
 # The server of this process. RPC names a function, so the function must find its rank by itself.
@@ -153,6 +154,10 @@ def trainer_main(seat: Seat, job: Callable[[Cluster, Supervisor], None]) -> None
         link.order()
     except (Stopped, EOFError, ConnectionError):
         pass  # the run is over, and why is known to whoever ended it
+    except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
+        words = f"{seat.rank} raised {type(error).__name__}: {error}"
+        link.send("failed", RunFailed(f"{words}\n{traceback.format_exc()}"))
+        link.order()
     group.leave()
 
 
@@ -246,7 +251,7 @@ class RpcCluster:
         try:
             self._link.join(self._generation)
         except group.WorldBroken as error:
-            dead = self._link.call("dead")
+            dead = self._link.call("absent" if isinstance(error, group.WorldIncomplete) else "dead")
             if not dead:
                 raise RunFailed(f"step {step}: the world could not be formed anew: {error}") from error
             raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error

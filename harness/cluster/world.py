@@ -143,6 +143,12 @@ class World:
         """PS ranks whose process has ended."""
         return [rank for rank in self.names if rank != CHIEF and self._processes[rank].exitcode is not None]
 
+    def absent(self) -> list[Rank]:
+        """PS ranks that have not come to the present generation: dead, or mute."""
+        here = self._keys[self._generation]
+        # What an agent publishes first is its name, under its number.
+        return [rank for k, rank in enumerate(self.names) if rank != CHIEF and f"names/{k}" not in here]
+
     def _accept(self) -> None:
         try:
             self._strangers.append(control.accept(self._listener, self._authkey))

@@ -61,6 +61,22 @@ def test_a_rank_that_hangs_is_killed_and_replaced(config: Config, tmp_path: Path
     assert events[-1]["served"]["ps1"] != found["stopped"]
 
 
+def test_a_rank_that_goes_mute_while_a_world_is_formed_is_replaced_too(config: Config, tmp_path: Path) -> None:
+    """Whoever has not joined in time counts as lost; nobody waits for it for good."""
+    events = worlds.run_job(changed(config, cluster__join_timeout_s=2.0), tmp_path, worlds.hang_while_joining)
+    assert [event["mute"] for event in events if isinstance(event, dict) and "mute" in event] == [["ps2"]]
+    last = events[-1]
+    changed_pids = {rank for rank, pid in last["served"].items() if pid != last["before"][rank]}
+    assert changed_pids == {"ps1", "ps2"}
+    assert not alive(last["before"]["ps2"])
+
+
+def test_an_interface_that_is_not_there_is_one_clear_line(config: Config, tmp_path: Path) -> None:
+    """Before any rank is started."""
+    with pytest.raises(ConfigError, match=r"^cluster\.interface: no network interface 'eth99'; there are .*lo"):
+        assemble.run(changed(config, engine="rpc", cluster__interface="eth99"), tmp_path / "run")
+
+
 def test_a_dead_trainer_fails_the_run(config: Config, tmp_path: Path) -> None:
     """Nobody waits for a trainer that is gone."""
     with pytest.raises(RunFailed, match=r"trainer0 \(pid \d+\) ended with exit code -9"):

@@ -45,7 +45,13 @@ def run_job(
         world.start()
         store = CheckpointStore(root, fsync=False)
         office = Office(hands=world, sink=notes, store=store, strikes=strikes, on_status=lambda **_: None)
-        desk = {"record": office.record, "strike": office.strike, "replace": office.replace, "dead": world.dead}
+        desk = {
+            "record": office.record,
+            "strike": office.strike,
+            "replace": office.replace,
+            "dead": world.dead,
+            "absent": world.absent,
+        }
         world.serve(desk)
     finally:
         world.close()
@@ -99,6 +105,25 @@ def hang_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
     cluster.call({"ps1": Initialise(step=1)})
     cluster.call({rank: _pull() for rank in cluster.ranks})
     supervisor.record({"served": _pids(cluster)})
+
+
+def hang_while_joining(cluster: Cluster, supervisor: Supervisor) -> None:
+    """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    served = _pids(cluster)
+    os.kill(served["ps1"], 9)
+    try:
+        cluster.call({rank: _pull() for rank in cluster.ranks})
+    except RankLost as lost:
+        os.kill(served["ps2"], 19)  # SIGSTOP
+        try:
+            cluster.replace(lost.detail, 1, 4, 0.0)
+        except RankLost as mute:
+            supervisor.record({"mute": sorted(mute.ranks)})
+            cluster.replace(mute.detail, 1, 4, 0.0)
+    cluster.call({"ps1": Initialise(step=1), "ps2": Initialise(step=1)})
+    cluster.call({rank: _pull() for rank in cluster.ranks})
+    supervisor.record({"served": _pids(cluster), "before": served})
 
 
 def die(cluster: Cluster, supervisor: Supervisor) -> None:
