@@ -25,25 +25,27 @@ class Interaction:
         self._vectors_BVD = torch.empty((num_samples, num_vectors, dim), device=device, dtype=dtype)
         self._products_BVV = torch.empty((num_samples, num_vectors, num_vectors), device=device, dtype=dtype)
         i_P, j_P = torch.tril_indices(num_vectors, num_vectors, offset=-1, device=device)
-        self._pairs_P = i_P * num_vectors + j_P  # where S holds what z takes
         self._top_BT = torch.empty((num_samples, dim + len(i_P)), device=device, dtype=dtype)
+        # gather() wants an index for every element; expanded, they are one row, and it runs on all threads.
+        pairs_P = i_P * num_vectors + j_P  # where S holds what z takes
+        self._pairs_BP = pairs_P.expand(num_samples, -1)
         places_VV = torch.zeros((num_vectors, num_vectors), device=device, dtype=torch.int64)
         places_VV[i_P, j_P] = places_VV[j_P, i_P] = torch.arange(dim, dim + len(i_P), device=device)
-        self._places = places_VV.view(-1)  # where dL/dz holds what G takes; anything on the diagonal
+        # where dL/dz holds what G takes, and anything on the diagonal
+        self._places_BX = places_VV.view(-1).expand(num_samples, -1)
 
     def forward(self, bottom_BD: Tensor, embeddings_BFD: Tensor) -> Tensor:
         """z, (B, T): a buffer that the next call overwrites."""
-        self._vectors_BVD[:, 0] = bottom_BD
-        self._vectors_BVD[:, 1:] = embeddings_BFD
+        torch.cat([bottom_BD.unsqueeze(1), embeddings_BFD], dim=1, out=self._vectors_BVD)
         torch.bmm(self._vectors_BVD, self._vectors_BVD.transpose(1, 2), out=self._products_BVV)
         self._top_BT[:, : self._dim] = bottom_BD
-        self._top_BT[:, self._dim :] = self._products_BVV.flatten(1).index_select(1, self._pairs_P)
+        torch.gather(self._products_BVV.flatten(1), 1, self._pairs_BP, out=self._top_BT[:, self._dim :])
         return self._top_BT
 
     def backward(self, grad_BT: Tensor) -> tuple[Tensor, Tensor]:
         """From dL/dz of the last :meth:`forward`: dL/d(bottom), (B, D), and dL/d(embeddings), (B, F, D)."""
         grad_BVV = self._products_BVV
-        torch.index_select(grad_BT, 1, self._places, out=grad_BVV.flatten(1))
+        torch.gather(grad_BT, 1, self._places_BX, out=grad_BVV.flatten(1))
         grad_BVV.diagonal(dim1=1, dim2=2).zero_()
         bottom_BD = torch.baddbmm(grad_BT[:, None, : self._dim], grad_BVV[:, :1], self._vectors_BVD).squeeze(1)
         return bottom_BD, torch.bmm(grad_BVV[:, 1:], self._vectors_BVD)

@@ -20,19 +20,16 @@ from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Office
 from harness.core.config import Config
 from harness.core.events import Event, Finished, Trained
-from harness.core.lookup import BatchPlan, plan_batch
-from harness.core.placement import Placement
-from harness.core.shard import Shard
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
-from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, SIZES, ModelSize
+from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize
 from harness.store import CheckpointStore
 from tests.data.logs import Row, to_text
+from tests.model.batches import CARDINALITIES, initial_tables, looked_up, make_batch
 
 NUM_STEPS, BATCH_SIZE = 20, 128
-CARDINALITIES = tuple(3 + 7 * table for table in range(NUM_TABLES))
 
 
 class PlainDlrm(nn.Module):
@@ -70,27 +67,6 @@ class Recorded:
     def record(self, event: Event) -> None:
         """Keep it."""
         self.events.append(event)
-
-
-def initial_tables(dim: int, seed: int, cardinalities: tuple[int, ...] = CARDINALITIES) -> list[Tensor]:
-    """The initial values of every table, by the one rank of a world of one."""
-    shard = Shard(Placement("row", cardinalities, 1), 0, dim, seed=seed, count_updates=False)
-    shard.initialise(applied_step=0)
-    return [shard.rows_MD[shard.span(table)].clone() for table in range(len(cardinalities))]
-
-
-def make_batch(batch_size: int, seed: int) -> tuple[Tensor, np.ndarray, Tensor]:
-    """dense_BI, ids_BF with many rows met more than once, labels_B."""
-    rng = np.random.Generator(np.random.PCG64(seed))
-    dense_BI = torch.from_numpy(np.log1p(rng.integers(0, 50, (batch_size, NUM_INTEGERS))).astype(np.float32))
-    ids_BF = np.stack([rng.zipf(1.3, batch_size) % size for size in CARDINALITIES], axis=1).astype(np.int32)
-    return dense_BI, ids_BF, torch.from_numpy((rng.random(batch_size) < 0.25).astype(np.float32))
-
-
-def looked_up(tables: list[Tensor], ids_BF: np.ndarray) -> tuple[BatchPlan, Tensor]:
-    """The plan of a batch for a world of one rank, and its rows."""
-    plan = plan_batch(ids_BF, Placement("row", CARDINALITIES, 1), np.zeros(len(ids_BF), dtype=bool))
-    return plan, torch.cat(tables)[plan.rows[0]]
 
 
 @pytest.mark.parametrize("name", SIZES)

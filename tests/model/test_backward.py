@@ -1,0 +1,192 @@
+"""Laws of the written-out backward of the whole dense network, held against autograd and against differences.
+
+B batch, F tables, D embedding dim, N distinct rows of a batch, I integer features.
+"""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+
+import pytest
+import torch
+import xxhash
+from torch import Tensor
+from torch.nn import functional
+
+from harness.core.lookup import BatchPlan
+from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
+from harness.model.sizes import SIZES, ModelSize
+from tests.model.batches import initial_tables, looked_up, make_batch
+
+Batch = tuple[Tensor, Tensor, BatchPlan, Tensor]
+
+
+def batch_for(size: ModelSize, num_samples: int, seed: int, dtype: torch.dtype = torch.float32) -> Batch:
+    """What train() takes."""
+    dense_BI, ids_BF, labels_B = make_batch(num_samples, seed)
+    plan, rows_ND = looked_up(initial_tables(size.embedding_dim, seed=1), ids_BF)
+    return dense_BI.to(dtype), rows_ND.to(dtype), plan, labels_B.to(dtype)
+
+
+def plain_loss(size: ModelSize, state: Mapping[str, Tensor], rows_ND: Tensor, batch: Batch) -> Tensor:
+    """The loss as torch differentiates it."""
+    dense_BI, _, plan, labels_B = batch
+    bottom = dense_BI
+    for index in range(len(size.bottom_mlp)):
+        bottom = functional.linear(bottom, state[f"bottom.{index}.weight"], state[f"bottom.{index}.bias"]).relu()
+    vectors_BVD = torch.cat([bottom[:, None], rows_ND[plan.inverse_A].view(len(labels_B), -1, size.embedding_dim)], 1)
+    i_P, j_P = torch.tril_indices(vectors_BVD.shape[1], vectors_BVD.shape[1], offset=-1)
+    top = torch.cat([bottom, (vectors_BVD @ vectors_BVD.transpose(1, 2))[:, i_P, j_P]], dim=1)
+    for index in range(len(size.top_mlp)):
+        top = functional.linear(top, state[f"top.{index}.weight"], state[f"top.{index}.bias"])
+        top = top.relu() if index < len(size.top_mlp) - 1 else top
+    return functional.binary_cross_entropy_with_logits(top.squeeze(1), labels_B)
+
+
+def autograd(network: DenseNetwork, batch: Batch, dtype: torch.dtype) -> tuple[float, Tensor, dict[str, Tensor]]:
+    """Loss, gradient of the rows, gradient of each parameter."""
+    state = {name: value.to(dtype).clone().requires_grad_() for name, value in network.state().items()}
+    dense_BI, rows_ND, plan, labels_B = batch
+    leaf_ND = rows_ND.to(dtype).clone().requires_grad_()
+    loss = plain_loss(network.size, state, leaf_ND, (dense_BI.to(dtype), rows_ND, plan, labels_B.to(dtype)))
+    loss.backward()
+    assert leaf_ND.grad is not None
+    grads = {name: value.grad for name, value in state.items() if value.grad is not None}
+    return loss.item(), leaf_ND.grad, grads
+
+
+def distance(actual: Tensor, expected: Tensor) -> float:
+    """Of two tensors, relative to the second's norm."""
+    return float((actual.double() - expected.double()).norm() / expected.double().norm())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-13)], ids=["float32", "float64"]
+)
+@pytest.mark.parametrize("name", ["tiny", "kaggle", "terabyte"])
+def test_gradients_are_autograds(name: str, dtype: torch.dtype, bound: float) -> None:
+    """Loss, row gradients and the gradient of every parameter are autograd's, to 1e-6 of their norm in float32 and to
+    1e-13 in float64. The step is so long that the parameter itself is lost in its gradient.
+    """
+    size = SIZES[name]
+    learning_rate = 2.0**40
+    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype)
+    batch = batch_for(size, 128, seed=5, dtype=dtype)
+    expected_loss, expected_ND, expected = autograd(network, batch, dtype)
+    before = {name: value.clone() for name, value in network.state().items()}
+    loss, grads_ND = network.train(*batch)
+    network.step()
+    assert loss == pytest.approx(expected_loss, rel=bound)
+    assert grads_ND.dtype == dtype
+    assert distance(grads_ND, expected_ND) < bound
+    assert expected.keys() == network.state().keys()
+    for key, value in network.state().items():
+        assert distance((before[key] - value) / learning_rate, expected[key]) < bound, key
+
+
+def test_gradients_are_quotients_of_differences() -> None:
+    """Along random directions in rows and parameters the loss changes, in float64, as the gradients say."""
+    size = SIZES["tiny"]
+    network = DenseNetwork(size, seed=3, learning_rate=1.0, dtype=torch.float64)
+    batch = batch_for(size, 9, seed=6, dtype=torch.float64)
+    dense_BI, rows_ND, plan, labels_B = batch
+    before = {name: value.clone() for name, value in network.state().items()}
+    _, grads_ND = network.train(*batch)
+    network.step()
+    gradients = {name: before[name] - value for name, value in network.state().items()}
+    rng = torch.Generator().manual_seed(0)
+
+    def loss_at(moved: Mapping[str, Tensor], rows: Tensor) -> float:
+        network.load_state({**before, **moved})
+        return network.train(dense_BI, rows, plan, labels_B)[0]
+
+    def slope(values: Tensor, name: str | None) -> tuple[float, Tensor]:
+        direction = torch.randn(values.shape, generator=rng, dtype=torch.float64)
+        direction /= direction.norm()
+        losses = []
+        for h in (1e-5, -1e-5):
+            moved = values + h * direction
+            losses.append(loss_at({}, moved) if name is None else loss_at({name: moved}, rows_ND))
+        return (losses[0] - losses[1]) / 2e-5, direction
+
+    for name, gradient in [*gradients.items(), (None, grads_ND)]:
+        measured, direction = slope(before[name] if name is not None else rows_ND, name)
+        assert measured == pytest.approx(float((gradient * direction).sum()), rel=1e-5, abs=1e-9), name
+
+
+def test_batches_of_any_size_follow_one_another() -> None:
+    """Full batches, a short one, one sample, a prediction in between: each step is that of a network that only ever
+    saw this batch.
+    """
+    size = SIZES["kaggle"]
+    network = DenseNetwork(size, seed=0, learning_rate=0.1)
+    for num_samples in (128, 37, 1, 128):
+        batch = batch_for(size, num_samples, seed=num_samples)
+        other = DenseNetwork(size, seed=0, learning_rate=0.1)
+        other.load_state(network.state())
+        expected_loss, expected_ND = other.train(*batch)
+        other.step()
+        loss, grads_ND = network.train(*batch)
+        network.predict(*batch_for(size, 128, seed=77)[:3])
+        network.step()
+        assert loss == expected_loss
+        assert torch.equal(grads_ND, expected_ND)
+        assert all(torch.equal(value, other.state()[name]) for name, value in network.state().items())
+
+
+def test_differentiating_early_changes_nothing_but_the_time() -> None:
+    """differentiate() before step() moves no parameter, and the step is the same to the bit."""
+    size = SIZES["kaggle"]
+    batch = batch_for(size, 64, seed=2)
+    early, late = (DenseNetwork(size, seed=0, learning_rate=0.1) for _ in range(2))
+    for _ in range(2):
+        assert early.train(*batch)[0] == late.train(*batch)[0]
+        before = {name: value.clone() for name, value in early.state().items()}
+        early.differentiate()
+        assert all(torch.equal(value, before[name]) for name, value in early.state().items())
+        early.step()
+        late.step()
+        assert all(torch.equal(value, late.state()[name]) for name, value in early.state().items())
+        assert not all(torch.equal(value, before[name]) for name, value in early.state().items())
+
+
+def test_large_batches_are_predicted_in_parts() -> None:
+    """A batch beyond PREDICT_SAMPLES gives every sample the logit that it has in a small batch."""
+    size = SIZES["tiny"]
+    network = DenseNetwork(size, seed=0, learning_rate=0.1)
+    dense_BI, ids_BF, _ = make_batch(2 * PREDICT_SAMPLES + 7, seed=8)
+    tables = initial_tables(16, seed=0)
+    plan, rows_ND = looked_up(tables, ids_BF)
+    logits_B = network.predict(dense_BI, rows_ND, plan)
+    assert logits_B.shape == (len(dense_BI),)
+    for first in (0, PREDICT_SAMPLES - 3, 2 * PREDICT_SAMPLES, len(dense_BI) - 5):
+        span = slice(first, first + 5)
+        plan_5, rows = looked_up(tables, ids_BF[span])
+        torch.testing.assert_close(logits_B[span], network.predict(dense_BI[span], rows, plan_5), rtol=1e-5, atol=1e-6)
+
+
+def digest() -> str:
+    """Bits of three steps at two threads."""
+    torch.set_num_threads(2)
+    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1)
+    words: list[str] = []
+    for seed in range(3):
+        loss, grads_ND = network.train(*batch_for(network.size, 128, seed))
+        network.step()
+        words += [loss.hex(), xxhash.xxh3_64_hexdigest(grads_ND.numpy().tobytes())]
+    return " ".join(
+        [*words, *(xxhash.xxh3_64_hexdigest(value.numpy().tobytes()) for value in network.state().values())]
+    )
+
+
+def test_another_process_computes_the_same_bits() -> None:
+    """Same number of threads: same losses, gradients and parameters to the bit, whoever computes them, and wherever in
+    memory their operands lie.
+    """
+    script = "import torch; kept = torch.empty(1003); from tests.model.test_backward import digest; print(digest())"
+    other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
+    before = torch.get_num_threads()
+    try:
+        assert other == digest() + "\n"
+    finally:
+        torch.set_num_threads(before)
