@@ -29,30 +29,51 @@ from harness.core.config import Config
 from harness.core.lookup import coalesce, plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
+from harness.lookahead import LookaheadPath
 from harness.model.dlrm import DenseNetwork
+from harness.model.interaction import Interaction
+from harness.model.linear import Mlp
 
 _real_train = assemble.train
 _real_ps_main = rpc.ps_main
 
 PARTS = (
-    *("batch read", "planning", "lookup", "forward", "backward", "gather, loss", "coalesce", "apply", "dense update"),
-    *("messages", "serving", "waiting"),
+    *("batch read", "planning", "lookup", "bottom", "interaction", "top", "gather, loss", "top backward"),
+    *("interaction backward", "bottom backward", "coalesce", "apply", "weight gradients", "dense update"),
+    *("messages", "serving", "cache", "waiting"),
 )
 """In the order of a step. ``messages``: building and sending requests, taking replies apart. ``serving``: what a PS
-rank's server does besides lookup and apply. ``waiting``: for ranks, beyond what the busiest of them worked: transport,
-pickling at the other end, interpreter locks, being scheduled."""
+rank's server does besides lookup and apply. ``cache``: the lookahead cache, whose planning runs in the background.
+``waiting``: for ranks, beyond what the busiest of them worked: transport, pickling at the other end, interpreter locks,
+being scheduled."""
 
-_METHODS: tuple[tuple[type, str, str], ...] = (
+Part = str | Callable[[Any], str]
+"""A name, or how to tell it from the object that the method is called on."""
+
+
+def _which(mlp: Mlp) -> str:
+    return "bottom" if mlp.layers[-1].has_relu else "top"  # the top one ends in logits
+
+
+_METHODS: tuple[tuple[type, str, Part], ...] = (
     (Dataset, "train_batch", "batch read"),
-    (DenseNetwork, "forward", "forward"),
     (DenseNetwork, "train", "gather, loss"),
+    (Mlp, "forward", _which),
+    (Mlp, "backward", lambda mlp: f"{_which(mlp)} backward"),
+    (Mlp, "input_gradient", lambda mlp: f"{_which(mlp)} backward"),
+    (Interaction, "forward", "interaction"),
+    (Interaction, "backward", "interaction backward"),
+    (DenseNetwork, "differentiate", "weight gradients"),
     (DenseNetwork, "step", "dense update"),
-    (torch.Tensor, "backward", "backward"),
-    (LocalCluster, "call", "messages"),
-    (RpcCluster, "call", "messages"),
+    (LocalCluster, "start", "messages"),
+    (LocalCluster, "finish", "messages"),
+    (RpcCluster, "start", "messages"),
+    (RpcCluster, "finish", "messages"),
+    (LookaheadPath, "fetch", "cache"),
+    (LookaheadPath, "push", "cache"),
     (torch._C.Future, "wait", "waiting"),
 )
-_RANK_METHODS: tuple[tuple[type, str, str], ...] = (
+_RANK_METHODS: tuple[tuple[type, str, Part], ...] = (
     (Shard, "gather", "lookup"),
     (Shard, "apply", "apply"),
     (RankServer, "handle", "serving"),
@@ -79,14 +100,14 @@ class Clocks:
         self._seconds.clear()
         return taken
 
-    def on(self, function: Callable[..., Any], part: str) -> Callable[..., Any]:
+    def on(self, function: Callable[..., Any], part: Part) -> Callable[..., Any]:
         """``function`` with a clock around it."""
 
         @wraps(function)
         def timed(*args: Any, **kwargs: Any) -> Any:
             if self._thread not in (None, threading.get_ident()):
                 return function(*args, **kwargs)
-            self._turn_to(part)
+            self._turn_to(part if isinstance(part, str) else part(args[0]))
             try:
                 return function(*args, **kwargs)
             finally:
@@ -106,7 +127,7 @@ class Clocks:
         self._seconds[self._stack.pop()] += now_s - self._since_s
         self._since_s = now_s
 
-    def put_on_methods(self, methods: Iterable[tuple[type, str, str]]) -> None:
+    def put_on_methods(self, methods: Iterable[tuple[type, str, Part]]) -> None:
         """From now on, in this process."""
         for owner, name, part in methods:
             setattr(owner, name, self.on(getattr(owner, name), part))
@@ -147,8 +168,10 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
         clocks.put_on_methods(_RANK_METHODS)
 
     def profile() -> Parts:
+        mine = clocks.take()
         ranks = cluster.call({rank: Digest() for rank in cluster.ranks}) if is_remote else {}
-        return _together(clocks.take(), list(ranks.values()))
+        clocks.take()  # what asking took
+        return _together(mine, list(ranks.values()))
 
     gate = Gate(pipe, profile)
     clocked = DenseNetwork.train

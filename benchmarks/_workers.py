@@ -29,6 +29,7 @@ from harness.cluster.protocol import Cluster, Supervisor
 from harness.core.config import Config
 from harness.core.errors import HarnessError
 from harness.data.dataset import Dataset
+from harness.model.linear import Linear, make_linear
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
 
 _real_train = assemble.train
@@ -223,6 +224,26 @@ def products(size: ModelSize, batch_size: int) -> list[Product]:
             if layer > 0 or needs_inputs:
                 found.append(Product(grad_BO, weight_OI, torch.empty(batch_size, fan_in)))
     return found
+
+
+def kernels(config: Config, folder: Path, pipe: Connection) -> None:
+    """The products of :func:`products` as the harness's own layers make them, bias and ReLU included."""
+    torch.set_num_threads(config.trainer.num_threads)
+    size, batch_size = model_size(config.model), config.trainer.batch_size
+    layers: list[tuple[Linear, Tensor, Tensor, bool]] = []
+    for widths, needs_inputs in (((NUM_INTEGERS, *size.bottom_mlp), False), ((size.top_inputs, *size.top_mlp), True)):
+        for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            layer = make_linear(torch.randn(fan_out, fan_in), torch.randn(fan_out), has_relu=fan_out > 1)
+            tensors = torch.randn(batch_size, fan_in), torch.randn(batch_size, fan_out)
+            layers.append((layer, *tensors, index > 0 or needs_inputs))
+    gate = Gate(pipe)
+    while True:
+        gate.step()
+        for layer, x_BI, grad_BO, needs_input_gradient in layers:
+            layer.forward(x_BI)
+            layer.weight_gradient(x_BI, grad_BO)
+            if needs_input_gradient:
+                layer.input_gradient(grad_BO)
 
 
 def floor(config: Config, folder: Path, pipe: Connection) -> None:

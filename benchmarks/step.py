@@ -1,6 +1,6 @@
-"""What a step spends its time on, for both engines: a table, and a picture of each.
+"""What a step spends its time on: engine local, engine rpc, and rpc with the lookahead cache; a table and pictures.
 
-    python benchmarks/step.py [--rounds 7] [--steps 100] [--lead 30] [--threads 2] [--rows-scale 1] [--ps 2]
+    python benchmarks/step.py [--rounds 7] [--steps 100] [--lead 100] [--threads 2] [--rows-scale 1] [--ps 2]
                               [--batch-size 128] [--pictures docs] [--json FILE]
 
 The real trainer, ranks and data, set up as in throughput.py, with clocks put around their functions from outside. What
@@ -29,26 +29,31 @@ from benchmarks.throughput import Variant, configure, start
 
 UNSEEN, TOTAL = "unaccounted for", "step"
 ROWS = (*PARTS, UNSEEN, TOTAL)
+VARIANTS: dict[str, dict[str, Any]] = {
+    "local": {"engine": "local"},
+    "rpc": {"engine": "rpc"},
+    "rpc_lookahead": {"engine": "rpc", "cache": {"mode": "lookahead"}},
+}
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Parts]]:
-    """Milliseconds of a step by part, for each engine, one entry per round; the first round is left out."""
+    """Milliseconds of a step by part, for each variant, one entry per round; the first round is left out."""
     base = configure(options, folder, (options.rounds + 2) * (options.lead + options.steps) + 1000)
-    found: dict[str, list[Parts]] = {"local": [], "rpc": []}
+    found: dict[str, list[Parts]] = {name: [] for name in VARIANTS}
     with ExitStack() as stack:
         workers = {}
-        for engine in found:
-            settings = {"engine": engine, "cluster": {"num_ps": options.ps}}
-            workers[engine] = start(Variant(clocked_trainer, settings), base, folder / engine)
-            stack.callback(workers[engine].close)
+        for name, settings in VARIANTS.items():
+            variant = Variant(clocked_trainer, {**settings, "cluster": {"num_ps": options.ps}})
+            workers[name] = start(variant, base, folder / name)
+            stack.callback(workers[name].close)
         for worker in workers.values():
             worker.wait_ready()
         for _ in range(options.rounds + 1):
-            for engine, worker in workers.items():
+            for name, worker in workers.items():
                 seconds, parts = worker.run(options.lead, options.steps)
                 parts = {**parts, UNSEEN: seconds - sum(parts.values()), TOTAL: seconds}
-                found[engine].append({part: 1e3 * parts[part] / options.steps for part in ROWS})
-    return {engine: rounds[1:] for engine, rounds in found.items()}
+                found[name].append({part: 1e3 * parts[part] / options.steps for part in ROWS})
+    return {name: rounds[1:] for name, rounds in found.items()}
 
 
 def spreads(rounds: Sequence[Parts]) -> dict[str, Spread]:
@@ -65,7 +70,7 @@ def table(found: Mapping[str, Mapping[str, Spread]]) -> str:
     return "\n".join(lines)
 
 
-def draw(path: Path, engine: str, parts: Mapping[str, Spread], subtitle: str) -> None:
+def draw(path: Path, name: str, parts: Mapping[str, Spread], subtitle: str) -> None:
     """One bar, stacked, a line to each part so that thin ones can be read; medians."""
     shown = [part for part in (*PARTS, UNSEEN) if parts[part].median > 0]
     figure = Figure(figsize=(8, 0.6 + 0.32 * len(shown)), layout="constrained")
@@ -80,7 +85,7 @@ def draw(path: Path, engine: str, parts: Mapping[str, Spread], subtitle: str) ->
     axes.invert_yaxis()
     axes.set_xlim(0, left * 1.08)
     axes.set_xlabel(f"ms; median step {parts[TOTAL].median:.2f}, {subtitle}")
-    axes.set_title(f"engine {engine}", loc="left")
+    axes.set_title(name.replace("_", ", "), loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     with mpl.rc_context({"svg.hashsalt": "step", "svg.fonttype": "none"}):  # equal figures, equal bytes
         figure.savefig(path, metadata={"Date": None})
@@ -90,27 +95,27 @@ def main() -> None:
     """Measure, print the table, perhaps draw it and write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=100, help="timed, of each engine in each round")
-    parser.add_argument("--lead", type=int, default=30, help="steps before those, untimed")
+    parser.add_argument("--steps", type=int, default=100, help="timed, of each variant in each round")
+    parser.add_argument("--lead", type=int, default=100, help="steps before those, untimed")
     parser.add_argument("--threads", type=int, default=2, help="trainer.num_threads")
     parser.add_argument("--rows-scale", type=float, default=1.0, help="of the tables, against Kaggle's")
     parser.add_argument("--ps", type=int, default=2, help="PS ranks")
     parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--pictures", type=Path, help="folder for step_local.svg and step_rpc.svg")
+    parser.add_argument("--pictures", type=Path, help="folder for step_local.svg, step_rpc.svg, step_rpc_lookahead.svg")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
     facts = machine(options.threads)
     with tempfile.TemporaryDirectory(prefix="step-") as folder:
         rounds = measure(options, Path(folder))
     facts["load_average_after"] = os.getloadavg()
-    found = {engine: spreads(each) for engine, each in rounds.items()}
+    found = {name: spreads(each) for name, each in rounds.items()}
     sys.stdout.write(f"{table(found)}\n\n{heading(facts)}\n")
     if options.pictures is not None:
-        for engine, parts in found.items():
+        for name, parts in found.items():
             subtitle = f"batch {options.batch_size}, {options.ps} PS ranks, {options.threads} threads"
-            draw(options.pictures / f"step_{engine}.svg", engine, parts, subtitle)
+            draw(options.pictures / f"step_{name}.svg", name, parts, subtitle)
     setting: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "json"}
-    figures = {engine: {part: asdict(spread) for part, spread in parts.items()} for engine, parts in found.items()}
+    figures = {name: {part: asdict(spread) for part, spread in parts.items()} for name, parts in found.items()}
     write_json(options.json, {"machine": facts, "setting": setting, "ms": figures, "rounds": rounds})
 
 

@@ -1,20 +1,22 @@
 """Samples per second of the engines, against a plain DLRM and against the matrix products alone.
 
-    python benchmarks/throughput.py [--rounds 9] [--steps 100] [--lead 30] [--threads 2] [--rows-scale 1]
+    python benchmarks/throughput.py [--rounds 9] [--steps 100] [--lead 100] [--threads 2] [--rows-scale 1]
                                     [--batch-size 128] [--only rpc2,rpc8] [--memory-gb 12] [--json FILE]
 
 Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense network, skewed made-up clicks.
 
-    floor  the matrix products of the dense network alone: forward, both backward ones, preallocated
-    plain  one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
-    local  the trainer of this harness on engine local, two PS ranks
-    rpcN   the same on engine rpc with N PS ranks
+    floor    the matrix products of the dense network alone: forward, both backward ones, preallocated, torch.mm
+    kernels  the same products by the layers of this harness, with bias and ReLU
+    plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
+    local    the trainer of this harness on engine local, two PS ranks
+    rpcN     the same on engine rpc with N PS ranks; rpcN_lookahead: with cache.mode=lookahead
 
 Every variant trains in processes of its own, from data on disk to applied gradients, planning included, and sleeps
 while the others are measured. A round runs each of them in turn, ``--lead`` steps untimed and ``--steps`` timed, and
-begins with another one each time; the first round is thrown away. Ratios are of samples per second, taken round by
-round. Where the tables of all variants do not fit into ``--memory-gb``, they come in groups, each beside floor, plain
-and local.
+begins with another one each time; the first round is thrown away. What runs ahead in the background is finished in the
+pause before the untimed steps, so these should be at least a window of the lookahead cache, which is 100. Ratios are of
+samples per second, taken round by round. Where the tables of all variants do not fit into ``--memory-gb``, they come in
+groups, each beside the first four.
 
 Where other work takes the cores, OpenMP's threads wait for each other by spinning and lose whole time slices: leave the
 machine alone, or start with OMP_WAIT_POLICY=PASSIVE in the environment, which every variant then sees.
@@ -34,7 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
-from benchmarks._workers import Body, Worker, floor, plain, products, trainer
+from benchmarks._workers import Body, Worker, floor, kernels, plain, products, trainer
 from harness.core.config import Config
 from harness.model.sizes import SIZES
 
@@ -48,7 +50,6 @@ class Variant:
 
     body: Body
     settings: Mapping[str, Any] = field(default_factory=dict)
-    has_tables: bool = True
 
 
 def rpc(num_ps: int, **settings: Any) -> Variant:
@@ -57,14 +58,19 @@ def rpc(num_ps: int, **settings: Any) -> Variant:
 
 
 REFERENCES = {
-    "floor": Variant(floor, has_tables=False),
+    "floor": Variant(floor),
+    "kernels": Variant(kernels),
     "plain": Variant(plain),
     "local": Variant(trainer, {"engine": "local", "cluster": {"num_ps": 2}}),
 }
+LOOKAHEAD = {"cache": {"mode": "lookahead"}}
 VARIANTS = {
     "rpc2": rpc(2),
+    "rpc2_lookahead": rpc(2, **LOOKAHEAD),
     "rpc4": rpc(4),
+    "rpc4_lookahead": rpc(4, **LOOKAHEAD),
     "rpc8": rpc(8),
+    "rpc8_lookahead": rpc(8, **LOOKAHEAD),
 }
 RATIOS = (
     ("local", "plain"),
@@ -72,7 +78,8 @@ RATIOS = (
     ("rpc2", "plain"),
     ("rpc4", "plain"),
     ("rpc8", "plain"),
-    ("rpc2", "local"),
+    ("kernels", "local"),
+    *((f"rpc{num_ps}_lookahead", other) for num_ps in (2, 4, 8) for other in ("plain", "local", f"rpc{num_ps}")),
 )
 """Samples per second of the first over those of the second."""
 
@@ -162,7 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--steps", type=int, default=100, help="timed, of each variant in each round")
-    parser.add_argument("--lead", type=int, default=30, help="steps before those, untimed")
+    parser.add_argument("--lead", type=int, default=100, help="steps before those, untimed")
     parser.add_argument("--threads", type=int, default=2, help="trainer.num_threads")
     parser.add_argument("--rows-scale", type=float, default=1.0, help="of the tables, against Kaggle's")
     parser.add_argument("--batch-size", type=int, default=128)

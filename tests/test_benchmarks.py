@@ -1,16 +1,24 @@
 """Benchmarks measure something real, also when everything is tiny. No figure is judged here: people read those."""
 
 import json
+import multiprocessing
+import os
 import subprocess
 import sys
+import time
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from benchmarks._clocks import Clocks
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, make_data, write_trace
+from benchmarks._workers import Enough, Gate, products
+from benchmarks.auc import argsort_auc
 from harness.core.trace import parse_trace
 from harness.data.dataset import Dataset
+from harness.model.sizes import SIZES
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 
@@ -18,7 +26,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 def start(name: str, *arguments: str) -> str:
     """What the benchmark ``name`` prints when it is started by path."""
     command = [sys.executable, str(FOLDER / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    patient = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # threads that spin on a busy machine stall for seconds
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60, env=patient).stdout
 
 
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
@@ -82,3 +91,119 @@ def test_spread_is_median_and_range() -> None:
     """In any order; an even number of values has its median between two."""
     assert Spread.of([4.0, 1.0, 2.0]) == Spread(2.0, 1.0, 4.0)
     assert Spread.of([4.0, 1.0]).median == 2.5
+
+
+def test_throughput_measures_each_variant_in_every_round(tmp_path: Path) -> None:
+    """As many figures as rounds, and a ratio for each pair that was measured together, of their samples per second."""
+    path = tmp_path / "figures.json"
+    sizes = ["--rounds", "2", "--steps", "2", "--lead", "1", "--rows-scale", "0.001", "--only", "rpc2"]
+    printed = start("throughput.py", *sizes, "--json", str(path))
+    figures = json.loads(path.read_text())
+    variants = figures["variants"]
+    assert set(variants) == {"floor", "kernels", "plain", "local", "rpc2"}
+    assert all(len(each["ms"]) == 2 and min(each["ms"]) > 0 for each in variants.values())
+    assert variants["floor"]["gflops_per_s"] > 0
+    assert {"local_over_plain", "floor_over_local", "rpc2_over_plain"} <= set(figures["ratios"])
+    assert not [name for name in figures["ratios"] if "rpc8" in name]
+    ours = [its / mine for mine, its in zip(variants["local"]["ms"], variants["plain"]["ms"], strict=True)]
+    assert figures["ratios"]["local_over_plain"] == pytest.approx(sum(ours) / 2)
+    assert "| rpc2 |" in printed
+
+
+def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
+    """Parts and what no clock saw are the whole; ranks of both engines are seen to work, and pictures are drawn."""
+    path = tmp_path / "figures.json"
+    sizes = ["--rounds", "1", "--steps", "4", "--lead", "1", "--rows-scale", "0.001", "--pictures", str(tmp_path)]
+    start("step.py", *sizes, "--json", str(path))
+    rounds = json.loads(path.read_text())["rounds"]
+    for name, (parts,) in rounds.items():
+        assert sum(ms for part, ms in parts.items() if part != "step") == pytest.approx(parts["step"])
+        assert 0 < parts["unaccounted for"] < 0.5 * parts["step"]
+        everywhere = ["bottom", "interaction", "top", "top backward", "bottom backward", "coalesce", "weight gradients"]
+        assert all(parts[part] > 0 for part in everywhere)
+        assert (tmp_path / f"step_{name}.svg").read_text().startswith("<?xml")
+    assert rounds["local"][0]["waiting"] == 0
+    assert min(rounds[name][0][part] for name in ("local", "rpc") for part in ("lookup", "apply", "planning")) > 0
+    assert rounds["rpc"][0]["waiting"] > 0
+    assert rounds["rpc_lookahead"][0]["cache"] > 0
+
+
+def test_preparing_and_scoring_are_measured(tmp_path: Path) -> None:
+    """Rows per second and memory of the one; of the other, results that agree."""
+    path = tmp_path / "figures.json"
+    start("prepare.py", "--rows", "300", "--rounds", "1", "--scale", "0.0001", "--json", str(path))
+    figures = json.loads(path.read_text())
+    assert figures["read_rows_per_s"]["median"] > figures["prepare_rows_per_s"]["median"] > 0
+    assert figures["extra_bytes"] > 0
+    start("auc.py", "--scores", "3000", "--rounds", "1", "--json", str(path))
+    cases = json.loads(path.read_text())["cases"]
+    assert max(case["difference"] for case in cases.values()) < 1e-12
+
+
+def test_a_grid_costs_start_up_and_training(tmp_path: Path) -> None:
+    """The command alone, and the cells beyond it, all take time."""
+    path = tmp_path / "figures.json"
+    start("grid.py", "--cells", "1", "--steps", "3", "--jobs", "1", "--rounds", "1", "--json", str(path))
+    (figures,) = json.loads(path.read_text())["jobs"].values()
+    assert figures["command_s"]["median"] > 0
+    assert figures["cells_per_minute"]["median"] == pytest.approx(60 / figures["cell_s"]["median"])
+
+
+def test_a_gate_lets_exactly_the_ordered_steps_through() -> None:
+    """Lead and timed steps of every order, its report when the next order is awaited, and then no more."""
+    ours, theirs = multiprocessing.Pipe()
+    assert isinstance(theirs, Connection)
+    for order in ((2, 3), (0, 1), None):
+        ours.send(order)
+    gate = Gate(theirs, lambda: {"part": 1.0})
+    for _ in range(2 + 3 + 0 + 1):
+        gate.step()
+    with pytest.raises(Enough):
+        gate.step()
+    assert ours.recv() is None
+    for _ in range(2):
+        seconds, parts = ours.recv()
+        assert seconds > 0
+        assert parts == {"part": 1.0}
+
+
+def test_a_clock_leaves_out_what_another_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested parts add up to the outer function's time, also where the inner one raises."""
+    now_s = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s)
+    clocks = Clocks()
+
+    def work(seconds: float) -> None:
+        nonlocal now_s
+        now_s += seconds
+        if seconds == 4.0:
+            raise EOFError
+
+    inner = clocks.on(work, "inner")
+
+    def outer_work() -> None:
+        work(1.0)
+        inner(2.0)
+        with pytest.raises(EOFError):
+            inner(4.0)
+        work(8.0)
+
+    clocks.on(outer_work, "outer")()
+    work(16.0)
+    assert clocks.take() == {"outer": 9.0, "inner": 6.0}
+    assert clocks.take() == {}
+
+
+def test_the_floor_is_three_products_a_layer() -> None:
+    """Forward, and both backward ones, except the gradient of the integer features."""
+    weights = 13 * 512 + 512 * 256 + 256 * 64 + 64 * 16 + 367 * 512 + 512 * 256 + 256
+    num_flops = sum(product.num_flops for product in products(SIZES["kaggle"], 128))
+    assert num_flops == 2 * 128 * (3 * weights - 13 * 512)
+
+
+def test_the_auc_to_compare_with_counts_pairs() -> None:
+    """One for a pair in order, one half for a tie."""
+    rng = np.random.default_rng(0)
+    scores_M, labels_M = rng.integers(0, 6, 40).astype(np.float32), (rng.random(40) < 0.4).astype(np.float32)
+    over = scores_M[labels_M == 1][:, None] - scores_M[labels_M == 0]
+    assert argsort_auc(labels_M, scores_M) == pytest.approx(np.mean((over > 0) + 0.5 * (over == 0)), abs=1e-12)

@@ -1,0 +1,98 @@
+"""The exact AUC of this harness against scikit-learn's, or, where that is not installed, against its method in numpy.
+
+    python benchmarks/auc.py [--scores 3000000] [--rounds 7] [--json FILE]
+
+The method: a stable argsort of the scores, sums over it, a trapezoid per group of ties. Scores are logits in float32,
+as a model gives them, once as they are and once rounded to about 1,000 values, so that nearly all are tied. Both are
+timed in turn; the results must agree to 1e-12, or the exit code is 1.
+"""
+
+import argparse
+import importlib
+import importlib.util
+import os
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from benchmarks._common import Spread, heading, machine, write_json
+from harness.core.seeds import generator
+from harness.model.metrics import exact_auc
+
+TOLERANCE = 1e-12
+
+
+def argsort_auc(labels_M: NDArray[np.float32], scores_M: NDArray[np.float32]) -> float:
+    """Area under the ROC curve, as ``sklearn.metrics.roc_auc_score`` finds it."""
+    order_M = np.argsort(scores_M, kind="stable")[::-1]
+    sorted_M, positive_M = scores_M[order_M], labels_M[order_M].astype(np.float64)
+    ends_G = np.r_[np.flatnonzero(np.diff(sorted_M)), len(sorted_M) - 1]
+    hits_G = np.r_[0.0, np.cumsum(positive_M)[ends_G]]
+    misses_G = np.r_[0.0, 1.0 + ends_G - hits_G[1:]]
+    return float(np.trapezoid(hits_G / hits_G[-1], misses_G / misses_G[-1]))
+
+
+def reference() -> tuple[str, Callable[[NDArray[np.float32], NDArray[np.float32]], float]]:
+    """What to compare with, by name."""
+    if importlib.util.find_spec("sklearn") is None:
+        return "argsort in numpy (scikit-learn is not installed)", argsort_auc
+    return "sklearn.metrics.roc_auc_score", importlib.import_module("sklearn.metrics").roc_auc_score
+
+
+def timed(action: Callable[[], float | None]) -> tuple[float, float]:
+    """(seconds, what it found)."""
+    began_s = time.perf_counter()
+    found = action()
+    seconds = time.perf_counter() - began_s
+    assert found is not None, "both classes are there"
+    return seconds, found
+
+
+def main() -> None:
+    """Measure, print, perhaps write as JSON; exit code 1 where the results differ."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scores", type=int, default=3_000_000)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    facts = machine()
+    torch.set_num_threads(1)
+    rng = generator(1, "auc")
+    logits_M = rng.normal(-1.0, 1.0, options.scores).astype(np.float32)
+    labels_M = (rng.random(options.scores) < 1 / (1 + np.exp(-logits_M))).astype(np.float32)
+    name, other = reference()
+    lines = ["| scores | ours s | other s | ours / other | difference |", "|---" * 5 + "|"]
+    figures: dict[str, dict[str, object]] = {}
+    worst = 0.0
+    for kind, scores_M in (("distinct", logits_M), ("tied", np.round(logits_M * 100) / np.float32(100))):
+        tensors = torch.from_numpy(scores_M), torch.from_numpy(labels_M)
+        rounds = [
+            (timed(lambda: exact_auc(*tensors)), timed(lambda: other(labels_M, scores_M)))  # noqa: B023 - called at once
+            for _ in range(options.rounds + 1)
+        ][1:]
+        ours, theirs = (Spread.of(each[side][0] for each in rounds) for side in (0, 1))
+        ratio = Spread.of(mine[0] / its[0] for mine, its in rounds)
+        difference = max(abs(mine[1] - its[1]) for mine, its in rounds)
+        worst = max(worst, difference)
+        seconds = [f"**{s.median:.3f}** ({s.low:.3f}–{s.high:.3f})" for s in (ours, theirs, ratio)]
+        lines.append(f"| {kind} | {' | '.join(seconds)} | {difference:.1e} |")
+        spreads = {"ours_s": asdict(ours), "other_s": asdict(theirs), "ratio": asdict(ratio)}
+        figures[kind] = {**spreads, "difference": difference, "auc": rounds[0][0][1]}
+    facts["load_average_after"] = os.getloadavg()
+    sys.stdout.write("\n".join([*lines, "", f"other: {name}; {options.scores:,} scores", heading(facts), ""]))
+    setting = {"scores": options.scores, "rounds": options.rounds, "other": name}
+    write_json(options.json, {"machine": facts, "setting": setting, "cases": figures})
+    if worst > TOLERANCE:
+        sys.exit(f"the results differ by {worst:.1e}, which is more than {TOLERANCE:.0e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""Cells of a grid in a minute, one at a time and several at once, and what a cell costs before it trains.
+
+    python benchmarks/grid.py [--cells 8] [--steps 200] [--jobs 1,2] [--rounds 3] [--json FILE]
+
+``run.py grid`` as a user starts it, on engine local: cells of ``--steps`` steps of the tiny model with 400,000 rows,
+and cells of one step, whose time is start-up and little else. The same command once more, with nothing left to do,
+tells what the command itself takes (starting, checking, table and report); it is taken off the time per cell.
+"""
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+
+from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
+
+RUN = Path(__file__).resolve().parents[1] / "run.py"
+NUM_ROWS = 400_000
+BATCH_SIZE = 128
+
+
+def experiment(folder: Path, num_cells: int, num_steps: int) -> Path:
+    """A grid of ``num_cells`` seeds without failures."""
+    path = folder / f"steps{num_steps}.yaml"
+    lines = [
+        f"name: steps{num_steps}",
+        f"data: {{path: {folder / 'data'}, max_train_samples: {num_steps * BATCH_SIZE}}}",
+        "model: {size: tiny}",
+        "eval: {max_samples: 1024}",
+        "strategy: {name: none}",
+        "wandb: {mode: disabled}",
+        f"grids: [{{seed: [{', '.join(map(str, range(num_cells)))}]}}]",
+        "",
+    ]
+    path.write_text("\n".join(lines))
+    return path
+
+
+def seconds_of(path: Path, out: Path, jobs: int) -> float:
+    """Wall time of ``run.py grid``."""
+    command = [sys.executable, str(RUN), "grid", str(path), f"out={out}", "--jobs", str(jobs)]
+    began_s = time.perf_counter()
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - began_s
+
+
+def one_round(folder: Path, paths: list[Path], jobs: int) -> tuple[float, float, float]:
+    """Seconds of the grid of long cells, of that of one-step cells, and of one in which nothing is left to do."""
+    out = folder / "out"
+    try:
+        long_s, short_s = (seconds_of(path, out / path.stem, jobs) for path in paths)
+        return long_s, short_s, seconds_of(paths[1], out / paths[1].stem, jobs)
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def main() -> None:
+    """Measure, print, perhaps write as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cells", type=int, default=8)
+    parser.add_argument("--steps", type=int, default=200, help="of a cell")
+    parser.add_argument("--jobs", default="1,2")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    options = parser.parse_args()
+    all_jobs = [int(jobs) for jobs in options.jobs.split(",")]
+    facts = machine()
+    rounds: dict[int, list[tuple[float, float, float]]] = {jobs: [] for jobs in all_jobs}
+    with tempfile.TemporaryDirectory(prefix="grid-") as name:
+        folder = Path(name)
+        scale = NUM_ROWS / sum(KAGGLE_CARDINALITIES)
+        cardinalities = [max(3, round(cardinality * scale)) for cardinality in KAGGLE_CARDINALITIES]
+        make_data(folder / "data", cardinalities, options.steps * BATCH_SIZE * 7 // 6 + 7 * 1024, seed=1)
+        paths = [experiment(folder, options.cells, steps) for steps in (options.steps, 1)]
+        for _ in range(options.rounds):
+            for jobs in all_jobs:
+                rounds[jobs].append(one_round(folder, paths, jobs))
+    facts["load_average_after"] = os.getloadavg()
+    lines = ["| jobs | cells a minute | s a cell | s of start-up a cell | s of the command |", "|---" * 5 + "|"]
+    figures: dict[str, dict[str, object]] = {}
+    for jobs, seen in rounds.items():
+        values = {
+            "cells_per_minute": Spread.of(60 * options.cells / (long_s - idle_s) for long_s, _, idle_s in seen),
+            "cell_s": Spread.of((long_s - idle_s) / options.cells for long_s, _, idle_s in seen),
+            "start_up_s": Spread.of((short_s - idle_s) / options.cells for _, short_s, idle_s in seen),
+            "command_s": Spread.of(idle_s for _, _, idle_s in seen),
+        }
+        cells = [f"**{s.median:.2f}** ({s.low:.2f}–{s.high:.2f})" for s in values.values()]
+        lines.append(f"| {jobs} | {' | '.join(cells)} |")
+        figures[str(jobs)] = {name: asdict(spread) for name, spread in values.items()}
+    sys.stdout.write("\n".join([*lines, "", heading(facts), ""]))
+    setting = {"cells": options.cells, "steps": options.steps, "rounds": options.rounds}
+    write_json(options.json, {"machine": facts, "setting": setting, "jobs": figures})
+
+
+if __name__ == "__main__":
+    main()
