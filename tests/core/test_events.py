@@ -22,6 +22,7 @@ SAMPLES: dict[Any, Any] = {
     int | None: 5,
     float | None: 0.7,
     str | None: "trace.csv",
+    dict[str, float] | None: {"hit_rate": 0.9},
 }
 
 EVERY_EVENT = pytest.mark.parametrize("cls", EVENTS.values(), ids=EVENTS.keys())
