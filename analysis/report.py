@@ -10,7 +10,7 @@ from analysis import figures
 from analysis.cells import Cell, cells_of, load
 from analysis.table import CAPTION, UNKNOWN, Block, missing, shown_setting, strategy_order, summarise, table_html
 from harness.environment import utc_now
-from harness.rundir import RunDir, read_json, replace_text
+from harness.rundir import RunDir, read_json, write_view
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#222;max-width:1240px;margin:2rem auto;padding:0 1.5rem}
@@ -55,7 +55,7 @@ _READING = {
 def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
     """Write ``report.html`` into ``path`` and return it: table, figures and all cells of the runs below.
 
-    Raises StoreError as ``load`` does.
+    Raises StoreError as ``load`` does, and where the folder cannot be written.
     """
     root = Path(path)
     cells = cells_of(load(root))
@@ -83,7 +83,7 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
         + "\n</body></html>\n"
     )
     target = root / "report.html"
-    replace_text(target, page)
+    write_view(target, page)
     return target
 
 

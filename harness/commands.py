@@ -19,6 +19,7 @@ from harness.core.errors import HarnessError, UserError
 from harness.folder import State, claim_grid, claim_run, inspect, take_back
 from harness.grid import default_jobs, run_grid
 from harness.keys import schema
+from harness.rundir import write_view
 from harness.settings import Cell, Experiment, load_config, load_experiment, to_yaml
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -47,6 +48,11 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # the reader of our output, e.g. `head`, has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return FAILED
+    except OSError as error:  # a folder that may not be written, a full disk
+        if error.filename is None:
+            raise
+        console.complain("error", f"{error.filename}: {error.strerror}")
+        return BAD_INPUT
 
 
 def train(options: argparse.Namespace) -> int:
@@ -81,7 +87,7 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) 
         is_done(cell)  # a folder that is not ours is refused before anything is written
     with claim_grid(experiment.out):
         heading = "# The experiment with everything of the command line worked in; `run.py grid` takes this file.\n"
-        (experiment.out / "grid.yaml").write_text(heading + to_yaml(experiment.resolved), encoding="utf-8")
+        write_view(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
         with console.grid_progress(experiment.cells) as view:
             outcomes = run_grid(experiment.cells, run_cell, view, jobs=jobs or default_jobs(experiment.cells))
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
@@ -202,15 +208,15 @@ def _train(config: Config) -> int:
 
     assemble.check(config)
     run_dir, digest = Path(config.out), assemble.cell_hash(config)
-    state = inspect(run_dir, digest)
-    if state is State.DONE:
+    if inspect(run_dir, digest) is State.DONE:
         console.note(f"{run_dir}: this run is finished already; here it is")
         return _show_run(run_dir)
-    if state is State.UNFINISHED:
-        console.note(f"{run_dir}: this run was cut short; it starts afresh")
-    with claim_run(run_dir, digest), console.run_progress(run_dir.name) as on_status:
+    with claim_run(run_dir, digest) as found:
+        if found is State.UNFINISHED:
+            console.note(f"{run_dir}: this run was cut short; it starts afresh")
         try:
-            assemble.run(config, run_dir, on_status=on_status)
+            with console.run_progress(run_dir.name) as on_status:
+                assemble.run(config, run_dir, on_status=on_status)
         except HarnessError as error:
             (run_dir / "error.txt").write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
             if isinstance(error, UserError):

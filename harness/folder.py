@@ -3,13 +3,12 @@
 A folder of ours is known by its ``.lock``, which is made before anything else in it and also keeps others out.
 """
 
-import contextlib
 import fcntl
 import os
 import shutil
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
 
@@ -34,37 +33,42 @@ class State(Enum):
 def inspect(run_dir: Path, digest: str) -> State:
     """What ``run_dir`` holds of the run whose config has hash ``digest``; touches nothing.
 
-    Raises StoreError where the folder holds another run or something that is no run.
+    Raises StoreError where the folder holds another run or something that is no run, or may not be looked at.
     """
-    if not run_dir.exists():
-        return State.EMPTY
-    if not run_dir.is_dir():
-        raise StoreError(f"{run_dir}: is a file; a run needs a folder")
-    if all(path.name == _LOCK for path in run_dir.iterdir()):
-        return State.EMPTY
-    mark, kind, found = (*_words(run_dir), "", "", "")[:3]
-    if (mark, kind) != (_MARK, "run"):
-        raise StoreError(f"{run_dir}: is not empty and is no run folder; choose another out")
-    if found != digest:
-        raise StoreError(f"{run_dir}: holds a run of another config ({found}, not {digest}); choose another out")
-    return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
+    with _refusals(run_dir):
+        if not run_dir.exists():
+            return State.EMPTY
+        if not run_dir.is_dir():
+            raise StoreError(f"{run_dir}: is a file; a run needs a folder")
+        if all(path.name == _LOCK for path in run_dir.iterdir()):
+            return State.EMPTY
+        mark, kind, found = (*_words(run_dir), "", "", "")[:3]
+        if (mark, kind) != (_MARK, "run"):
+            raise StoreError(f"{run_dir}: is not empty and is no run folder; choose another out")
+        if found != digest:
+            raise StoreError(f"{run_dir}: holds a run of another config ({found}, not {digest}); choose another out")
+        return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
 
 @contextmanager
-def claim_run(run_dir: Path, digest: str) -> Iterator[None]:
+def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
     """Own ``run_dir`` for the run whose config has hash ``digest``, emptied of what an unfinished run of it left.
 
-    Only what a run writes is removed, and only from a folder that :func:`inspect` knows. Raises StoreError where
-    another process is at work in it, or the run is finished.
+    Gives what it found there: EMPTY or UNFINISHED. Only what a run writes is removed, and only from a folder that
+    :func:`inspect` knows. Raises StoreError where another process is at work in it, the run is finished, or the disk
+    refuses.
     """
     inspect(run_dir, digest)
-    run_dir.mkdir(parents=True, exist_ok=True)
-    with _locked(run_dir, f"run {digest}", wait_s=_WAIT_S):
-        if inspect(run_dir, digest) is State.DONE:
-            raise StoreError(f"{run_dir}: this run is finished already")
-        for name in (*_OURS, *_HALVES):
-            _remove(run_dir / name)
-        yield
+    with ExitStack() as lock:
+        with _refusals(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
+            found = inspect(run_dir, digest)
+            if found is State.DONE:
+                raise StoreError(f"{run_dir}: this run is finished already")
+            for name in (*_OURS, *_HALVES):
+                _remove(run_dir / name)
+        yield found
 
 
 def take_back(run_dir: Path) -> None:
@@ -77,20 +81,31 @@ def take_back(run_dir: Path) -> None:
         return
     for name in (*_OURS, *_HALVES, _LOCK):
         _remove(run_dir / name)
-    with contextlib.suppress(OSError):  # what others put there stays
+    with suppress(OSError):  # what others put there stays
         run_dir.rmdir()
 
 
 @contextmanager
 def claim_grid(out: Path) -> Iterator[None]:
     """Own ``out`` for one grid runner. Raises StoreError where another is at work, or it is no place for a grid."""
-    if out.exists() and not out.is_dir():
-        raise StoreError(f"{out}: is a file; a grid needs a folder")
-    if (words := _words(out))[1:2] == ["run"]:
-        raise StoreError(f"{out}: holds the single run {words[2]}; choose another out")
-    out.mkdir(parents=True, exist_ok=True)
-    with _locked(out, "grid", wait_s=0):
+    with ExitStack() as lock:
+        with _refusals(out):
+            if out.exists() and not out.is_dir():
+                raise StoreError(f"{out}: is a file; a grid needs a folder")
+            if (words := _words(out))[1:2] == ["run"]:
+                raise StoreError(f"{out}: holds the single run {words[2]}; choose another out")
+            out.mkdir(parents=True, exist_ok=True)
+            lock.enter_context(_locked(out, "grid", wait_s=0))
         yield
+
+
+@contextmanager
+def _refusals(folder: Path) -> Iterator[None]:
+    """What the system refuses in ``folder`` becomes a StoreError that names the file and the system's reason."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{error.filename or folder}: {error.strerror}; choose another out") from error
 
 
 @contextmanager

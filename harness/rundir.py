@@ -167,6 +167,14 @@ def find_runs(path: Path) -> list[Path]:
     return sorted(found)
 
 
+def write_view(file: Path, text: str) -> None:
+    """As :func:`replace_text`, for what is made from records. Raises StoreError that names the file."""
+    try:
+        replace_text(file, text)
+    except OSError as error:
+        raise StoreError(f"{file}: cannot be written: {error.strerror}") from error
+
+
 def replace_text(file: Path, text: str) -> None:
     """Write a file so that it appears whole or not at all, durably. Raises OSError."""
     temp = file.with_name(f".{file.name}.tmp")

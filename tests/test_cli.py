@@ -3,6 +3,7 @@
 # ruff: noqa: E501 - the messages under test are single lines
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ import pytest
 
 import run
 from harness.data.prepare import prepare
+from harness.folder import claim_run
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_ROWS = 700
@@ -172,6 +174,36 @@ def test_unfinished_run_starts_afresh(cli: Cli) -> None:
     assert (result.code, result.errors) == (0, ["out: this run was cut short; it starts afresh"])
     assert [line for line in Path("out/events.jsonl").read_text().splitlines() if '"train"' in line] != []
     assert len(whole) == sum('"train"' in line for line in Path("out/events.jsonl").read_text().splitlines())
+
+
+def test_a_run_at_work_is_not_called_cut_short(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: of a folder in which a process is at work, nothing is said but that."""
+    cli("train", "one.yaml")
+    Path("out/DONE").unlink()
+    monkeypatch.setattr("harness.folder._WAIT_S", 0.0)
+    with claim_run(Path("out"), Path("out/.lock").read_text().split()[2]):
+        result = cli("train", "one.yaml")
+    assert result.code == 2
+    [line] = result.errors
+    assert re.fullmatch(r"error: out: process \d+ is at work in it; wait for it or choose another out", line)
+
+
+@pytest.mark.parametrize("command", ["train one.yaml", "grid grid.yaml", "verify one.yaml"])
+def test_out_that_cannot_be_made_is_one_line(cli: Cli, command: str) -> None:
+    """Law: whatever the system refuses about `out` is one line with its reason, exit code 2."""
+    Path("file").write_text("")
+    for out, reason in (("file/below", "Not a directory"), ("x" * 300, "File name too long")):
+        result = cli(*command.split(), f"out={out}")
+        assert (result.code, result.out, len(result.errors)) == (2, "", 1)
+        assert reason in result.errors[0]
+
+
+def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
+    """Law: a folder that takes no report is one line, exit code 2."""
+    cli("train", "one.yaml", "strategy.name=none")
+    Path("out/.report.html.tmp").mkdir()
+    result = cli("report", "out")
+    assert (result.code, result.errors) == (2, ["error: out/report.html: cannot be written: Is a directory"])
 
 
 def test_replay_has_a_folder_of_its_own(cli: Cli) -> None:

@@ -24,7 +24,8 @@ def test_states(tmp_path: Path) -> None:
     run_dir = tmp_path / "a" / "run"
     assert inspect(run_dir, HASH) is State.EMPTY
     assert not run_dir.exists()
-    with claim_run(run_dir, HASH):
+    with claim_run(run_dir, HASH) as found:
+        assert found is State.EMPTY
         fill(run_dir, done=False)
         assert inspect(run_dir, HASH) is State.UNFINISHED
         (run_dir / "DONE").write_text("")
@@ -39,7 +40,8 @@ def test_unfinished_run_starts_from_nothing_but_strange_files_stay(tmp_path: Pat
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "precious").write_text("")
     (tmp_path / "run" / "wandb").symlink_to(tmp_path / "elsewhere")
-    with claim_run(tmp_path / "run", HASH):
+    with claim_run(tmp_path / "run", HASH) as found:
+        assert found is State.UNFINISHED
         assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "notes.txt"]
     assert (tmp_path / "elsewhere" / "precious").exists()
 
@@ -77,6 +79,34 @@ def test_finished_run_cannot_be_claimed(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is finished already"), claim_run(tmp_path, HASH):
         pass
     assert (tmp_path / "events.jsonl").exists()
+
+
+def claim_for_grid(run_dir: Path, _digest: str) -> None:
+    """Claim a folder for a grid and do nothing in it."""
+    with claim_grid(run_dir):
+        pass
+
+
+@pytest.mark.parametrize("how", [claim, claim_for_grid])
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [("file/below", "Not a directory"), ("x" * 300, "File name too long"), ("/proc/nowhere", "No such file or directory")],
+)  # fmt: skip
+def test_what_the_system_refuses_is_one_line(
+    tmp_path: Path, how: Callable[[Path, str], None], where: str, reason: str
+) -> None:
+    """Law: a folder that cannot be made is a StoreError with the file and the system's reason."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=rf": {reason}; choose another out$") as caught:
+        how(tmp_path / where, HASH)
+    assert where in str(caught.value)
+
+
+def test_errors_of_the_owner_pass(tmp_path: Path) -> None:
+    """Law: an OSError of what is done in a claimed folder stays what it is."""
+    for claimed in (claim_run(tmp_path / "run", HASH), claim_grid(tmp_path / "grid")):
+        with pytest.raises(FileNotFoundError), claimed:
+            (tmp_path / "absent").read_text()
 
 
 def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
