@@ -90,8 +90,12 @@ def claim_for_grid(run_dir: Path, _digest: str) -> None:
 @pytest.mark.parametrize("how", [claim, claim_for_grid])
 @pytest.mark.parametrize(
     ("where", "reason"),
-    [("file/below", "Not a directory"), ("x" * 300, "File name too long"), ("/proc/nowhere", "No such file or directory")],
-)  # fmt: skip
+    [
+        ("file/below", "Not a directory"),
+        ("x" * 300, "File name too long"),
+        ("/proc/nowhere", "No such file or directory"),
+    ],
+)
 def test_what_the_system_refuses_is_one_line(
     tmp_path: Path, how: Callable[[Path, str], None], where: str, reason: str
 ) -> None:

@@ -3,7 +3,7 @@
 Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.core.errors import DataError
 from harness.data.permute import Permutation
-from harness.data.records import NUM_DENSE, Meta, Words, map_records, read_meta
+from harness.data.records import NUM_DENSE, RECORDS_NAME, Meta, Words, limits_of, map_records, read_meta, refuse_damage
 from harness.data.split import MIN_ROWS, split_rows
 
 Split = Literal["dlrm", "chronological"]
@@ -37,9 +37,12 @@ class Batch:
 
 
 class Dataset:
-    """Batches of one prepared folder. Memory is the page cache's; opening reads ``meta.json`` alone."""
+    """Batches of one prepared folder. Memory is the page cache's; opening reads ``meta.json`` alone.
 
-    def __init__(self, meta: Meta, records: Words, *, split: Split, seed: int) -> None:
+    A batch that holds what cannot be, such as a row id beyond its table, is refused with DataError.
+    """
+
+    def __init__(self, path: Path, meta: Meta, records: Words, *, split: Split, seed: int) -> None:
         self.meta = meta
         self.cardinalities = meta.cardinalities
         """Rows of each of the 26 tables."""
@@ -49,6 +52,8 @@ class Dataset:
         self.num_train = self.rows.num_train
         # A plain array over the same pages: np.memmap's bookkeeping costs more than the gather.
         self._records = np.asarray(records)
+        self._limits_C = limits_of(meta.cardinalities)
+        self._path = path / RECORDS_NAME
         self._order = Permutation(self.num_train, seed, "train") if split == "dlrm" else None
 
     @classmethod
@@ -62,10 +67,13 @@ class Dataset:
             DataError: missing, unfinished, damaged, truncated, of another format version, or too few rows to split.
         """
         path = Path(path)
+        if not path.is_dir():
+            start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
+            raise DataError(f"data.path: {path}: no such folder{start}; `run.py data prepare` writes one")
         meta = read_meta(path)
         if meta.num_rows < MIN_ROWS:
             raise DataError(f"{path}: {meta.num_rows} rows, expected at least {MIN_ROWS} to make seven parts of")
-        return cls(meta, map_records(path, meta), split=split, seed=seed)
+        return cls(path, meta, map_records(path, meta), split=split, seed=seed)
 
     def num_eval(self, which: EvalSet) -> int:
         """Samples of an evaluation set."""
@@ -78,9 +86,9 @@ class Dataset:
         end = min(first + batch_size, self.num_train)
         assert 0 <= first < end, f"step {step} of batches of {batch_size} lies outside {self.num_train} samples"
         if self._order is None:
-            return _batch(first, self._records[first:end])
-        items_B = self._order(np.arange(first, end, dtype=np.uint64))
-        return _batch(first, self._records.take(items_B.view(np.int64), axis=0))
+            return self._batch(first, self._records[first:end], range(first, end))
+        items_B = self._order(np.arange(first, end, dtype=np.uint64)).view(np.int64)
+        return self._batch(first, self._records.take(items_B, axis=0), items_B)
 
     def eval_batches(self, which: EvalSet, batch_size: int, max_samples: int | None = None) -> Iterator[Batch]:
         """An evaluation set in file order, at most its first ``max_samples``; positions count from its beginning."""
@@ -88,20 +96,21 @@ class Dataset:
         if max_samples is not None:
             end = min(end, first + max_samples)
         for start in range(first, end, batch_size):
-            yield _batch(start - first, self._records[start : min(start + batch_size, end)])
+            rows = range(start, min(start + batch_size, end))
+            yield self._batch(start - first, self._records[rows.start : rows.stop], rows)
 
     def _eval_range(self, which: EvalSet) -> tuple[int, int]:
         if which == "test":
             return self.num_train, self.rows.first_validation
         return self.rows.first_validation, self.rows.num_rows
 
-
-def _batch(first_sample: int, records_BC: Words) -> Batch:
-    """Split records into their columns; each part is a copy, so nothing of the file stays referenced."""
-    floats = records_BC[:, : 1 + NUM_DENSE].view(np.float32)
-    return Batch(
-        first_sample=first_sample,
-        dense_BI=torch.from_numpy(floats[:, 1:].copy()),
-        ids_BF=records_BC[:, 1 + NUM_DENSE :].copy(),
-        labels_B=torch.from_numpy(floats[:, 0].copy()),
-    )
+    def _batch(self, first_sample: int, records_BC: Words, rows_B: Sequence[int] | NDArray[np.int64]) -> Batch:
+        """Split records into their columns; each part is a copy, so nothing of the file stays referenced."""
+        refuse_damage(self._path, records_BC, self._limits_C, rows_B)
+        floats = records_BC[:, : 1 + NUM_DENSE].view(np.float32)
+        return Batch(
+            first_sample=first_sample,
+            dense_BI=torch.from_numpy(floats[:, 1:].copy()),
+            ids_BF=records_BC[:, 1 + NUM_DENSE :].copy(),
+            labels_B=torch.from_numpy(floats[:, 0].copy()),
+        )

@@ -3,14 +3,27 @@
 Shapes: N rows of a table, F = 26 tables.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
+from harness.core.errors import DataError
 from harness.core.placement import tracked_tables
-from harness.data.records import NUM_DENSE, NUM_TABLES, Meta, map_records, read_meta
+from harness.data.records import (
+    META_NAME,
+    NUM_DENSE,
+    NUM_TABLES,
+    RECORDS_NAME,
+    Meta,
+    limits_of,
+    map_records,
+    read_meta,
+    refuse_damage,
+)
 from harness.data.sources import Progress
 
 NUM_TRACKED = 7
@@ -49,9 +62,10 @@ class Info:
 
 
 def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | None = None) -> Info:
-    """Count every access of a prepared folder; ``progress`` is called with (records done, records).
+    """Count every access of a prepared folder and verify its digest; ``progress``: (records done, records).
 
-    Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does.
+    Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does, and where
+    the records are not those that were prepared.
     """
     meta = read_meta(Path(path))
     counts_F = _count(Path(path), meta, progress)
@@ -75,15 +89,25 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
 
 
 def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np.uint32]]:
-    """How often each row of each table is met."""
-    records = map_records(path, meta)
+    """How often each row of each table is met. Raises DataError unless the records have the digest of ``meta``."""
+    records, limits_C = map_records(path, meta), limits_of(meta.cardinalities)
+    digest = xxhash.xxh3_128()
     counts_F = [np.zeros(size, dtype=np.uint32) for size in meta.cardinalities]
     for start in range(0, meta.num_rows, _BLOCK_ROWS):
-        ids_FB = np.asarray(records[start : start + _BLOCK_ROWS, 1 + NUM_DENSE :]).T.copy()
+        records_BC = np.asarray(records[start : start + _BLOCK_ROWS])
+        refuse_damage(path / RECORDS_NAME, records_BC, limits_C, range(start, start + _BLOCK_ROWS))
+        digest.update(records_BC.data)
+        ids_FB = records_BC[:, 1 + NUM_DENSE :].T.copy()
         for table in range(NUM_TABLES):
             np.add.at(counts_F[table], ids_FB[table], np.uint32(1))
         if progress is not None:
             progress(start + ids_FB.shape[1], meta.num_rows)
+    digest.update(json.dumps(meta.cardinalities).encode())
+    if digest.hexdigest() != meta.digest:
+        raise DataError(
+            f"{path / RECORDS_NAME}: damaged: its digest is {digest.hexdigest()}, {META_NAME} says {meta.digest}; "
+            "prepare the data again"
+        )
     return counts_F
 
 

@@ -9,6 +9,7 @@ Shapes: N rows of a file, 26 = F tables.
 import dataclasses
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -25,6 +26,9 @@ NUM_COLUMNS = 1 + NUM_DENSE + NUM_TABLES
 RECORD_BYTES = 4 * NUM_COLUMNS
 RECORDS_NAME = "records.bin"
 META_NAME = "meta.json"
+
+_BITS_OF_ONE = int(np.float32(1).view(np.uint32))
+_BITS_OF_INFINITY = int(np.float32(np.inf).view(np.uint32))
 
 Categories = Literal["number", "hash"]
 Words = NDArray[np.int32]
@@ -99,6 +103,38 @@ def read_meta(folder: Path) -> Meta:
 def map_records(folder: Path, meta: Meta) -> Words:
     """The records as a read-only memory map: (N, 40) int32, the float columns as their bits."""
     return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, NUM_COLUMNS))
+
+
+def limits_of(cardinalities: Sequence[int]) -> NDArray[np.uint32]:
+    """What the 40 words of a record stay below, read as unsigned numbers: (40,) uint32.
+
+    Labels are 0 or 1 and features finite and not negative; the bits of such floats are ordered as they are.
+    """
+    return np.array(
+        [_BITS_OF_ONE + 1, *[_BITS_OF_INFINITY] * NUM_DENSE, *(min(size, 1 << 31) for size in cardinalities)],
+        dtype=np.uint32,
+    )
+
+
+def refuse_damage(
+    path: Path, records_BC: Words, limits_C: NDArray[np.uint32], rows_B: Sequence[int] | NDArray[np.int64]
+) -> None:
+    """Raise DataError, which names file and row, if a word of ``records_BC`` cannot be; ``rows_B``: their rows there.
+
+    One comparison over all words: 3 us for 128 records. It finds what would train silently on other rows or on NaN;
+    damage that leaves possible values is found by the digest (`run.py data info`).
+    """
+    is_sound_BC = records_BC.view(np.uint32) < limits_C
+    if is_sound_BC.all():
+        return
+    b, column = (int(i[0]) for i in np.nonzero(~is_sound_BC))
+    word = records_BC[b : b + 1, column].copy()
+    if column > NUM_DENSE:
+        what = f"row id {word[0]} of table {column - 1 - NUM_DENSE}, expected 0 to {int(limits_C[column]) - 1:,}"
+    else:
+        what = f"{f'feature {column}' if column else 'label'} {word.view(np.float32)[0]}"
+        what += ", expected a number that is finite and not negative" if column else ", expected 0 or 1"
+    raise DataError(f"{path}: sample {int(rows_B[b]):,}: {what}; the file is damaged, prepare the data again")
 
 
 def fsync_folder(folder: Path) -> None:

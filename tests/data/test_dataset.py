@@ -101,6 +101,14 @@ def test_a_batch_owns_its_memory(folder: Path) -> None:
     assert (folder / RECORDS_NAME).read_bytes() == before
 
 
+def _meet(dataset: Dataset, row: int) -> None:
+    """Make all batches of the set that ``row`` is in."""
+    if row < dataset.num_train:
+        _stream(dataset, 32)
+    else:
+        assert [*dataset.eval_batches("test", 32), *dataset.eval_batches("validation", 32)]
+
+
 def _edit_meta(folder: Path, **changes: object) -> None:
     path = folder / META_NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
@@ -133,6 +141,50 @@ def test_records_of_another_size_are_refused(folder: Path, num_bytes: int) -> No
         file.truncate(num_bytes)
     with pytest.raises(DataError, match=rf"records\.bin: {num_bytes:,} bytes, expected 160,480"):
         Dataset.open(folder, split="dlrm", seed=0)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        (14, 0xFFFFFFFF, "row id -1 of table 0, expected 0 to 26,077"),
+        (39, 26 * NUM_ROWS, "row id 26078 of table 25, expected 0 to 26,077"),
+        (1, 0xFFFFFFFF, "feature 1 nan, expected a number that is finite and not negative"),
+        (13, 0xBF800000, "feature 13 -1.0, expected a number that is finite and not negative"),
+        (0, 0x40000000, "label 2.0, expected 0 or 1"),
+    ],
+)
+@pytest.mark.parametrize("split", ["dlrm", "chronological"])
+@pytest.mark.parametrize("row", [0, 859, 860, NUM_ROWS - 1])
+def test_words_that_cannot_be_are_refused(folder: Path, split: Split, row: int, damage: tuple[int, int, str]) -> None:
+    """Law: a word that no preparation writes is one line with file and sample, wherever the sample is met."""
+    words = np.fromfile(folder / RECORDS_NAME, dtype=np.uint32).reshape(NUM_ROWS, -1)
+    column, bits, what = damage
+    words[row, column] = bits
+    words.tofile(folder / RECORDS_NAME)
+    dataset = Dataset.open(folder, split=split, seed=1)
+    with pytest.raises(DataError) as caught:
+        _meet(dataset, row)
+    path = folder / RECORDS_NAME
+    assert str(caught.value) == f"{path}: sample {row:,}: {what}; the file is damaged, prepare the data again"
+
+
+def test_the_largest_ids_are_no_damage(folder: Path) -> None:
+    """Law: the last row of each table, features up to the largest float and both labels are met without complaint."""
+    words = np.fromfile(folder / RECORDS_NAME, dtype=np.uint32).reshape(NUM_ROWS, -1)
+    words[:, 14:] = 26 * NUM_ROWS - 1
+    words[:, 1:14] = np.float32(np.finfo(np.float32).max).view(np.uint32)
+    words[:, 0] = np.float32(1).view(np.uint32)
+    words.tofile(folder / RECORDS_NAME)
+    assert len(_stream(Dataset.open(folder, split="dlrm", seed=1), 32)) == 860
+
+
+def test_a_missing_folder_names_its_key_and_where_paths_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: of a relative path that is not there, the message says the key and the folder that it counts from."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        Dataset.open(Path("demo/data"), split="dlrm", seed=0)
+    where = f"relative paths count from the current folder, {tmp_path}"
+    assert str(caught.value) == f"data.path: demo/data: no such folder ({where}); `run.py data prepare` writes one"
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"format_version": 1}'])

@@ -51,6 +51,18 @@ def test_tracked_tables_are_the_largest(tmp_path: Path) -> None:
     assert tuple(table.table for table in measured.tables if table.tracked) == measured.tracked_tables
 
 
+def test_any_flipped_bit_is_found(tmp_path: Path) -> None:
+    """Law: records that are possible but not those that were prepared are one line that names the file."""
+    (tmp_path / "a").write_bytes(to_text(random_rows(500, seed=6)))
+    prepare([tmp_path / "a"], tmp_path / "out")
+    info(tmp_path / "out")
+    records = bytearray((tmp_path / "out" / "records.bin").read_bytes())
+    records[160 * 123 + 4] ^= 1  # a feature: no value of it is impossible
+    (tmp_path / "out" / "records.bin").write_bytes(records)
+    with pytest.raises(DataError, match=r"records\.bin: damaged: its digest is [0-9a-f]{32}, meta\.json says"):
+        info(tmp_path / "out")
+
+
 def test_a_folder_that_is_no_data_is_refused(tmp_path: Path) -> None:
     """The same line as when a run opens it."""
     with pytest.raises(DataError, match=r"meta\.json: missing"):
