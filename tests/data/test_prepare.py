@@ -200,6 +200,7 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path, rows: list[Row]) -> None:
         (b"x" * 100_000, r"a:1: more than 65536 bytes, expected a row of 40 columns"),
         (b"\xff\xfe" * 50, r"a:1: 1 columns, expected 40"),
     ],
+    ids=["empty", "empty gz", "gz cut in its end", "gz cut in its header", "one long line", "binary"],
 )
 def test_a_file_that_is_no_click_log_is_one_line(tmp_path: Path, content: bytes, message: str) -> None:
     """Empty, torn and foreign files are refused by name, and nothing is left."""
