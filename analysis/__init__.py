@@ -4,7 +4,7 @@ from analysis.cells import load
 from analysis.compare import compare, compare_to
 from analysis.fold import check
 from analysis.report import report
-from analysis.show import show
+from analysis.show import is_damaged, show
 from analysis.table import table
 
-__all__ = ["check", "compare", "compare_to", "load", "report", "show", "table"]
+__all__ = ["check", "compare", "compare_to", "is_damaged", "load", "report", "show", "table"]

@@ -9,8 +9,11 @@ import pandas as pd
 from analysis.fold import BUCKETS, check
 from harness.core.errors import StoreError
 from harness.core.events import Event, Finished
-from harness.recorder import read_record
+from harness.recorder import Record, read_record
 from harness.rundir import RunDir, find_runs, flatten, read_config
+
+STATUSES = ("done", "damaged", "failed", "unfinished")
+"""Of a cell. ``damaged``: the record cannot be read, or DONE stands beside one without a result."""
 
 Cell = Mapping[str, Any]
 """A row of the frame by column; None is missing."""
@@ -38,11 +41,12 @@ _NOT_SWEPT = ("out", "name", "seed", "engine", "strategy.name", "trace.path", "p
 def load(path: Path | str) -> pd.DataFrame:
     """One row per run directory at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
 
-    ``status`` is done, failed or unfinished; only a run whose Finished event was written has figures, and what is
-    missing is NaN. ``disagreement`` says where a record contradicts itself (``analysis.fold``), NaN where nowhere.
+    ``status`` is one of ``STATUSES``, ``failure`` says why a cell is failed or damaged. Only a run whose Finished event
+    was written has figures, and what is missing is NaN. ``disagreement`` says where a record contradicts itself
+    (``analysis.fold``), NaN where nowhere.
 
     Raises:
-        StoreError: ``path`` is no folder, no run lies there, or a config.yaml cannot be read.
+        StoreError: ``path`` is no folder, no run lies there, or a config.yaml is none.
     """
     root = Path(path)
     paths = find_runs(root)
@@ -105,12 +109,32 @@ def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]
         "failure": run.failure(),
     }
     try:
-        events = read_record(run.events).events if run.events.exists() else []
+        events = record_of(run).events
     except StoreError as error:
-        return row | {"status": "failed", "failure": str(error)}
+        return row | {"status": "damaged", "failure": str(error)}
+    if damage := damage_of(run, events):
+        row |= {"status": "damaged", "failure": damage}
     if problems := check(events, config) if events else []:
         row["disagreement"] = problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
     return row | _claims(events)
+
+
+def record_of(run: RunDir) -> Record:
+    """What is on record of a run: nothing before its first event. Raises StoreError if the record cannot be read."""
+    return read_record(run.events) if run.events.exists() else Record([], is_torn=False)
+
+
+def damage_of(run: RunDir, events: Sequence[Event]) -> str | None:
+    """What is wrong with ``events``, the record of ``run``, if DONE claims more than they hold; one line."""
+    if run.status != "done" or (events and isinstance(events[-1], Finished)):
+        return None
+    if not run.events.exists():
+        what = "missing"
+    elif not events:
+        what = "holds no event"
+    else:
+        what = f"ends with a {events[-1].kind} event at step {events[-1].step}"
+    return f"{run.events}: {what}, but DONE says that the run ended well; remove DONE, and it can be run again"
 
 
 def _claims(events: Sequence[Event]) -> dict[str, Any]:

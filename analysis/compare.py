@@ -14,7 +14,7 @@ from rich.text import Text
 from analysis.cells import Cell, cells_of, load, swept_keys
 from analysis.stats import Estimate, estimate
 from analysis.table import show_interval, strategy_order
-from harness.core.errors import UserError
+from harness.core.errors import StoreError, UserError
 from harness.rundir import differing_keys, find_runs, read_config
 
 METRICS: dict[str, tuple[str, float, int]] = {
@@ -46,17 +46,21 @@ def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
 
     Raises:
         UserError: fewer than two folders, or two that share no pair of finished cells.
-        StoreError: a folder without a run.
+        StoreError: a folder without a run; or no pair is left, and there are damaged cells, which are named.
     """
+    return _comparisons(dirs, [load(path) for path in dirs])
+
+
+def _comparisons(dirs: Sequence[Path | str], frames: Sequence[pd.DataFrame]) -> list[Comparison]:
     if len(dirs) < 2:
         raise UserError("compare takes two folders or more, the first is the base; or one folder and --to STRATEGY")
-    frames = [load(path) for path in dirs]
     keys = _matched_keys(frames)
-    base, *others = ([cell for cell in cells_of(frame) if cell["status"] == "done"] for frame in frames)
+    base, *others = (_done(frame) for frame in frames)
     found: list[Comparison] = []
-    for path, cells in zip(dirs[1:], others, strict=True):
+    for path, frame, cells in zip(dirs[1:], frames[1:], others, strict=True):
         pairs = [(left, right) for left in base for right in cells if _is_pair(left, right, keys)]
         if not pairs:
+            _refuse_damaged(frames[0], frame)
             raise UserError(
                 f"{dirs[0]} and {path} share no finished cells of equal {', '.join(keys)}: nothing to compare in pairs"
             )
@@ -74,11 +78,17 @@ def comparisons_to(path: Path | str, baseline: str) -> list[Comparison]:
     Keys that only one of the two sweeps (an interval of its own, say) need not be equal; where the baseline ran with
     several values of such a key, the pair with most keys in common is taken.
 
-    Raises UserError if ``baseline`` has no finished cell there, StoreError for a folder without a run.
+    Raises UserError if ``baseline`` has no finished cell there, StoreError for a folder without a run, or where there
+    are damaged cells instead.
     """
-    cells = [cell for cell in cells_of(load(path)) if cell["status"] == "done"]
+    return _comparisons_to(path, load(path), baseline)
+
+
+def _comparisons_to(path: Path | str, frame: pd.DataFrame, baseline: str) -> list[Comparison]:
+    cells = _done(frame)
     bases = [cell for cell in cells if cell["strategy"] == baseline]
     if not bases:
+        _refuse_damaged(frame)
         there = ", ".join(sorted({cell["strategy"] for cell in cells}, key=strategy_order)) or "none"
         raise UserError(f"{path}: no finished cell of strategy {baseline}; finished there: {there}")
     swept = [key for key in cells[0] if "." in key]
@@ -95,6 +105,20 @@ def comparisons_to(path: Path | str, baseline: str) -> list[Comparison]:
     return [_compare(f"{baseline} in {path}", str(path), ", ".join(words), pairs) for words, pairs in ordered]
 
 
+def _done(frame: pd.DataFrame) -> list[Cell]:
+    return [cell for cell in cells_of(frame) if cell["status"] == "done"]
+
+
+def _damaged(frames: Sequence[pd.DataFrame]) -> list[str]:
+    """What is wrong with the damaged cells of ``frames``, one line each, which names the file."""
+    return [str(cell["failure"]) for frame in frames for cell in cells_of(frame) if cell["status"] == "damaged"]
+
+
+def _refuse_damaged(*frames: pd.DataFrame) -> None:
+    if lines := _damaged(frames):
+        raise StoreError("\n".join(lines))
+
+
 def _plain(value: object) -> str:
     """A swept value as a config has it: a column with gaps makes floats of whole numbers."""
     return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
@@ -102,8 +126,9 @@ def _plain(value: object) -> str:
 
 def compare_to(path: Path | str, baseline: str) -> RenderableType:
     """``comparisons_to`` as a table. Raises as that does."""
-    found = comparisons_to(path, baseline)
-    return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND)
+    frame = load(path)
+    found = _comparisons_to(path, frame, baseline)
+    return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND, *_left_out([frame]))
 
 
 def _matched_keys(frames: Sequence[pd.DataFrame]) -> list[str]:
@@ -132,13 +157,18 @@ def _compare(base: str, other: str, group: str, pairs: Sequence[tuple[Cell, Cell
 
 def compare(dirs: Sequence[Path | str]) -> RenderableType:
     """``comparisons`` as a table, with the config keys that differ between the folders. Raises as that does."""
-    found = comparisons(dirs)
+    frames = [load(path) for path in dirs]
+    found = _comparisons(dirs, frames)
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
         title = f"{other} less {found[0].base}"
         parts.append(_table([item for item in found if item.other == other], title))
         parts.append(Text(_difference_of_configs(found[0].base, other), style="dim"))
-    return Group(*parts, _LEGEND)
+    return Group(*parts, _LEGEND, *_left_out(frames))
+
+
+def _left_out(frames: Sequence[pd.DataFrame]) -> list[Text]:
+    return [Text(f"left out, damaged: {line}", style="red") for line in _damaged(frames)]
 
 
 _MOST_RATIO = 99  # beyond, the spread says only that the difference hardly depends on the seed

@@ -36,7 +36,7 @@ def curve(events: Sequence[Event], reference: Sequence[Event] = (), max_points: 
         losses = losses[: len(others)] - others[: len(losses)]
     if not len(losses) or not isinstance(events[0], Started):
         return None
-    batch_size = events[0].total_samples // events[0].num_steps
+    batch_size = events[0].total_samples // max(1, events[0].num_steps)
     pieces = np.array_split(losses, min(max_points, len(losses)))
     ends = np.cumsum([len(piece) for piece in pieces])
     samples = [int(end) * batch_size for end in ends]

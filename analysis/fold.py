@@ -50,7 +50,13 @@ def fold(events: Sequence[Event], config: Mapping[str, Any]) -> Fold:
     """
     if not events or not isinstance(events[0], Started):
         return Fold(problems=["the first event is not `started`"])
-    walk = _Walk(events[0], config)
+    started = events[0]
+    least = min(started.num_ps, started.num_steps, started.total_samples, started.num_rows, started.bytes_full)
+    if least < 1 or len(started.rank_rows) != started.num_ps:
+        return Fold(
+            problems=["event 1: a count that is at least 1 is less, or rank_rows are not those of num_ps ranks"]
+        )
+    walk = _Walk(started, config)
     for number, event in enumerate(events, start=1):
         walk.number = number
         walk.take(event)
@@ -183,6 +189,9 @@ class _Walk:
         self._since = dict.fromkeys(self._since, event.resume_samples)
 
     def _lose_samples(self, rank: str, event: Recovered) -> None:
+        if rank not in self._weights:
+            self._problem(f"{rank} was lost, but is none of the {len(self._weights)} PS ranks")
+            return
         portion = (event.samples - self._since[rank]) / self._started.total_samples
         derived = self._weights[rank] * portion
         self._equal(f"PLS of {rank}", event.pls.get(rank), derived)

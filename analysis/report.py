@@ -7,8 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from analysis import figures
-from analysis.cells import Cell, cells_of, load
-from analysis.table import CAPTION, UNKNOWN, Block, missing, shown_setting, strategy_order, summarise, table_html
+from analysis.cells import STATUSES, Cell, cells_of, load
+from analysis.table import (
+    CAPTION,
+    UNKNOWN,
+    Block,
+    footnotes,
+    missing,
+    shown_setting,
+    strategy_order,
+    summarise,
+    table_html,
+)
 from harness.environment import utc_now
 from harness.rundir import RunDir, read_json, write_view
 
@@ -68,7 +78,7 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
         "<h2>Strategies</h2>",
         *([f'<p class="note">{escape(shown_setting(blocks[0]))}</p>'] if len(blocks) == 1 else []),
         table_html(blocks) if blocks else "<p>No cell is done.</p>",
-        f'<p class="note">{escape(CAPTION)}</p>',
+        *(f'<p class="note">{escape(line)}</p>' for line in (CAPTION, *footnotes(blocks))),
         *_figures(blocks, cells),
         "<h2>All cells</h2>",
         _cells_html(root, cells),
@@ -88,7 +98,7 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
 
 
 def _counted(cells: Sequence[Cell]) -> str:
-    counts = {status: sum(cell["status"] == status for cell in cells) for status in ("done", "failed", "unfinished")}
+    counts = {status: sum(cell["status"] == status for cell in cells) for status in STATUSES}
     return f"{len(cells)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count)
 
 
@@ -163,7 +173,7 @@ def _provenance(cells: Sequence[Cell]) -> str:
     envs = [read_json(file) for file in files if file.is_file()]
     if not envs:
         return "<p>Unknown: no cell has an env.json.</p>"
-    times = sorted(str(env["time"]) for env in envs)
+    times = sorted(str(env.get("time")) for env in envs)
     lines: dict[str, list[str]] = {"written": [times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"]}
     for title, say in _FACTS.items():
         lines[title] = list(dict.fromkeys(say(env) for env in envs))
@@ -174,7 +184,9 @@ def _provenance(cells: Sequence[Cell]) -> str:
 
 def _commit(env: dict[str, Any]) -> str:
     git = env.get("git")
-    return "unknown" if not git else git["commit"] + (", with changes not committed" if git["dirty"] else "")
+    if not isinstance(git, dict):
+        return "unknown"
+    return str(git.get("commit")) + (", with changes not committed" if git.get("dirty") else "")
 
 
 _FACTS: dict[str, Callable[[dict[str, Any]], str]] = {

@@ -10,27 +10,30 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from analysis.cells import damage_of, record_of
 from analysis.fold import BUCKETS, check
-from analysis.table import UNKNOWN
+from analysis.table import MORE_THAN_THE_JOB, UNKNOWN
 from harness.core.errors import StoreError
 from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
-from harness.recorder import Record, read_record
 from harness.rundir import RunDir, flatten, read_config
 
 
 def show(path: Path | str) -> RenderableType:
     """Config, timeline, final figures and newest checkpoint of the run directory ``path``.
 
-    Raises StoreError if it is none, or its record is broken.
+    Raises StoreError if it is none, or its record cannot be read.
     """
     run = RunDir(Path(path))
     if run.status == "absent":
         raise StoreError(f"{path}: no run; a folder with config.yaml in it would be right")
     config = read_config(run.path)
-    record = read_record(run.events) if run.events.exists() else Record([], is_torn=False)
-    parts: list[RenderableType] = [Text(_headline(run, config), style="bold")]
+    record = record_of(run)
+    damage = damage_of(run, record.events)
+    parts: list[RenderableType] = [Text(_headline(run, config, is_damaged=bool(damage)), style="bold")]
+    if damage:
+        parts.append(Text(damage, style="red"))
     if record.is_torn:
-        parts.append(Text("The record's last line is torn: its writer was killed."))
+        parts.append(Text("The record's last line is torn, as a writer that is killed leaves it."))
     if failure := run.failure():
         parts.append(Text(failure, style="red"))
     if record.events:
@@ -41,14 +44,20 @@ def show(path: Path | str) -> RenderableType:
     return Group(*parts)
 
 
-def _headline(run: RunDir, config: dict[str, Any]) -> str:
+def is_damaged(path: Path | str) -> bool:
+    """Whether the run at ``path`` says that it is done, but has no result on record. Raises StoreError as ``show``."""
+    run = RunDir(Path(path))
+    return damage_of(run, record_of(run).events) is not None
+
+
+def _headline(run: RunDir, config: dict[str, Any], *, is_damaged: bool) -> str:
     flat = flatten(config)
     trace = flat.get("trace.path")
     ranks = flat.get("cluster.num_ps") or flat.get("profile.num_ps")
     what = f"{flat.get('strategy.name')} on {flat.get('engine')}, seed {flat.get('seed')}, {ranks} PS ranks"
     return (
         f"{run.path.name}: {what}, profile {flat.get('profile.name')}, trace {Path(trace).stem if trace else 'none'}, "
-        f"model {flat.get('model.size')}: {run.status}"
+        f"model {flat.get('model.size')}: {'damaged' if is_damaged else run.status}"
     )
 
 
@@ -141,6 +150,8 @@ def _figures(events: Sequence[Event]) -> Iterator[str]:
     yield f"PLS {finished.pls:.4%}; updates lost {updates}"
     hours = ", ".join(f"{bucket} {getattr(finished, f'{bucket}_h'):.3f} h" for bucket in BUCKETS)
     yield f"emulated overhead {finished.overhead_frac:.3%} of the job: {hours}; {finished.num_saves} saves"
+    if finished.overhead_frac > 1:
+        yield MORE_THAN_THE_JOB
     stalls: dict[str, float] = finished.machine.get("overhead_seconds") or {}
     if stalls:
         measured = ", ".join(f"{bucket} {seconds:.3f} s" for bucket, seconds in stalls.items())
@@ -157,7 +168,7 @@ def _checkpoint(path: Path) -> str:
     from harness.store import newest_checkpoint  # noqa: PLC0415  torch takes a second to import
 
     manifest, skipped = newest_checkpoint(path)
-    told = "".join(f"; skipped {reason}" for reason in skipped)
+    told = "".join(f"; {reason}" for reason in skipped)
     if manifest is None:
         return f"No checkpoint that can be read{told}."
     size = sum(record.num_bytes for record in manifest.files)

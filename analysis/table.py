@@ -158,6 +158,18 @@ def _difference(line: Line) -> str:
     return UNKNOWN if line.strategy == "none" else show_interval(line.auc_difference, scale=1e3, digits=2, signed=True)
 
 
+MORE_THAN_THE_JOB = (
+    "† The profile's overhead exceeds the job itself: no real job would be run so. See strategy.interval_samples, the "
+    "profile and the trace."
+)
+
+
+def _total(line: Line) -> str:
+    """The overhead, marked where in some cell it is more than the job."""
+    mark = " †" if any((cell["overhead_frac"] or 0) > 1 for cell in line.cells) else ""
+    return show_mean(line.estimates["overhead_frac"], scale=100) + mark
+
+
 _HEADINGS = (
     _Heading("", "strategy", "strategy", lambda line: line.label),
     _Heading("", "n", "n", lambda line: str(len(line.cells))),
@@ -171,7 +183,7 @@ _HEADINGS = (
         _Heading("emulated overhead, % of job", bucket, f"{short}\n%", _mean(f"{bucket}_frac", 100, 2))
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
-    _Heading("emulated overhead, % of job", "total", "total\n%", _mean("overhead_frac", 100, 2)),
+    _Heading("emulated overhead, % of job", "total", "total\n%", _total),
     _Heading("", "written, MB", "written\nMB", _mean("payload_bytes", 1e-6, 1)),
     _Heading("measured", "stall, s", "stall\ns", _mean("stall_s", 1, 2)),
 )
@@ -183,13 +195,18 @@ CAPTION = (
 )
 
 
+def footnotes(blocks: Sequence[Block]) -> list[str]:
+    """What the marks in the table of ``blocks`` mean; empty without marks."""
+    return [MORE_THAN_THE_JOB] if any("†" in _total(line) for block in blocks for line in block.lines) else []
+
+
 def table(frame: pd.DataFrame) -> RenderableType:
     """The table per strategy for the console, one for each setting; then what is missing from it and why."""
     cells = cells_of(frame)
     blocks = summarise(cells)
     parts: list[RenderableType] = [_rich(block) for block in blocks]
     if blocks:
-        parts.append(Text(CAPTION, style="dim"))
+        parts += [Text(line, style="dim") for line in (CAPTION, *footnotes(blocks))]
     parts += [Text(line, style="red") for line in missing(cells)]
     return Group(*parts)
 

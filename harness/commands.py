@@ -241,7 +241,7 @@ def _show_run(run_dir: Path) -> int:
     import analysis
 
     console.show(analysis.show(run_dir))
-    return OK
+    return FAILED if analysis.is_damaged(run_dir) else OK
 
 
 def _show_grid(out: Path) -> None:

@@ -150,7 +150,7 @@ def read_record(path: Path) -> Record:
     for number, line in enumerate(whole, start=1):
         try:
             events.append(from_json(json.loads(line)))
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"{path}:{number}: not an event of harness/core/events.py: {error}") from error
     return Record(events, is_torn=bool(rest))
 

@@ -15,12 +15,23 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 import yaml
 
 from harness.core.config import Config
 from harness.core.errors import StoreError
+
+_NEEDED: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
+    **dict.fromkeys(("strategy.pls_since", "cluster.placement", "model.size"), (str,)),
+    "trace.path": (str, NoneType),
+    **dict.fromkeys(("seed", "profile.num_ps"), (int,)),
+    "cluster.num_ps": (int, NoneType),
+    **dict.fromkeys((f"profile.{name}" for name in ("job_h", "o_save_h", "o_load_h", "o_res_h")), (float, int)),
+}
+"""The keys of a config that records are read by, and what their values may be."""
 
 Status = Literal["absent", "unfinished", "failed", "done"]
 
@@ -123,16 +134,25 @@ def flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """The resolved config of a run directory, in plain types. Raises StoreError if there is none to be read."""
+    """The resolved config of a run directory, in plain types.
+
+    Raises StoreError if there is none to be read, or one in which a key is missing or wrong that the records of a run
+    are read by.
+    """
     file = RunDir(path).config
     try:
         values = yaml.safe_load(file.read_text())
     except OSError as error:
         raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise StoreError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
     if not isinstance(values, dict):
         raise StoreError(f"{file}: holds no mapping; a run's resolved config would be right")
+    flat = flatten(values)
+    for key, kinds in _NEEDED.items():
+        if type(flat.get(key)) not in kinds or (key == "profile.job_h" and not flat[key] > 0):
+            found = repr(flat[key]) if key in flat else "missing"
+            raise StoreError(f"{file}: {key}: {found}; the run's resolved config, as it was written, would be right")
     return values
 
 
@@ -142,7 +162,7 @@ def read_json(file: Path) -> dict[str, Any]:
         values = json.loads(file.read_text())
     except OSError as error:
         raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StoreError(f"{file}: not JSON: {error}") from error
     if not isinstance(values, dict):
         raise StoreError(f"{file}: holds no JSON object")

@@ -198,6 +198,16 @@ def test_out_that_cannot_be_made_is_one_line(cli: Cli, command: str) -> None:
         assert reason in result.errors[0]
 
 
+def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
+    """Law: DONE without a result is no success, neither of `show` nor of the same `train` again."""
+    cli("train", "one.yaml", "strategy.name=none")
+    Path("out/events.jsonl").write_text("")
+    for words in ("show out", "train one.yaml strategy.name=none"):
+        result = cli(*words.split())
+        assert result.code == 1
+        assert "model tiny: damaged" in " ".join(result.out.split())
+
+
 def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
     """Law: a folder that takes no report is one line, exit code 2."""
     cli("train", "one.yaml", "strategy.name=none")

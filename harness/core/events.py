@@ -6,7 +6,9 @@ is a function of config, data and trace, and is equal between engines. Missing i
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from functools import cache
+from types import UnionType
+from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 Machine = dict[str, Any]
 
@@ -181,6 +183,54 @@ EVENTS: dict[str, type[Event]] = {
 
 
 def from_json(values: dict[str, Any]) -> Event:
-    """The event that :meth:`Event.to_json` wrote. Raises KeyError or TypeError on anything else."""
+    """The event that :meth:`Event.to_json` wrote. Raises KeyError or TypeError, which names the field, on all else."""
     fields = dict(values)
-    return EVENTS[fields.pop("event")](**fields)
+    cls = EVENTS[fields.pop("event")]
+    event = cls(**fields)
+    kinds = _kinds_of(cls)
+    for name, value in fields.items():
+        _refuse_other(name, value, kinds[name])
+    for name in _MACHINE.keys() & event.machine.keys():
+        _refuse_other(f"machine.{name}", event.machine[name], _MACHINE[name])
+    return event
+
+
+_MACHINE: dict[str, Any] = {
+    "seconds": float | None,
+    "overhead_seconds": dict[str, float] | None,
+    "exitcode": int | None,
+}
+"""The parts of ``machine`` that are computed with."""
+
+
+@cache
+def _kinds_of(cls: type[Event]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _refuse_other(name: str, value: Any, kind: Any) -> None:
+    if not _is(value, kind):
+        text = repr(value)
+        raise TypeError(
+            f"{name}: {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'} is not {_said(kind)}"
+        )
+
+
+def _is(value: Any, kind: Any) -> bool:
+    """Whether ``value`` is of type ``kind``, in the sense of JSON: a whole number is a float, true is no number."""
+    arguments = get_args(kind)
+    if isinstance(kind, UnionType):
+        return any(_is(value, option) for option in arguments)
+    if not arguments:
+        return kind is Any or type(value) in _ACCEPTED.get(kind, {kind})
+    parts = value.values() if isinstance(value, dict) else value
+    inner = arguments[-1]
+    return type(value) is get_origin(kind) and (inner is Any or set(map(type, parts)) <= _ACCEPTED.get(inner, {inner}))
+
+
+_ACCEPTED: dict[Any, set[type]] = {float: {float, int}}
+_MAX_SHOWN = 40  # characters of a value
+
+
+def _said(kind: Any) -> str:
+    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)

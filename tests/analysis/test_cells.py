@@ -1,6 +1,7 @@
 """Run directories as a frame."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,7 @@ from analysis.cells import COLUMNS
 from harness.core.errors import StoreError
 from harness.core.events import Finished
 from harness.recorder import read_events
+from tests.analysis.shown import shown
 from tests.made_runs import made_config, made_events, write_run
 
 
@@ -88,15 +90,84 @@ def test_a_lie_marks_its_cell(tmp_path: Path) -> None:
     assert pd.isna(frame.loc["honest", "disagreement"])
 
 
-def test_a_broken_record_is_a_failed_cell(tmp_path: Path) -> None:
-    """One unreadable record is a failed row that names file and line, and costs no other row."""
+def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
+    """One unreadable record is a damaged row that names file and line, and costs no other row."""
     write_run(tmp_path / "a", made_config(seed=0))
     write_run(tmp_path / "b", made_config(seed=1))
     file = tmp_path / "a" / "events.jsonl"
     file.write_text("{\n" + file.read_text())
     frame = analysis.load(tmp_path).set_index("cell")
-    assert frame["status"].to_dict() == {"a": "failed", "b": "done"}
+    assert frame["status"].to_dict() == {"a": "damaged", "b": "done"}
     assert "events.jsonl:1" in str(frame.loc["a", "failure"])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "what"),
+    [
+        (lambda lines: None, "missing"),
+        (lambda lines: [], "holds no event"),
+        (lambda lines: [lines[0][:9]], "holds no event"),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], "ends with a eval event at step 400"),
+    ],
+    ids=["deleted", "empty", "torn first", "torn last"],
+)
+def test_done_without_a_result_is_damage(
+    tmp_path: Path, spoil: Callable[[list[str]], list[str] | None], what: str
+) -> None:
+    """DONE beside a record without a result is damage, told by name in frame, table, story and report."""
+    write_run(tmp_path / "run", made_config())
+    write_run(tmp_path / "well", made_config(seed=1))
+    file = tmp_path / "run" / "events.jsonl"
+    left = spoil(file.read_text().splitlines(keepends=True))
+    file.unlink()
+    if left is not None:
+        file.write_text("".join(left))
+    line = f"{file}: {what}, but DONE says that the run ended well; remove DONE, and it can be run again"
+    row = analysis.load(tmp_path).set_index("cell").loc["run"]
+    assert (row["status"], row["failure"]) == ("damaged", line)
+    assert pd.isna(row["auc"])
+    assert analysis.is_damaged(tmp_path / "run")
+    assert not analysis.is_damaged(tmp_path / "well")
+    story = shown(analysis.show(tmp_path / "run"))
+    assert ": damaged\n" in story
+    assert line in story
+    assert f"damaged: run: {line}" in shown(analysis.table(analysis.load(tmp_path)))
+    assert "1 done, 1 damaged" in analysis.report(tmp_path).read_text()
+
+
+@pytest.mark.parametrize(
+    "change", [{"num_ps": 0, "rank_rows": []}, {"bytes_full": 0}, {"num_steps": 0}, {"rank_rows": []}]
+)
+def test_impossible_counts_cost_no_table(tmp_path: Path, change: dict[str, object]) -> None:
+    """A record whose counts cannot be is a disagreement, and no report fails over it."""
+    write_run(tmp_path / "run", made_config())
+    file = tmp_path / "run" / "events.jsonl"
+    first, *rest = file.read_text().splitlines(keepends=True)
+    file.write_text(json.dumps(json.loads(first) | change) + "\n" + "".join(rest))
+    assert str(analysis.load(tmp_path).iloc[0]["disagreement"]).startswith("event 1: ")
+    analysis.report(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("seed: 1\n", "name: missing"),
+        ("{", "not YAML: "),
+        ("[" * 3000, "not YAML: "),
+        ("a", "holds no mapping"),
+        (None, "profile.job_h: 'x'"),
+    ],
+)
+def test_a_config_that_is_none_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+    """A config.yaml that lacks what records are read by is one line with file and key, for table, story and report."""
+    write_run(tmp_path / "run", made_config())
+    file = tmp_path / "run" / "config.yaml"
+    file.write_text(text or file.read_text().replace("job_h: 56.0", "job_h: x"))
+    for look in (analysis.load, analysis.show, analysis.report):
+        with pytest.raises(StoreError) as caught:
+            look(tmp_path / "run")
+        assert str(caught.value).startswith(f"{file}: {message}")
+        assert "\n" not in str(caught.value)
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from rich.console import Console, RenderableType
 
 import analysis
 from analysis.cells import cells_of
@@ -12,14 +11,8 @@ from analysis.compare import comparisons, comparisons_to
 from analysis.stats import estimate
 from analysis.table import blocks_of, show_interval
 from harness.core.errors import StoreError, UserError
+from tests.analysis.shown import shown as _text
 from tests.made_runs import made_config, write_run
-
-
-def _text(shown: RenderableType) -> str:
-    console = Console(width=200, highlight=False, record=True, file=Path("/dev/null").open("w"))  # noqa: SIM115
-    with console.file:
-        console.print(shown)
-        return console.export_text()
 
 
 def test_a_block_per_setting_a_line_per_strategy(grid: Path) -> None:
@@ -113,6 +106,44 @@ def test_nothing_to_compare_is_one_line(grid: Path) -> None:
         comparisons([grid / "full-s1", grid / "full-s2"])
     with pytest.raises(UserError, match="two folders or more"):
         comparisons([grid / "full-s1"])
+
+
+def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> None:
+    """Where damage leaves no pair it is the error, where pairs are left it stands below them, with the file."""
+    for name in ("full-s0", "full-s1", "cpr_mfu-s0", "cpr_mfu-s1"):
+        shutil.copytree(grid / name, tmp_path / name[:-3] / name)
+    file = tmp_path / "full" / "full-s0" / "events.jsonl"
+    file.write_text("{\n")
+    dirs = [tmp_path / "full", tmp_path / "cpr_mfu"]
+    for left in (_text(analysis.compare(dirs)), _text(analysis.compare_to(tmp_path, "full"))):
+        assert f"left out, damaged: {file}:1: not an event" in left
+    (tmp_path / "full" / "full-s1" / "events.jsonl").write_text("")
+    for look in (lambda: comparisons(dirs), lambda: comparisons_to(tmp_path, "full")):
+        with pytest.raises(StoreError) as caught:
+            look()
+        lines = str(caught.value).splitlines()
+        assert lines[0].startswith(f"{file}:1: not an event")
+        assert lines[1].startswith(f"{tmp_path / 'full' / 'full-s1' / 'events.jsonl'}: holds no event")
+
+
+def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
+    """A total of more than the job has a mark and a footnote, in table, story and report; others have none."""
+    write_run(tmp_path / "well" / "run", made_config("full"))
+    write_run(tmp_path / "absurd" / "run", made_config("full", profile={"base": "busy", "o_load_h": 60.0}))
+    for name, is_marked in (("well", False), ("absurd", True)):
+        folder = tmp_path / name
+        looks = (_text(analysis.table(analysis.load(folder))), analysis.report(folder).read_text())
+        assert [(" †" in look, "exceeds the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
+        assert ("exceeds the job itself" in _text(analysis.show(folder / "run"))) is is_marked
+
+
+def test_what_was_skipped_is_said_once(tmp_path: Path) -> None:
+    """A manifest that cannot be read is told of in one sentence."""
+    write_run(tmp_path / "run", made_config())
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "checkpoints" / "manifest-000014.json").write_text("{")
+    story = _text(analysis.show(tmp_path / "run"))
+    assert "; skipped manifest-000014.json: " in story
 
 
 def test_a_run_s_story(grid: Path) -> None:

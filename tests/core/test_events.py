@@ -93,3 +93,30 @@ def test_anything_else_is_refused(change: dict[str, Any], error: type[Exception]
     values = {name: value for name, value in (filled(EVENTS["eval"]).to_json() | change).items() if value is not ...}
     with pytest.raises(error):
         from_json(values)
+
+
+@EVERY_EVENT
+def test_every_field_has_its_type(cls: type[Event]) -> None:
+    """A value of another type is refused by its field's name, alone or inside a list or mapping."""
+    values = json.loads(json.dumps(filled(cls).to_json()))
+    for name, kind in types_of(cls).items():
+        wrong: list[Any] = [{1}, ["x", {}], {"ps0": []}] if name != "machine" else [None, 1, []]
+        wrong += [1.5, True] if kind is int else [True, "1"] if kind in (float, float | None) else []
+        for value in wrong if type(None) in getattr(kind, "__args__", ()) or name == "machine" else [*wrong, None]:
+            with pytest.raises(TypeError, match=f"^{name}: "):
+                from_json(values | {name: value})
+
+
+def test_whole_numbers_are_floats() -> None:
+    """JSON of other writers drops the point of a whole number."""
+    finished = from_json(json.loads(json.dumps(filled(EVENTS["finish"]).to_json())) | {"auc": 1, "pls": 0})
+    assert finished.to_json()["auc"] == 1
+
+
+@pytest.mark.parametrize("machine", [{"seconds": "x"}, {"overhead_seconds": {"save": None}}, {"exitcode": "9"}])
+def test_what_is_computed_with_has_its_type_on_the_machine_too(machine: dict[str, Any]) -> None:
+    """Seconds and wait statuses are numbers; whatever else a machine says is its own affair."""
+    values = json.loads(json.dumps(filled(EVENTS["kill"]).to_json()))
+    assert from_json(values | {"machine": {"mood": [None, {}]}}).machine == {"mood": [None, {}]}
+    with pytest.raises(TypeError, match=rf"^machine\.{next(iter(machine))}: "):
+        from_json(values | {"machine": machine})
