@@ -47,8 +47,11 @@ def seconds_of(path: Path, out: Path, jobs: int) -> float:
     """Wall time of ``run.py grid``."""
     command = [sys.executable, str(RUN), "grid", str(path), f"out={out}", "--jobs", str(jobs)]
     began_s = time.perf_counter()
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    return time.perf_counter() - began_s
+    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    seconds = time.perf_counter() - began_s
+    if done.returncode != 0:
+        sys.exit(f"{path.name} failed:\n{done.stderr}")
+    return seconds
 
 
 def one_round(folder: Path, paths: list[Path], jobs: int) -> tuple[float, float, float]:
