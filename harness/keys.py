@@ -46,6 +46,8 @@ def unknown(key: str) -> str:
     known = sorted(leaf_keys().keys() | group_keys())
     last = key.rpartition(".")[2]
     near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group
+    groups = difflib.get_close_matches(key.rpartition(".")[0], [name.rpartition(".")[0] for name in near], n=1)
+    near = [name for name in near if name.rpartition(".")[0] in groups] or near
     near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
     if not near:
         lasts = difflib.get_close_matches(last, sorted({name.rpartition(".")[2] for name in known}), n=1, cutoff=0.6)
@@ -104,7 +106,8 @@ def _describe_one(spec: Schema) -> str:
         return "one of " + ", ".join(str(choice) for choice in spec["enum"])
     kind = spec.get("type")
     if kind == "array":
-        return f"a list whose items are each {_describe(spec['items'])}"
+        least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
+        return f"a list{least} whose items are each {_describe(spec['items'])}"
     words = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
     limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
     bounds = " and ".join(f"{sign} {spec[name]:g}" for name, sign in limits if name in spec)

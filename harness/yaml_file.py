@@ -14,6 +14,9 @@ import yaml
 
 from harness.core.errors import ConfigError
 
+_MAX_DEPTH = 20  # lists and mappings inside each other; a grid file needs six
+_MAX_SHOWN = 80  # characters of a word of the command line
+
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -34,6 +37,18 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and form
 
     source = "yaml"
+    depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """As the base class does, but not without end: it calls itself for each level."""
+        line = self.peek_event().start_mark.line + 1
+        if self.depth >= _MAX_DEPTH:
+            raise ConfigError(f"{self.source}:{line}: nested more than {_MAX_DEPTH} deep; no key takes such a value")
+        self.depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self.depth -= 1
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """As the base class does, but two equal keys are an error."""
@@ -63,7 +78,11 @@ def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> Any:
 
 
 def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    return int(node.value)
+    try:
+        return int(node.value)
+    except ValueError:  # Python's limit
+        line = node.start_mark.line + 1
+        raise ConfigError(f"{loader.source}:{line}: a number of {len(node.value):,} digits; no key takes it") from None
 
 
 def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
@@ -120,18 +139,20 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
 def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
     """What ``key=value`` on the command line sets; the value is YAML, an empty one is null. Raises ConfigError."""
     key, equals, text = argument.partition("=")
+    shown = argument if len(argument) <= _MAX_SHOWN else f"{argument[: _MAX_SHOWN - 3]}..."
+    source = f"{shown} on the command line"
     if not equals or not key.strip():
-        raise ConfigError(f"{argument} on the command line: not of the form key=value")
-    loader = _Loader(text_of(text, f"{argument} on the command line"))
-    loader.source = f"{argument} on the command line"
+        raise ConfigError(f"{source}: not of the form key=value")
+    loader = _Loader(text_of(text, source))
+    loader.source = source
     try:
         node = loader.get_single_node()
     except yaml.YAMLError:
-        raise ConfigError(f"{argument} on the command line: {text!r} is not a YAML value") from None
+        raise ConfigError(f"{source}: {text[:_MAX_SHOWN]!r} is not a YAML value") from None
     if node is None:
-        return [Setting(key=key.strip(), value=None, where="command line", argument=argument)]
+        return [Setting(key=key.strip(), value=None, where="command line", argument=shown)]
     found = _flatten_value(loader, key.strip(), node, groups)
-    return [Setting(key=s.key, value=s.value, where="command line", argument=argument) for s in found]
+    return [Setting(key=s.key, value=s.value, where="command line", argument=shown) for s in found]
 
 
 def text_of(text: str, source: str) -> str:

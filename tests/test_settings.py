@@ -5,15 +5,18 @@
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
-from harness.core.config import Config
+from harness.core.config import ClusterConfig, Config
 from harness.core.errors import ConfigError
 from harness.keys import group_keys, leaf_keys, unknown
 from harness.settings import Experiment, load_config, load_experiment, to_yaml
 
 Write = Callable[[str], Path]
+
+TRANSPORTS = ", ".join(get_args(get_args(ClusterConfig.model_fields["transports"].annotation)[0]))
 
 GRID = """\
 name: quick
@@ -98,10 +101,18 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("seed: '1'", "", "x.yaml:1: seed: '1' is not a whole number >= 0"),
         ("seed: 1.5", "", "x.yaml:1: seed: 1.5 is not a whole number >= 0"),
         ("strategy: {r: 2}", "", "x.yaml:1: strategy.r: 2 is not a number > 0 and <= 1"),
-        ("trainer: {learning_rate: .inf}", "", "x.yaml:1: trainer.learning_rate: '.inf' is not a number > 0"),
+        ("trainer: {learning_rate: .inf}", "", "x.yaml:1: trainer.learning_rate: '.inf' is not a number > 0 and <= 1e+06"),
         ("store: {fsync: on}", "", "x.yaml:1: store.fsync: 'on' is not true or false"),
         ("strategy: {name: cpr_mfuu}", "", "x.yaml:1: strategy.name: 'cpr_mfuu' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
-        ("cluster: {transports: uv}", "", "x.yaml:1: cluster.transports: 'uv' is not a list whose items are each one of uv, shm, ibv"),
+        ("cluster: {transports: uv}", "", f"x.yaml:1: cluster.transports: 'uv' is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
+        ("cluster: {transports: []}", "", f"x.yaml:1: cluster.transports: [] is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
+        ("seed: 1", "cluster.num_ps=1001", "cluster.num_ps: 1001 is not a whole number >= 1 and <= 1000 or null (cluster.num_ps=1001 on the command line)"),
+        ("profile: {num_ps: 1001}", "", "x.yaml:1: profile.num_ps: 1001 is not a whole number >= 1 and <= 1000"),
+        ("trainer: {num_threads: 257}", "", "x.yaml:1: trainer.num_threads: 257 is not a whole number >= 1 and <= 256"),
+        ("trainer: {learning_rate: 1e7}", "", "x.yaml:1: trainer.learning_rate: 10000000.0 is not a number > 0 and <= 1e+06"),
+        ("seed: 1", "strateg.name=full", "unknown key strateg.name; did you mean strategy.name? (strateg.name=full on the command line)"),
+        ("eva.batch_size: 1", "", "x.yaml:1: unknown key eva.batch_size; did you mean eval.batch_size?"),
+        ("nonsense.batch_size: 1", "", "x.yaml:1: unknown key nonsense.batch_size; did you mean eval.batch_size or trainer.batch_size?"),
         ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of busy, cpr56, poster50, nor a mapping with base: one of them; did you mean busy?"),
         ("profile: {base: busy, job_h: x}", "", "x.yaml:1: profile.job_h: 'x' is not a number > 0"),
         ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid`"),
@@ -120,6 +131,24 @@ def test_resolved_config_reads_back(write: Write) -> None:
 )  # fmt: skip
 def test_each_mistake_is_one_line(write: Write, text: str, override: str, message: str) -> None:
     """Law: a mistake is told in one line that says what, where, and what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(text), [override] if override else [])
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "message"),
+    [
+        ("seed: 1\nmodel.top_mlp: " + "[" * 2000 + "]" * 2000, "", "x.yaml:2: nested more than 20 deep; no key takes such a value"),
+        ("seed: 1\ndata: " + "{a: " * 2000 + "}" * 2000, "", "x.yaml:2: nested more than 20 deep; no key takes such a value"),
+        ("seed: 1", "seed=" + "[" * 2000 + "]" * 2000, f"seed={'[' * 72}... on the command line:1: nested more than 20 deep; no key takes such a value"),
+        ("name: x\nseed: " + "1" * 5000, "", "x.yaml:2: a number of 5,000 digits; no key takes it"),
+        ("seed: 1", "seed=" + "1" * 5000, f"seed={'1' * 72}... on the command line:1: a number of 5,000 digits; no key takes it"),
+    ],
+    ids=["lists", "mappings", "lists on the command line", "digits", "digits on the command line"],
+)  # fmt: skip
+def test_values_without_end_are_one_line(write: Write, text: str, override: str, message: str) -> None:
+    """Law: what is nested too deep or has too many digits is told in one line, as short as any."""
     with pytest.raises(ConfigError) as caught:
         load_config(write(text), [override] if override else [])
     assert str(caught.value) == message

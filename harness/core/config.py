@@ -8,13 +8,14 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from harness.core.profiles import PROFILES, Profile
+from harness.core.profiles import MAX_PS, PROFILES, Profile
 
 StrategyName = Literal["none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"]
 EngineName = Literal["local", "rpc"]
 PositiveInt = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
+NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
 
 
 class _Model(BaseModel):
@@ -42,8 +43,8 @@ class ModelConfig(_Model):
 
 class TrainerConfig(_Model):
     batch_size: PositiveInt = 128
-    learning_rate: Annotated[float, Field(gt=0)] = 0.1
-    num_threads: PositiveInt = 1
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
+    num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the dense network lives. PS ranks never touch CUDA."""
@@ -67,15 +68,15 @@ class EvalConfig(_Model):
 
 
 class ClusterConfig(_Model):
-    num_ps: PositiveInt | None = None
-    """Parameter-server ranks (N in every formula); null takes the profile's."""
+    num_ps: NumRanks | None = None
+    """Parameter-server ranks (N in every formula), each a process of its own with `rpc`; null takes the profile's."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     host: str = "127.0.0.1"
     """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the control channel; 0 lets the system choose."""
-    transports: tuple[Literal["uv", "shm", "ibv"], ...] = ("uv",)
+    transports: Annotated[tuple[Literal["uv", "shm", "ibv"], ...], Field(min_length=1)] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: it takes most of a core in every idle rank."""
     interface: str | None = "lo"
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name."""

@@ -4,6 +4,9 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+MAX_PS = 1_000
+"""PS ranks at most: with `rpc` each is a process, and every one answers the trainer in each step."""
+
 _MINUTE = 1 / 60
 
 
@@ -23,7 +26,7 @@ class Profile(BaseModel):
     """O_load: one load, hours; charged whole per failure (R)."""
     o_res_h: Annotated[float, Field(ge=0)]
     """O_res: rescheduling after a failure, hours."""
-    num_ps: Annotated[int, Field(ge=1)]
+    num_ps: Annotated[int, Field(ge=1, le=MAX_PS)]
     """N: PS ranks, unless cluster.num_ps says otherwise."""
     ranks_per_failure: Annotated[int, Field(ge=1)] = 1
     """k: PS ranks that one failure takes."""
