@@ -46,7 +46,7 @@ def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
 
     Raises:
         UserError: fewer than two folders, or two that share no pair of finished cells.
-        StoreError: a folder without a run; or no pair is left, and there are damaged cells, which are named.
+        StoreError: a folder without a run; or no pair is left, and there are damaged cells: the first is named.
     """
     return _comparisons(dirs, [load(path) for path in dirs])
 
@@ -116,7 +116,8 @@ def _damaged(frames: Sequence[pd.DataFrame]) -> list[str]:
 
 def _refuse_damaged(*frames: pd.DataFrame) -> None:
     if lines := _damaged(frames):
-        raise StoreError("\n".join(lines))
+        more = f" (and {len(lines) - 1} more damaged cells)" if len(lines) > 1 else ""
+        raise StoreError(lines[0] + more)
 
 
 def _plain(value: object) -> str:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from harness.assemble import RunStatus
 
 
+_FILE_WIDTH = 160  # of text that goes to a file
+_ENDLESS = 10_000  # wider than any table
+
+
 def say(text: str) -> None:
     """A plain line on stdout."""
     sys.stdout.write(text + "\n")
@@ -29,11 +34,20 @@ def say(text: str) -> None:
 
 
 def show(result: RenderableType) -> None:
-    """A table or text of rich on stdout, without control characters where that is no terminal."""
+    """A table or text of rich on stdout, without control characters where that is no terminal.
+
+    Text is broken to the console's width (160 where there is none); a table takes the width that it needs.
+    """
     console = Console(file=sys.stdout, highlight=False)
-    if not console.is_terminal:
-        console = Console(file=sys.stdout, highlight=False, width=160)
-    console.print(result)
+    width = console.width if console.is_terminal else _FILE_WIDTH
+    for part in result.renderables if isinstance(result, Group) else [result]:
+        needed = _width_of(part, console) if isinstance(part, Table) else 0
+        Console(file=sys.stdout, highlight=False, width=max(width, needed)).print(part)
+
+
+def _width_of(table: Table, console: Console) -> int:
+    """Columns of ``table`` with no word of it broken or cut."""
+    return Measurement.get(console, console.options.update(max_width=_ENDLESS), table).maximum
 
 
 def note(text: str) -> None:

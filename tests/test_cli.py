@@ -11,8 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
 
 import run
+from harness import console
 from harness.data.prepare import prepare
 from harness.folder import claim_run
 
@@ -214,6 +218,23 @@ def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
     Path("out/.report.html.tmp").mkdir()
     result = cli("report", "out")
     assert (result.code, result.errors) == (2, ["error: out/report.html: cannot be written: Is a directory"])
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_tables_are_as_wide_as_they_need(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    """Law: no number is cut or broken on a narrow console, nor in a file; text beside the table is broken to it."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
+    cells = [f"+0.{number:06d} ± 0.{number:06d}" for number in range(30)]
+    table = Table(*(Column(f"name {number}") for number in range(len(cells))))
+    table.add_row(*cells)
+    console.show(Group(table, Text("word " * 40)))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert all(cell in shown for cell in cells)
+    widest = max(len(line.rstrip()) for line in shown.splitlines() if "word" in line)
+    assert widest <= (60 if is_terminal else 160)
 
 
 def test_replay_has_a_folder_of_its_own(cli: Cli) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from harness.grid import run_grid
 from harness.settings import Cell, Experiment
 
 ROOT = Path(__file__).resolve().parent.parent
-PATIENCE_S = 20.0  # a bound for a broken runner, never waited for by a sound one
+PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
 
 
 def finished(seed: int) -> Finished:
@@ -66,10 +67,12 @@ def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None
 
 
 def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """Says its pid and waits for a signal."""
+    """Says its pid, reports, and waits for a signal."""
+    assert on_status is not None
     temporary = run_dir / "pid.tmp"
     temporary.write_text(str(os.getpid()))
     temporary.rename(run_dir / "pid")
+    on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
     signal.pause()
     return run_well(config, run_dir, on_status=on_status)
 
@@ -210,6 +213,8 @@ def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> Non
     """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, says so and exits with 130."""
     code = f"import sys; from tests.test_grid import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for seed in range(2):  # a runner that hears its cells has started all of them, and does nothing but listen
+        wait_for(tmp_path / f"heard-local-{seed}", runner.poll)
     pids = [pid_of(tmp_path / f"local-{seed}", runner.poll) for seed in range(2)]
     runner.send_signal(how)
     _, said = runner.communicate(timeout=PATIENCE_S)
@@ -219,8 +224,21 @@ def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> Non
         assert said == "interrupted; the same command goes on with the cells that are not done: run.py grid x.yaml\n"
 
 
+class Witness(Journal):
+    """A view that leaves a file for each cell that the runner has heard."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        super().status(cell, status)
+        (self._folder / f"heard-{cell.slug}").touch()
+
+
 def endless_grid(out: str) -> int:
     """What `run.py grid` does, with cells that do not end."""
+    console.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
     commands.COMMANDS["grid"] = lambda _: commands.run_experiment(experiment, run_forever, 2)
     return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
@@ -228,22 +246,27 @@ def endless_grid(out: str) -> int:
 
 def pid_of(run_dir: Path, is_over: Callable[[], object]) -> int:
     """The pid that a cell has written, as soon as it has."""
-    until = time.monotonic() + PATIENCE_S
-    while not (run_dir / "pid").exists():
-        assert time.monotonic() < until
-        assert is_over() is None
-        select.select([], [], [], 0.01)
+    wait_for(run_dir / "pid", is_over)
     return int((run_dir / "pid").read_text())
 
 
+def wait_for(file: Path, is_over: Callable[[], object]) -> None:
+    """Return when ``file`` is there; fail when whoever is to write it is over."""
+    until = time.monotonic() + PATIENCE_S
+    while not file.exists():
+        assert time.monotonic() < until
+        assert is_over() is None
+        select.select([], [], [], 0.01)
+
+
 def gone(pid: int) -> bool:
-    """Whether process ``pid`` ends within two seconds."""
+    """Whether process ``pid`` ends, with patience for a busy machine."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     poll = select.poll()
     poll.register(handle, select.POLLIN)
-    ended = bool(poll.poll(2000))
+    ended = bool(poll.poll(PATIENCE_S * 1000))
     os.close(handle)
     return ended
