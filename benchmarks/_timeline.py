@@ -79,6 +79,14 @@ class TimedCluster:
             self.failures[-1] = replace(self.failures[-1], **{self._later.pop(0): now_s})
         return replies
 
+    def start(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """Nothing yet: what runs ahead cannot be timed, so everything is asked when it is waited for."""
+        return requests
+
+    def finish(self, underway: Mapping[Rank, Request]) -> dict[Rank, Reply]:
+        """Ask, and wait."""
+        return self.call(underway)
+
     def strike(self, step: int, samples: int) -> None:
         """As the inner cluster does it."""
         self._inner.strike(step, samples)

@@ -76,7 +76,7 @@ class ClusterConfig(_Model):
     """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the control channel; 0 lets the system choose."""
-    transports: Annotated[tuple[Literal["uv", "shm", "ibv"], ...], Field(min_length=1)] = ("uv",)
+    transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1)] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: it takes most of a core in every idle rank."""
     interface: str | None = "lo"
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name."""
