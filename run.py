@@ -173,7 +173,7 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
     info = _command(
-        kinds, "info", "rows, positives, table sizes and skew of prepared data", "run.py data info demo/data"
+        kinds, "info", "verify prepared data; rows, positives, table sizes and skew of it", "run.py data info demo/data"
     )
     info.add_argument("dir", type=Path, metavar="DIR", help="folder written by `data prepare`")
 

@@ -7,7 +7,6 @@ is a function of config, data and trace, and is equal between engines. Missing i
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cache
-from types import UnionType
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 Machine = dict[str, Any]
@@ -219,7 +218,7 @@ def _refuse_other(name: str, value: Any, kind: Any) -> None:
 def _is(value: Any, kind: Any) -> bool:
     """Whether ``value`` is of type ``kind``, in the sense of JSON: a whole number is a float, true is no number."""
     arguments = get_args(kind)
-    if isinstance(kind, UnionType):
+    if isinstance(kind, _UNION):
         return any(_is(value, option) for option in arguments)
     if not arguments:
         return kind is Any or type(value) in _ACCEPTED.get(kind, {kind})
@@ -228,6 +227,7 @@ def _is(value: Any, kind: Any) -> bool:
     return type(value) is get_origin(kind) and (inner is Any or set(map(type, parts)) <= _ACCEPTED.get(inner, {inner}))
 
 
+_UNION = type(int | None)
 _ACCEPTED: dict[Any, set[type]] = {float: {float, int}}
 _MAX_SHOWN = 40  # characters of a value
 
