@@ -15,7 +15,7 @@ from harness.core.config import Config
 from harness.core.errors import HarnessError
 from harness.core.events import Finished
 from harness.folder import State, claim_run, inspect
-from harness.leash import hold_leash
+from harness.leash import hold_leash, ignore_interrupts
 from harness.settings import Cell
 from harness.spawn import fork_server
 
@@ -131,6 +131,7 @@ class CellStarter:
 
 def _main(run_cell: RunCell, cell: Cell, pipe: Connection, owner: int) -> None:
     """Body of a cell's process. Sends statuses, then the last event or one line on an error of ours."""
+    ignore_interrupts()
     hold_leash(owner)
     try:
         with claim_run(cell.run_dir, cell.hash), _output_to(cell.run_dir / "output.txt"):

@@ -2,10 +2,16 @@
 
 import os
 import select
+import signal
 import threading
 
 ORPHANED = 112
 """Exit code of a process whose leash was cut."""
+
+
+def ignore_interrupts() -> None:
+    """Ctrl-C on a terminal reaches every process of the foreground; only the one that the user started decides."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def hold_leash(pid: int) -> None:

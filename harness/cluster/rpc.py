@@ -20,7 +20,7 @@ from harness.cluster.protocol import Cluster, Reply, Request, Supervisor, in_ran
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, ps_rank
-from harness.leash import hold_leash
+from harness.leash import hold_leash, ignore_interrupts
 from harness.store import Manifest
 
 
@@ -121,6 +121,7 @@ def serve(request: Request) -> Reply:
 def ps_main(seat: Seat, spec: RankSpec) -> None:
     """Main function of a PS rank: RPC threads serve while this thread waits for orders."""
     global _server  # noqa: PLW0603 - see above
+    ignore_interrupts()
     hold_leash(seat.supervisor_pid)
     torch.set_num_threads(1)
     _server = RankServer(spec, seat.rank)
@@ -142,6 +143,7 @@ def ps_main(seat: Seat, spec: RankSpec) -> None:
 
 def trainer_main(seat: Seat, job: Callable[[Cluster, Supervisor], None]) -> None:
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
+    ignore_interrupts()
     hold_leash(seat.supervisor_pid)
     link = ControlLink(seat)
     try:

@@ -58,6 +58,10 @@ class RankLost(HarnessError):
         self.detail = dict(detail or {})
         super().__init__(f"lost {', '.join(sorted(self.ranks))}")
 
+    def __reduce__(self) -> tuple[type["RankLost"], tuple[Any, ...]]:
+        """Pickle by the arguments: an exception's own way passes the message alone."""
+        return RankLost, (self.ranks, self.replies, self.detail)
+
 
 class RankFailed(HarnessError):
     """A rank is alive but its code raised; the message carries the remote traceback."""
