@@ -19,7 +19,7 @@ import torch
 from torch.distributed import rpc as torch_rpc
 
 from benchmarks._workers import Gate, Parts
-from harness import assemble
+from harness import assemble, job
 from harness.cluster import rpc
 from harness.cluster.local import LocalCluster
 from harness.cluster.protocol import Cluster, Digest, Reply, Request, Supervisor
@@ -34,7 +34,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.model.interaction import Interaction
 from harness.model.linear import Mlp
 
-_real_train = assemble.train
+_real_train = job.train
 _real_ps_main = rpc.ps_main
 
 PARTS = (

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.assemble import train
 from harness.cluster.protocol import Cluster, Reply, Request, Supervisor
 from harness.cluster.supervisor import Hands
 from harness.core.config import Config
 from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import Rank
+from harness.job import train
 
 
 @dataclass(frozen=True, kw_only=True)

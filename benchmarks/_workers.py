@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness import assemble
+from harness import assemble, job
 from harness.cluster.protocol import Cluster, Supervisor
 from harness.core.config import Config
 from harness.core.errors import HarnessError
@@ -32,8 +32,8 @@ from harness.data.dataset import Dataset
 from harness.model.linear import Linear, make_linear
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
 
-_real_train = assemble.train
-_real_network = assemble.DenseNetwork
+_real_train = job.train
+_real_network = job.DenseNetwork
 
 
 class Enough(HarnessError):
@@ -131,7 +131,7 @@ def gated_train(  # noqa: PLR0917 - the first is bound here, the rest is assembl
             gate.step()
             return super().train(*args, **kwargs)
 
-    with mock.patch.object(assemble, "DenseNetwork", GatedNetwork):
+    with mock.patch.object(job, "DenseNetwork", GatedNetwork):
         _real_train(config, checkpoints, kill_steps, cluster, supervisor)
 
 

@@ -36,7 +36,8 @@ from benchmarks._common import (
     write_trace,
 )
 from benchmarks._timeline import Failure, KeptStamps, TimedHands, timed_train
-from harness.assemble import Blueprint, _rank_process
+from harness.assemble import _rank_process
+from harness.blueprint import Blueprint
 from harness.cluster.supervisor import Office
 from harness.cluster.world import World
 from harness.core.config import Config

@@ -70,10 +70,10 @@ def replay(options: argparse.Namespace) -> int:
 
 def grid(options: argparse.Namespace) -> int:
     """Run what is not done of an experiment, then its table and its report."""
-    from harness import assemble
+    from harness.blueprint import cell_hash, check
 
-    experiment = load_experiment(options.config, options.overrides, cell_hash=assemble.cell_hash)
-    _check_cells(experiment.cells, assemble.check)
+    experiment = load_experiment(options.config, options.overrides, cell_hash=cell_hash)
+    _check_cells(experiment.cells, check)
     if options.dry_run:
         for cell in experiment.cells:
             console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
@@ -205,9 +205,10 @@ DATA_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"prepare": prep
 
 def _train(config: Config) -> int:
     from harness import assemble
+    from harness.blueprint import cell_hash, check
 
-    assemble.check(config)
-    run_dir, digest = Path(config.out), assemble.cell_hash(config)
+    check(config)
+    run_dir, digest = Path(config.out), cell_hash(config)
     if inspect(run_dir, digest) is State.DONE:
         console.note(f"{run_dir}: this run is finished already; here it is")
         return _show_run(run_dir)

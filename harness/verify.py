@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from harness import assemble
-from harness.assemble import Blueprint, RunStatus
+from harness.assemble import RunStatus
+from harness.blueprint import Blueprint
 from harness.core.clock import samples_to_hours
 from harness.core.config import Config, StrategyName
 from harness.core.errors import ConfigError

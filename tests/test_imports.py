@@ -22,7 +22,8 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do 
     ("harness.cluster", "harness.settings", "harness.wandb_sink"),
     ("harness.recovery", "harness.injector", "harness.recorder"),
     ("harness.datapath", "analysis"),
-    ("harness.lookahead", "harness.trainer"),
+    ("harness.lookahead", "harness.trainer", "harness.blueprint"),
+    ("harness.job",),
     ("harness.assemble",),
     ("harness.cell", "harness.verify"),
     ("harness.grid",),
@@ -173,7 +174,16 @@ def test_analysis_reads_records_only() -> None:
     """What judges a run does not share the code that ran it."""
     names = {name for module in MODULES if part_of(module.name) == "analysis" for name in module.imports(NAMES)}
     parts = {part_of(name) for name in names}
-    assert parts.isdisjoint({"harness.cluster", "harness.recovery", "harness.trainer", "harness.assemble"})
+    assert parts.isdisjoint(
+        {
+            "harness.cluster",
+            "harness.recovery",
+            "harness.trainer",
+            "harness.blueprint",
+            "harness.job",
+            "harness.assemble",
+        }
+    )
     assert {name for name in names if part_of(name) == "harness.core"}.isdisjoint(
         {"harness.core.pls", "harness.core.strategies"}
     ), "PLS is derived again from the events, not by the ledger that is being checked"
@@ -264,7 +274,7 @@ def test_the_reader_sees_torch_distributed(text: str) -> None:
 def test_the_reader_sees_the_rest() -> None:
     """Lazy imports, methods of results, bare calls and every kind of comparison are found; look-alikes are not."""
     lazy = Module("x", "def f():\n    from harness import assemble\n    return assemble")
-    assert lazy.imports(frozenset({"harness.assemble"})) == {"harness.assemble"}
+    assert lazy.imports(frozenset({"harness.blueprint", "harness.job", "harness.assemble"})) == {"harness.assemble"}
     calls = Module("x", "make(3).terminate()\nprint(1)\nconsole.print(2)\nnp.random.rand(3)")
     assert {".terminate", "console.print", "np.random.rand"} <= {*calls.attributes()}
     assert calls.builtins_called() == {"make", "print"}

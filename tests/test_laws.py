@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness import assemble
-from harness.assemble import Blueprint
+from harness import assemble, job
+from harness.blueprint import Blueprint
 from harness.core.config import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Killed, Recovered, Saved, Trained
@@ -151,7 +151,7 @@ def test_a_planned_kill_that_does_not_happen_fails_the_run(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A trainer that never stops for the injector must not produce a result."""
-    real = assemble.train
+    real = job.train
     monkeypatch.setattr(assemble, "train", lambda config, root, kills, *rest: real(config, root, frozenset(), *rest))
     with pytest.raises(RunFailed, match=r"planned kills at steps 15, .* did not happen"):
         run(config, tmp_path / "run")

@@ -43,7 +43,7 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
 
 
 def hash_of(config: Config) -> str:
-    """Stands in for assemble.cell_hash, which needs data and a trace on disk."""
+    """Stands in for blueprint.cell_hash, which needs data and a trace on disk."""
     return hashlib.sha256(config.model_dump_json(exclude={"out", "name"}).encode()).hexdigest()[:10]
 
 

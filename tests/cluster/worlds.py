@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
-from harness.assemble import Blueprint, _rank_process
+from harness.assemble import _rank_process
+from harness.blueprint import Blueprint
 from harness.cluster import group
 from harness.cluster.protocol import Cluster, Exchange, Initialise, Supervisor
 from harness.cluster.rpc import RpcCluster

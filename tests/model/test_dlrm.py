@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.assemble import Blueprint, train
+from harness.blueprint import Blueprint
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Office
@@ -22,6 +22,7 @@ from harness.core.config import Config
 from harness.core.events import Event, Finished, Trained
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
+from harness.job import train
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
 from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize

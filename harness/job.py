@@ -1,0 +1,102 @@
+"""The job of the trainer rank, on either engine."""
+
+import os
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from harness.blueprint import Blueprint
+from harness.cluster.protocol import Cluster, Supervisor
+from harness.core.config import Config
+from harness.core.overhead import OverheadLedger
+from harness.core.plans import Rank
+from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
+from harness.core.trackers import NEEDS_COUNTS, NEEDS_SAMPLES
+from harness.datapath import Batches, DataPath, DirectPath
+from harness.lookahead import LookaheadPath
+from harness.model.dlrm import DenseNetwork
+from harness.recovery import Recovery, StoreSpec
+from harness.trainer import Schedule, Trainer
+
+
+def train(
+    config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: Supervisor
+) -> None:
+    """The job of the trainer rank, on either engine: train, and record the last event."""
+    blueprint = Blueprint(config)
+    torch.set_num_threads(config.trainer.num_threads)
+    if config.trainer.device == "cuda":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
+        torch.use_deterministic_algorithms(mode=True)
+    network = DenseNetwork(
+        blueprint.size, seed=config.seed, learning_rate=config.trainer.learning_rate, device=config.trainer.device
+    )
+    counts = config.metrics.update_pls
+    recovery = Recovery(
+        cluster=cluster,
+        supervisor=supervisor,
+        strategy=blueprint.strategy,
+        overhead=OverheadLedger(blueprint.costs),
+        pls=PlsLedger(rank_weights(blueprint.placement), blueprint.total_samples, config.strategy.pls_since),
+        updates=UpdateLedger(cluster.ranks) if counts else None,
+        store=StoreSpec(
+            root=checkpoints,
+            fsync=config.store.fsync,
+            config_hash=blueprint.result_hash,
+            bytes_full=blueprint.bytes_full,
+        ),
+        dense_state=network.state,
+        max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
+        clock=time.monotonic,
+    )
+    trainer = Trainer(
+        cluster=cluster,
+        supervisor=supervisor,
+        recovery=recovery,
+        strategy=blueprint.strategy,
+        network=network,
+        make_path=partial(_data_path, blueprint, recovery, cluster.ranks),
+        dataset=blueprint.dataset,
+        placement=blueprint.placement,
+        tracked=blueprint.tracked,
+        schedule=Schedule(
+            num_steps=blueprint.num_steps,
+            batch_size=config.trainer.batch_size,
+            kill_steps=kill_steps,
+            log_every_steps=config.metrics.log_every_steps,
+        ),
+        evaluation=config.eval,
+        clock=time.monotonic,
+    )
+    supervisor.record(trainer.run())
+
+
+def _data_path(
+    blueprint: Blueprint, recovery: Recovery, ranks: tuple[Rank, ...], is_boundary: Callable[[int], bool]
+) -> DataPath:
+    """The data path that the config asks for."""
+    config, tracker = blueprint.config, blueprint.strategy.tracker
+    batches = Batches(
+        blueprint.dataset,
+        blueprint.placement,
+        batch_size=config.trainer.batch_size,
+        ssu_period=config.strategy.ssu_period,
+    )
+    if config.cache.mode == "none":
+        return DirectPath(recovery, batches, ranks, config.trainer.learning_rate)
+    return LookaheadPath(
+        recovery,
+        batches,
+        ranks,
+        dim=blueprint.size.embedding_dim,
+        learning_rate=config.trainer.learning_rate,
+        num_steps=blueprint.num_steps,
+        lookahead=config.cache.lookahead,
+        max_rows=config.cache.max_rows,
+        is_boundary=is_boundary,
+        tells_counts=config.metrics.update_pls or tracker in NEEDS_COUNTS,
+        tells_samples=tracker in NEEDS_SAMPLES,
+    )
