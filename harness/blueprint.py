@@ -100,6 +100,11 @@ class Blueprint:
         return strikes_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
 
     @property
+    def counts_updates(self) -> bool:
+        """Whether shards count unsaved updates. Where nothing is saved these are all that were sent, which is known."""
+        return self.config.metrics.update_pls and self.strategy.saves_initially
+
+    @property
     def num_rows(self) -> int:
         """Embedding rows of all tables."""
         return sum(self.dataset.cardinalities)
@@ -133,7 +138,7 @@ class Blueprint:
             embedding_dim=self.size.embedding_dim,
             seed=config.seed,
             tracker=TrackerSpec(self.strategy.tracker, config.strategy.r, self.tracked, config.strategy.random_pool),
-            count_updates=config.metrics.update_pls,
+            count_updates=self.counts_updates,
             checkpoints=checkpoints,
             fsync=config.store.fsync,
         )

@@ -7,13 +7,15 @@ number ``step`` (from 0), and ``push`` at ``step`` makes it ``step + 1``.
 N distinct rows of a batch, rank-major; D embedding dim.
 """
 
+import dataclasses
+from collections.abc import Callable
 from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.cluster.protocol import Exchange, Push
+from harness.cluster.protocol import Exchange, Push, Several
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank
@@ -44,11 +46,20 @@ class DataPath(Protocol):
         """The next batch, its plan, and its rows, float32 (N, D)."""
         ...
 
-    def push(self, plan: BatchPlan, grads_ND: Tensor, progress: Progress, *, is_boundary: bool) -> None:
+    def push(
+        self,
+        plan: BatchPlan,
+        grads_ND: Tensor,
+        progress: Progress,
+        *,
+        is_boundary: bool,
+        meanwhile: Callable[[], None],
+    ) -> None:
         """Apply the gradients of the batch that was fetched last.
 
         ``is_boundary``: something is due after this step; when this returns, every rank holds exactly what it would
-        hold had each step been sent to it alone, and nothing is under way.
+        hold had each step been sent to it alone, and nothing is under way. ``meanwhile`` is work that a path may have
+        done while it would wait.
         """
         ...
 
@@ -64,44 +75,54 @@ class DataPath(Protocol):
 class DirectPath:
     """One message a step and rank: the gradients of this step, then the lookups of the next. Applied before read."""
 
-    def __init__(self, recovery: Recovery, batches: Batches, ranks: tuple[Rank, ...], learning_rate: float) -> None:
+    def __init__(
+        self, recovery: Recovery, batches: Batches, ranks: tuple[Rank, ...], *, learning_rate: float, num_steps: int
+    ) -> None:
         self._recovery = recovery
         self._batches = batches
         self._ranks = ranks
         self._learning_rate = learning_rate
+        self._num_steps = num_steps
+        self._planned: tuple[int, tuple[Batch, BatchPlan]] | None = None  # a step and its batch
         self._next: tuple[Batch, BatchPlan, Tensor] | None = None
 
     def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
         """Rows that came with the last message, or are asked for now."""
         fetched, self._next = self._next, None
         if fetched is None:
-            batch, plan = self._batches(progress.step)
+            batch, plan = self._batch(progress.step)
             fetched = batch, plan, pull(self._recovery, self._ranks, plan, progress)
         return fetched
 
-    def push(self, plan: BatchPlan, grads_ND: Tensor, progress: Progress, *, is_boundary: bool) -> None:
+    def push(
+        self,
+        plan: BatchPlan,
+        grads_ND: Tensor,
+        progress: Progress,
+        *,
+        is_boundary: bool,
+        meanwhile: Callable[[], None],
+    ) -> None:
         """Send, and unless something is due between the halves, ask for the next rows in the same message."""
-        following = None if is_boundary else self._batches(progress.step + 1)
+        following = None if is_boundary else self._batch(progress.step + 1)
         next_rows = following[1].rows if following else [None] * len(self._ranks)
-        grads = grads_ND.split(plan.splits)
+        pushes = make_pushes(plan, grads_ND, progress.step + 1, self._learning_rate)
         # A rank with nothing to do gets an empty message, so that no death goes unseen.
         requests = {
-            rank: Exchange(
-                push=Push(
-                    step=progress.step + 1,
-                    rows_N=plan.rows[k],
-                    grads_ND=grads[k],
-                    counts_N=plan.counts[k],
-                    sampled_N=plan.sampled[k],
-                    learning_rate=self._learning_rate,
-                ),
-                pull_N=next_rows[k],
-            )
-            for k, rank in enumerate(self._ranks)
+            rank: Exchange(push=push, pull_N=rows_N)
+            for rank, push, rows_N in zip(self._ranks, pushes, next_rows, strict=True)
         }
-        replies = self._recovery.ask(requests, progress)
+        underway = self._recovery.start(requests)
+        if progress.step + 2 < self._num_steps:
+            self._planned = progress.step + 2, self._batches(progress.step + 2)
+        meanwhile()
+        replies = self._recovery.finish(underway, progress)
         if following:
             self._next = (*following, torch.cat(list(replies.values())))
+
+    def _batch(self, step: int) -> tuple[Batch, BatchPlan]:
+        planned, self._planned = self._planned, None
+        return planned[1] if planned and planned[0] == step else self._batches(step)
 
     def reset(self) -> None:
         """Drop the rows that came ahead."""
@@ -111,7 +132,91 @@ class DirectPath:
         """No cache."""
 
 
+class SplitPath:
+    """Kept to compare with: lookups and gradients in messages of their own, of a rank or of each of its tables."""
+
+    def __init__(
+        self, recovery: Recovery, batches: Batches, ranks: tuple[Rank, ...], *, learning_rate: float, by_table: bool
+    ) -> None:
+        self._recovery = recovery
+        self._batches = batches
+        self._ranks = ranks
+        self._learning_rate = learning_rate
+        self._ends_R = [_message_ends(batches.placement, k, by_table=by_table) for k in range(len(ranks))]
+
+    def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
+        """Ask for the rows of the batch."""
+        batch, plan = self._batches(progress.step)
+        requests = {
+            rank: Several(tuple(Exchange(pull_N=rows_N) for rows_N in rows.tensor_split(cuts)))
+            for rank, rows, cuts in zip(self._ranks, plan.rows, self._cuts(plan), strict=True)
+        }
+        replies = self._recovery.ask(requests, progress)
+        return batch, plan, torch.cat([rows_ND for reply in replies.values() for rows_ND in reply])
+
+    def push(
+        self,
+        plan: BatchPlan,
+        grads_ND: Tensor,
+        progress: Progress,
+        *,
+        is_boundary: bool,
+        meanwhile: Callable[[], None],
+    ) -> None:
+        """Send the gradients, and wait."""
+        pushes = make_pushes(plan, grads_ND, progress.step + 1, self._learning_rate)
+        requests = {
+            rank: Several(tuple(Exchange(push=part) for part in _parts(push, cuts)))
+            for rank, push, cuts in zip(self._ranks, pushes, self._cuts(plan), strict=True)
+        }
+        self._recovery.ask(requests, progress)
+
+    def _cuts(self, plan: BatchPlan) -> list[list[int]]:
+        """Where each rank's rows are cut into messages."""
+        return [
+            np.searchsorted(rows.numpy(), ends).tolist() for rows, ends in zip(plan.rows, self._ends_R, strict=True)
+        ]
+
+    def reset(self) -> None:
+        """Nothing is ahead."""
+
+    def summary(self) -> None:
+        """No cache."""
+
+
 def pull(recovery: Recovery, ranks: tuple[Rank, ...], plan: BatchPlan, progress: Progress) -> Tensor:
     """Look up the rows of ``plan`` on all ranks, (N, D). Touches no tracker and no counter."""
     requests = {rank: Exchange(pull_N=rows) for rank, rows in zip(ranks, plan.rows, strict=True)}
     return torch.cat(list(recovery.ask(requests, progress).values()))
+
+
+def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:
+    """What each rank is sent of the gradients of step ``step``, counted from 1."""
+    return [
+        Push(
+            step=step,
+            rows_N=plan.rows[k],
+            grads_ND=grads,
+            counts_N=plan.counts[k],
+            sampled_N=plan.sampled[k],
+            learning_rate=learning_rate,
+        )
+        for k, grads in enumerate(grads_ND.split(plan.splits))
+    ]
+
+
+def _message_ends(placement: Placement, rank_index: int, *, by_table: bool) -> np.ndarray:
+    """First rows of all tables that a rank has rows of, but the first; none where a message is of a whole rank."""
+    offsets_T = placement.offsets_RT[rank_index]
+    return np.unique(offsets_T[:-1][np.diff(offsets_T) > 0])[1:] if by_table else offsets_T[:0]
+
+
+def _parts(push: Push, cuts: list[int]) -> list[Push]:
+    """``push``, cut into parts of a step."""
+    columns = [values.tensor_split(cuts) for values in (push.rows_N, push.grads_ND, push.counts_N, push.sampled_N)]
+    return [
+        dataclasses.replace(
+            push, rows_N=rows, grads_ND=grads, counts_N=counts, sampled_N=sampled, part=part, num_parts=len(cuts) + 1
+        )
+        for part, (rows, grads, counts, sampled) in enumerate(zip(*columns, strict=True))
+    ]

@@ -15,7 +15,7 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Rank
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import NEEDS_COUNTS, NEEDS_SAMPLES
-from harness.datapath import Batches, DataPath, DirectPath
+from harness.datapath import Batches, DataPath, DirectPath, SplitPath
 from harness.lookahead import LookaheadPath
 from harness.model.dlrm import DenseNetwork
 from harness.recovery import Recovery, StoreSpec
@@ -86,7 +86,10 @@ def _data_path(
         ssu_period=config.strategy.ssu_period,
     )
     if config.cache.mode == "none":
-        return DirectPath(recovery, batches, ranks, config.trainer.learning_rate)
+        rate, kind = config.trainer.learning_rate, config.cluster.data_path
+        if kind == "fused":
+            return DirectPath(recovery, batches, ranks, learning_rate=rate, num_steps=blueprint.num_steps)
+        return SplitPath(recovery, batches, ranks, learning_rate=rate, by_table=kind == "naive")
     return LookaheadPath(
         recovery,
         batches,
@@ -97,6 +100,6 @@ def _data_path(
         lookahead=config.cache.lookahead,
         max_rows=config.cache.max_rows,
         is_boundary=is_boundary,
-        tells_counts=config.metrics.update_pls or tracker in NEEDS_COUNTS,
+        tells_counts=blueprint.counts_updates or tracker in NEEDS_COUNTS,
         tells_samples=tracker in NEEDS_SAMPLES,
     )

@@ -181,7 +181,15 @@ class LookaheadPath:
         self._fetched = slots_N, rows_ND
         return planned.batch, planned.plan, rows_ND
 
-    def push(self, plan: BatchPlan, grads_ND: Tensor, progress: Progress, *, is_boundary: bool) -> None:
+    def push(
+        self,
+        plan: BatchPlan,
+        grads_ND: Tensor,
+        progress: Progress,
+        *,
+        is_boundary: bool,
+        meanwhile: Callable[[], None],
+    ) -> None:
         """Update the cached rows, by the arithmetic of ``Shard.apply``; at a boundary, flush."""
         assert self._window is not None
         assert self._fetched is not None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from harness.cluster.protocol import Reply, Request, raise_failures
+from harness.cluster.protocol import Reply, Request, Several, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Office
 from harness.core.errors import RankLost
@@ -51,7 +51,7 @@ class LocalCluster:
         """Serve at once: there is nobody to wait for."""
         servers = self._ranks.servers
         replies = {
-            rank: servers[rank].handle(requests[rank]) for rank in self.ranks if rank in requests and rank in servers
+            rank: _serve(servers[rank], requests[rank]) for rank in self.ranks if rank in requests and rank in servers
         }
         return requests, replies
 
@@ -72,3 +72,9 @@ class LocalCluster:
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """New servers for the lost ones."""
         self._office.replace(lost, step, samples, seconds)
+
+
+def _serve(server: RankServer, request: Request) -> Reply:
+    if isinstance(request, Several):
+        return tuple(server.handle(exchange) for exchange in request.exchanges)
+    return server.handle(request)

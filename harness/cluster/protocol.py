@@ -19,6 +19,7 @@ class Push:
     """Gradients of step ``step`` (counted from 1) for distinct rows; applied once however often it is sent.
 
     ``counts_N`` (int32): samples that touched each row; ``sampled_N`` (bool): whether one of them is sub-sampled.
+    The gradients of a step may come in ``num_parts`` messages, in any order; it is applied when all of them are.
     """
 
     step: int
@@ -27,6 +28,8 @@ class Push:
     counts_N: Tensor
     sampled_N: Tensor
     learning_rate: float
+    part: int = 0
+    num_parts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +58,13 @@ class Exchange:
 
     push: Push | WriteBack | None = None
     pull_N: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Several:
+    """To one rank, a message each and all at once, served in any order. Reply: the tuple of their replies."""
+
+    exchanges: tuple[Exchange, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +119,7 @@ class Digest:
     """Reply: xxh3 of all rows, 16 hex digits."""
 
 
-Request = Exchange | Initialise | Restore | Save | Digest
+Request = Exchange | Several | Initialise | Restore | Save | Digest
 Reply = Any
 
 
@@ -182,5 +192,6 @@ def in_rank_order(replies: Mapping[Rank, Reply], ranks: tuple[Rank, ...]) -> dic
 def raise_failures(replies: Mapping[Rank, Reply]) -> None:
     """Raise the first :class:`Failure` among ``replies``, in rank order."""
     for reply in replies.values():
-        if isinstance(reply, Failure):
-            raise reply.error
+        for part in reply if isinstance(reply, tuple) else (reply,):
+            if isinstance(part, Failure):
+                raise part.error

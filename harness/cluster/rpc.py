@@ -16,7 +16,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group
-from harness.cluster.protocol import Cluster, Reply, Request, Supervisor, in_rank_order, raise_failures
+from harness.cluster.protocol import Cluster, Reply, Request, Several, Supervisor, in_rank_order, raise_failures
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, ps_rank
@@ -186,7 +186,7 @@ class RemoteSupervisor:
 class Underway:
     """Requests on their way, and ranks that could not even be sent one, with the transport's words."""
 
-    futures: dict[Rank, Future[Reply]]
+    futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]]
     detail: dict[Rank, str]
 
 
@@ -215,16 +215,21 @@ class RpcCluster:
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
         """All requests are on their way at once."""
-        futures: dict[Rank, Future[Reply]] = {}
+        futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]] = {}
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
             try:
-                futures[rank] = rpc.rpc_async(
-                    group.worker_name(rank, self._generation), serve, args=(request,), timeout=self._timeout_s
-                )
+                if isinstance(request, Several):
+                    futures[rank] = tuple(self._send(rank, exchange) for exchange in request.exchanges)
+                else:
+                    futures[rank] = self._send(rank, request)
             except RuntimeError as error:
                 detail[rank] = _words(error)
         return Underway(futures, detail)
+
+    def _send(self, rank: Rank, request: Request) -> Future[Reply]:
+        worker = group.worker_name(rank, self._generation)
+        return rpc.rpc_async(worker, serve, args=(request,), timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for every answer."""
@@ -234,7 +239,7 @@ class RpcCluster:
             # A rank's own exceptions travel as Failure values, so whatever is raised here is the transport's:
             # end of file, broken pipe, connection refused, or no answer within the timeout.
             try:
-                replies[rank] = future.wait()
+                replies[rank] = tuple(each.wait() for each in future) if isinstance(future, tuple) else future.wait()
             except RuntimeError as error:
                 detail[rank] = _words(error)
         replies = in_rank_order(replies, self._ranks)

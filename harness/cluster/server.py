@@ -81,7 +81,13 @@ class RankServer:
         if isinstance(push, WriteBack):
             self._take_in(push)
         elif push is not None and self.shard.apply(
-            push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate
+            push.step,
+            push.rows_N,
+            push.grads_ND,
+            push.counts_N,
+            push.learning_rate,
+            part=push.part,
+            num_parts=push.num_parts,
         ):
             self._tracker.touched(push.step, push.rows_N, push.sampled_N)
         return None if request.pull_N is None else self.shard.gather(request.pull_N)

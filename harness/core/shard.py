@@ -26,6 +26,7 @@ class Shard:
         self.rows_MD = torch.empty((num_rows, dim), dtype=torch.float32)
         self.pending_M = torch.zeros(num_rows, dtype=torch.int32) if count_updates else None
         self.applied_step = 0
+        self._parts: set[int] = set()  # of the step after that
 
     def span(self, table: int) -> slice:
         """Where ``table`` lies in the flat array."""
@@ -61,24 +62,39 @@ class Shard:
         if self.pending_M is not None:
             self.pending_M.zero_()
         self.applied_step = applied_step
+        self._parts.clear()
 
     def gather(self, rows_N: Tensor) -> Tensor:
         """Rows ``rows_N`` (int64 local flat rows): float32 (N, D), a copy."""
         return self.rows_MD.index_select(0, rows_N)
 
-    def apply(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, learning_rate: float) -> bool:
-        """One SGD step on distinct rows. False, and nothing done, if ``step`` had been applied before.
+    def apply(
+        self,
+        step: int,
+        rows_N: Tensor,
+        grads_ND: Tensor,
+        counts_N: Tensor,
+        learning_rate: float,
+        *,
+        part: int = 0,
+        num_parts: int = 1,
+    ) -> bool:
+        """One SGD step on distinct rows. False, and nothing done, if ``step``, or this part of it, had been applied.
 
-        ``counts_N`` are the updates each row's gradient sums up, one per sample that touched it.
+        ``counts_N`` are the updates each row's gradient sums up, one per sample that touched it. No two of the
+        ``num_parts`` parts of a step have a row in common, so they may come in any order.
         """
-        if step <= self.applied_step:
+        if step <= self.applied_step or part in self._parts:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         updated_ND = self.rows_MD.index_select(0, rows_N).sub_(grads_ND, alpha=learning_rate)
         self.rows_MD.index_put_((rows_N,), updated_ND)
         if self.pending_M is not None:
             self.pending_M.index_put_((rows_N,), self.pending_M.index_select(0, rows_N).add_(counts_N))
-        self.applied_step = step
+        self._parts.add(part)
+        if len(self._parts) == num_parts:
+            self._parts.clear()
+            self.applied_step = step
         return True
 
     def write(self, step: int, rows_N: Tensor, values_ND: Tensor, touched_U: Tensor, counts_U: Tensor) -> bool:
