@@ -198,9 +198,9 @@ class LookaheadPath:
         slots = slots_N.numpy()
         self._cache.is_dirty_K[slots] = True
         if self._tells_counts:
-            self._cache.counts_K[slots] += np.concatenate([counts.numpy() for counts in plan.counts])
+            self._cache.counts_K[slots] += plan.counts_N
         if self._tells_samples:
-            is_sampled_N = np.concatenate([sampled.numpy() for sampled in plan.sampled])
+            is_sampled_N = plan.sampled_N
             keys_N = self._window.steps[progress.step - self._window.first].keys_N
             self._sampled.append((progress.step + 1, keys_N[is_sampled_N]))
         self.traffic.accessed_rows += len(slots)
@@ -267,8 +267,7 @@ class LookaheadPath:
 
     def _plan_step(self, step: int) -> PlannedStep:
         batch, plan = self._batches(step)
-        keys_N = np.concatenate([rows.numpy() + base for rows, base in zip(plan.rows, self._base_R, strict=False)])
-        return PlannedStep(batch, plan, keys_N)
+        return PlannedStep(batch, plan, plan.keys_N)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 

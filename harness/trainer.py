@@ -178,17 +178,17 @@ class Trainer:
         else:
             self._losses.append(loss)
         if self._recovery.updates is not None:
-            for k, rank in enumerate(self._cluster.ranks):
-                self._recovery.updates.sent(rank, *self._count_updates(k, plan))
+            for rank, *counts in zip(self._cluster.ranks, *self._count_updates(plan), strict=True):
+                self._recovery.updates.sent(rank, *counts)
         if self._step == self._rerun_until or self._step % self._schedule.log_every_steps == 0:
             self._log()
 
-    def _count_updates(self, k: int, plan: BatchPlan) -> tuple[int, int]:
-        """Updates of a batch to rank ``k``: to all tables, and to tracked ones."""
-        counts_N = plan.counts[k].numpy()
-        sums_N = np.concatenate([[0], np.cumsum(counts_N)])
-        cuts = np.searchsorted(plan.rows[k].numpy(), self._tracked_ends[k])
-        return int(sums_N[-1]), int((sums_N[cuts[1::2]] - sums_N[cuts[::2]]).sum())
+    def _count_updates(self, plan: BatchPlan) -> tuple[list[int], list[int]]:
+        """Updates of a batch to each rank: to all tables, and to tracked ones."""
+        sums_N = np.concatenate([[0], np.cumsum(plan.counts_N)])
+        updates_R = np.diff(sums_N[np.array(plan.bounds)])
+        ends_RT = sums_N[np.searchsorted(plan.keys_N, self._tracked_ends)]
+        return updates_R.tolist(), (ends_RT[:, 1::2] - ends_RT[:, ::2]).sum(axis=1).tolist()
 
     # --- at a boundary --------------------------------------------------------------------------------------------
 
@@ -301,10 +301,10 @@ def _nothing() -> None:
     """Begin nothing: a rewound run has begun."""
 
 
-def _tracked_ends(placement: Placement, tracked: tuple[int, ...]) -> list[np.ndarray]:
-    """For each rank, where its tracked tables begin and end in its flat array: [begin, end, begin, end, ...]."""
-    offsets_RT = placement.offsets_RT
-    return [np.array([offsets_RT[k, t + end] for t in tracked for end in (0, 1)]) for k in range(placement.num_ps)]
+def _tracked_ends(placement: Placement, tracked: tuple[int, ...]) -> np.ndarray:
+    """(R, 2 T): for each rank, where its tracked tables begin and end in the order of keys: begin, end, begin, ..."""
+    ends = [table + end for table in tracked for end in (0, 1)]
+    return placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
 
 
 def _digest(network: DenseNetwork) -> str:

@@ -4,6 +4,7 @@ B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -16,19 +17,28 @@ from harness.core.placement import Placement
 class BatchPlan:
     """The lookups of one batch.
 
-    ``rows[k]`` are the distinct local flat rows (int64, ascending) that rank k is asked for, ``counts[k]`` (int32) how
-    many samples touch each, ``sampled[k]`` (bool) whether one of those samples is in the sub-sample. Rows of all
-    ranks, concatenated in rank order, are the N rows of the batch. ``inverse_A`` (int64) says which of them access
-    ``b * F + f`` reads; ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
+    ``keys_N`` are its distinct rows, ascending, in the rank-major order of all rows (``Placement.positions``);
+    ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool) whether one of them is in the sub-sample.
+    Those of rank k are ``bounds[k]`` to ``bounds[k + 1]``: ``rows[k]`` (int64) as its local flat rows, ``counts[k]`` and
+    ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads; ``order_A`` sorts
+    accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
     """
 
+    keys_N: np.ndarray
+    counts_N: np.ndarray
+    sampled_N: np.ndarray
+    bounds: tuple[int, ...]
     rows: tuple[Tensor, ...]
     counts: tuple[Tensor, ...]
     sampled: tuple[Tensor, ...]
-    splits: tuple[int, ...]
     inverse_A: Tensor
     order_A: Tensor
     starts_N: Tensor
+
+    @property
+    def splits(self) -> tuple[int, ...]:
+        """How many of the N rows are each rank's."""
+        return tuple(last - first for first, last in pairwise(self.bounds))
 
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
@@ -47,13 +57,16 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
     sampled_N = np.logical_or.reduceat(sampled_A, starts_N)
 
     base_R = placement.rank_base_R
-    cuts = np.searchsorted(keys_N, base_R)
-    spans = [slice(int(cuts[k]), int(cuts[k + 1])) for k in range(placement.num_ps)]
+    bounds = tuple(np.searchsorted(keys_N, base_R).tolist())
+    spans = [slice(*ends) for ends in pairwise(bounds)]
     return BatchPlan(
+        keys_N=keys_N,
+        counts_N=counts_N,
+        sampled_N=sampled_N,
+        bounds=bounds,
         rows=tuple(torch.from_numpy(keys_N[span] - base_R[k]) for k, span in enumerate(spans)),
         counts=tuple(torch.from_numpy(counts_N[span]) for span in spans),
         sampled=tuple(torch.from_numpy(sampled_N[span]) for span in spans),
-        splits=tuple(span.stop - span.start for span in spans),
         inverse_A=torch.from_numpy(inverse_A),
         order_A=torch.from_numpy(order_A),
         starts_N=torch.from_numpy(starts_N),
