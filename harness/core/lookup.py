@@ -19,7 +19,7 @@ class BatchPlan:
 
     ``keys_N`` are its distinct rows, ascending, in the rank-major order of all rows (``Placement.positions``);
     ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool) whether one of them is in the sub-sample.
-    Those of rank k are ``bounds[k]`` to ``bounds[k + 1]``: ``rows[k]`` (int64) as its local flat rows, ``counts[k]`` and
+    Those of rank k are ``bounds[k]`` to ``bounds[k + 1]``: ``rows[k]`` (int64), its local flat rows, ``counts[k]`` and
     ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads; ``order_A`` sorts
     accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
     """
