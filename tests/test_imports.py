@@ -17,8 +17,8 @@ ROOT = Path(__file__).parents[1]
 LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do not know each other
     ("harness.core",),
     ("harness.model", "harness.environment", "harness.leash", "harness.spawn"),
-    ("harness.data", "harness.store", "harness.rundir", "harness.folder", "harness.sink", "harness.keys",
-     "harness.yaml_file", "harness.leash_parent"),
+    ("harness.data", "harness.traces", "harness.store", "harness.rundir", "harness.folder", "harness.sink",
+     "harness.keys", "harness.yaml_file", "harness.leash_parent"),
     ("harness.cluster", "harness.settings", "harness.wandb_sink"),
     ("harness.recovery", "harness.injector", "harness.recorder"),
     ("harness.datapath", "analysis"),
