@@ -1,4 +1,4 @@
-"""How rows travel between the trainer and the PS ranks. Every path gives the trainer the same bits.
+"""How rows travel between the trainer and the PS ranks. Every path but ``harness.stale`` gives the same bits.
 
 A path sees each step twice, ``fetch`` and ``push``, and is told where a message must not run ahead: at the boundaries
 where a save, an evaluation or a kill is due. ``step`` counts finished steps, so ``fetch`` at ``step`` is for the batch
@@ -58,9 +58,13 @@ class DataPath(Protocol):
         """Apply the gradients of the batch that was fetched last.
 
         ``is_boundary``: something is due after this step; when this returns, every rank holds exactly what it would
-        hold had each step been sent to it alone, and nothing is under way. ``meanwhile`` is work that a path may have
-        done while it would wait.
+        hold had each step been sent to it alone, and nothing is under way. (A path that is not exact guarantees this
+        where a save is due, and at the end.) ``meanwhile`` is work that a path may have done while it would wait.
         """
+        ...
+
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """Rows of any batch at a boundary, (N, D), for an evaluation. Touches no tracker, no counter and no cache."""
         ...
 
     def reset(self) -> None:
@@ -120,6 +124,10 @@ class DirectPath:
         if following:
             self._next = (*following, torch.cat(list(replies.values())))
 
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """The ranks hold everything."""
+        return pull(self._recovery, self._ranks, plan, progress)
+
     def _batch(self, step: int) -> tuple[Batch, BatchPlan]:
         planned, self._planned = self._planned, None
         return planned[1] if planned and planned[0] == step else self._batches(step)
@@ -170,6 +178,10 @@ class SplitPath:
             for rank, push, cuts in zip(self._ranks, pushes, self._cuts(plan), strict=True)
         }
         self._recovery.ask(requests, progress)
+
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """The ranks hold everything."""
+        return pull(self._recovery, self._ranks, plan, progress)
 
     def _cuts(self, plan: BatchPlan) -> list[list[int]]:
         """Where each rank's rows are cut into messages."""

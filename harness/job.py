@@ -13,13 +13,14 @@ from harness.cluster.protocol import Cluster, Supervisor
 from harness.core.config import Config
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Rank
-from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
+from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
 from harness.core.trackers import NEEDS_COUNTS, NEEDS_SAMPLES
 from harness.datapath import Batches, DataPath, DirectPath, SplitPath
 from harness.lookahead import LookaheadPath
 from harness.model.dlrm import DenseNetwork
 from harness.recovery import Recovery, StoreSpec
-from harness.trainer import Schedule, Trainer
+from harness.stale import StalePath
+from harness.trainer import Due, Schedule, Trainer
 
 
 def train(
@@ -75,7 +76,7 @@ def train(
 
 
 def _data_path(
-    blueprint: Blueprint, recovery: Recovery, ranks: tuple[Rank, ...], is_boundary: Callable[[int], bool]
+    blueprint: Blueprint, recovery: Recovery, ranks: tuple[Rank, ...], due_at: Callable[[int], Due]
 ) -> DataPath:
     """The data path that the config asks for."""
     config, tracker = blueprint.config, blueprint.strategy.tracker
@@ -90,6 +91,20 @@ def _data_path(
         if kind == "fused":
             return DirectPath(recovery, batches, ranks, learning_rate=rate, num_steps=blueprint.num_steps)
         return SplitPath(recovery, batches, ranks, learning_rate=rate, by_table=kind == "naive")
+    if config.cache.mode == "stale":
+        return StalePath(
+            recovery,
+            batches,
+            ranks,
+            dim=blueprint.size.embedding_dim,
+            learning_rate=config.trainer.learning_rate,
+            num_steps=blueprint.num_steps,
+            staleness=config.cache.staleness,
+            num_workers=config.cache.workers,
+            max_rows=config.cache.max_rows,
+            count_updates=UpdateCounter(blueprint.placement, blueprint.tracked),
+            empties=lambda step: due_at(step).needs_all,
+        )
     return LookaheadPath(
         recovery,
         batches,
@@ -99,7 +114,7 @@ def _data_path(
         num_steps=blueprint.num_steps,
         lookahead=config.cache.lookahead,
         max_rows=config.cache.max_rows,
-        is_boundary=is_boundary,
+        is_boundary=lambda step: due_at(step).anything,
         tells_counts=blueprint.counts_updates or tracker in NEEDS_COUNTS,
         tells_samples=tracker in NEEDS_SAMPLES,
     )

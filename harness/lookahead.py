@@ -28,7 +28,7 @@ from harness.cluster.protocol import Exchange, WriteBack
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.data.dataset import Batch
-from harness.datapath import Batches
+from harness.datapath import Batches, pull
 from harness.recovery import Recovery, Underway
 
 Keys = NDArray[np.int64]
@@ -208,6 +208,10 @@ class LookaheadPath:
         if is_boundary:
             assert progress.step + 1 == self._window.stop, "windows end at boundaries"
             self._flush(progress)
+
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """The ranks hold everything: it has been flushed."""
+        return pull(self._recovery, self._ranks, plan, progress)
 
     def summary(self) -> dict[str, float]:
         """What the cache saved."""

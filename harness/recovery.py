@@ -100,6 +100,8 @@ class Recovery:
         """Called when ranks are found dead, before that is recorded: what happened first is recorded first."""
         self.listeners: list[Callable[[frozenset[Rank]], None]] = []
         """Are told whose shards were restored alone: whoever holds rows of theirs holds rows that are no more."""
+        self.spared: Callable[[Rank], tuple[int, int]] = _nothing_spared
+        """Updates sent to a rank, all and tracked, that its replacement gets though the shard is restored alone."""
         self.measured_s: dict[str, float] = defaultdict(float, save=0.0, load=0.0, lost=0.0, reschedule=0.0)
 
     @property
@@ -298,7 +300,7 @@ class Recovery:
                 added[rank] = self.pls.lost(rank, progress.samples)
                 self.pls.restored(rank, progress.samples)
                 if self.updates is not None:
-                    gone.append(self.updates.lost(rank))
+                    gone.append(self.updates.lost(rank, self.spared(rank)))
         self.num_lost_ranks += len(dead)
         for bucket, seconds in measured.items():
             self.measured_s[bucket] += seconds
@@ -326,6 +328,11 @@ class Recovery:
 
 def _nothing() -> None:
     """Nobody has anything to record."""
+
+
+def _nothing_spared(rank: Rank) -> tuple[int, int]:
+    """No rank gets anything but what is sent again, which does not count as sent yet."""
+    return 0, 0
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:

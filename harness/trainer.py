@@ -20,9 +20,10 @@ from harness.core.events import Evaluated, Finished, Trained
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.plans import Progress, SavePlan
+from harness.core.pls import UpdateCounter
 from harness.core.strategies import Strategy
 from harness.data.dataset import Dataset
-from harness.datapath import DataPath, pull
+from harness.datapath import DataPath
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality, measure
 from harness.recovery import CHIEF, Recovery, Rewound
@@ -58,6 +59,11 @@ class Due:
         """Whether the ranks must be as they would be without any message running ahead."""
         return self.save is not None or self.evaluate or self.strike or self.is_last
 
+    @property
+    def needs_all(self) -> bool:
+        """Whether the ranks must have been told of every update, also by a path that is not exact."""
+        return self.save is not None or self.is_last
+
 
 class Trainer:
     """Trains one model over one epoch, whatever happens to the PS ranks."""
@@ -70,7 +76,7 @@ class Trainer:
         recovery: Recovery,
         strategy: Strategy,
         network: DenseNetwork,
-        make_path: Callable[[Callable[[int], bool]], DataPath],
+        make_path: Callable[[Callable[[int], Due]], DataPath],
         dataset: Dataset,
         placement: Placement,
         tracked: tuple[int, ...],
@@ -85,7 +91,7 @@ class Trainer:
         self._network = network
         self._dataset = dataset
         self._placement = placement
-        self._tracked_ends = _tracked_ends(placement, tracked)
+        self._count_updates = UpdateCounter(placement, tracked)
         self._schedule = schedule
         self._evaluation = evaluation
         self._clock = clock
@@ -97,7 +103,7 @@ class Trainer:
         self._evaluated_step = 0
         self._struck: set[int] = set()
         recovery.before = self._log
-        self._path = make_path(lambda step: self._due_at(step).anything)
+        self._path = make_path(self._due_at)
 
     def run(self) -> Finished:
         """All steps, and the last event."""
@@ -178,17 +184,11 @@ class Trainer:
         else:
             self._losses.append(loss)
         if self._recovery.updates is not None:
-            for rank, *counts in zip(self._cluster.ranks, *self._count_updates(plan), strict=True):
+            counted = self._count_updates(plan.keys_N, plan.counts_N)
+            for rank, *counts in zip(self._cluster.ranks, *counted, strict=True):
                 self._recovery.updates.sent(rank, *counts)
         if self._step == self._rerun_until or self._step % self._schedule.log_every_steps == 0:
             self._log()
-
-    def _count_updates(self, plan: BatchPlan) -> tuple[list[int], list[int]]:
-        """Updates of a batch to each rank: to all tables, and to tracked ones."""
-        sums_N = np.concatenate([[0], np.cumsum(plan.counts_N)])
-        updates_R = np.diff(sums_N[np.array(plan.bounds)])
-        ends_RT = sums_N[np.searchsorted(plan.keys_N, self._tracked_ends)]
-        return updates_R.tolist(), (ends_RT[:, 1::2] - ends_RT[:, ::2]).sum(axis=1).tolist()
 
     # --- at a boundary --------------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class Trainer:
         config = self._evaluation
         for batch in self._dataset.eval_batches(config.split, config.batch_size, config.max_samples):
             plan = plan_batch(batch.ids_BF, self._placement, np.zeros(len(batch.ids_BF), dtype=bool))
-            rows_ND = pull(self._recovery, self._cluster.ranks, plan, self._progress())
+            rows_ND = self._path.look_up(plan, self._progress())
             logits.append(self._network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
         quality = measure(torch.cat(logits), torch.cat(labels))
@@ -299,12 +299,6 @@ class Trainer:
 
 def _nothing() -> None:
     """Begin nothing: a rewound run has begun."""
-
-
-def _tracked_ends(placement: Placement, tracked: tuple[int, ...]) -> np.ndarray:
-    """(R, 2 T): for each rank, where its tracked tables begin and end in the order of keys: begin, end, begin, ..."""
-    ends = [table + end for table in tracked for end in (0, 1)]
-    return placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
 
 
 def _digest(network: DenseNetwork) -> str:

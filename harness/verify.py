@@ -1,7 +1,7 @@
 """Shows that engines and data paths compute the same bits: every strategy, run on each, compared event by event."""
 
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -11,7 +11,7 @@ from harness import assemble
 from harness.assemble import RunStatus
 from harness.blueprint import Blueprint
 from harness.core.clock import samples_to_hours
-from harness.core.config import Config, StrategyName
+from harness.core.config import Config, EngineName, StrategyName
 from harness.core.errors import ConfigError
 from harness.core.plans import Progress
 from harness.core.trace import Trace
@@ -21,8 +21,32 @@ from harness.recorder import read_events
 BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
 _MOST_DIFFERENCES = 5
 
-RUNS = (("local", "none"), ("rpc", "none"), ("local", "lookahead"), ("rpc", "lookahead"))
-"""Engine and cache.mode of the runs that must agree; the first is what the others are compared with."""
+
+@dataclass(frozen=True)
+class Variant:
+    """A data path, and the engines that run it. Exact: all give the bits of ``local`` without a cache."""
+
+    name: str
+    cache: Mapping[str, str | int]
+    engines: tuple[EngineName, ...] = ("local", "rpc")
+    is_exact: bool = True
+
+    @property
+    def like(self) -> str:
+        """The variant whose run on ``local`` its runs must equal."""
+        return "none" if self.is_exact else self.name
+
+
+def variants_of(config: Config) -> tuple[Variant, ...]:
+    """What every strategy is run on; the first without a cache, the first engine of each ``local``."""
+    staleness = config.cache.staleness or 1
+    return (
+        Variant("none", {"mode": "none"}),
+        Variant("lookahead", {"mode": "lookahead"}),
+        # One engine will do: how a message is carried does not depend on the staleness.
+        Variant("stale0", {"mode": "stale", "staleness": 0}, engines=("local",)),
+        Variant("stale", {"mode": "stale", "staleness": staleness}, is_exact=False),
+    )
 
 
 @dataclass(frozen=True)
@@ -39,8 +63,8 @@ class Verdict:
 
 
 def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], None] | None = None) -> list[Verdict]:
-    """Run every strategy on both engines, without a cache and with it, and compare losses, parameters, AUC, PLS and all
-    events. Every run stands for itself; all are compared with the one on ``local`` without a cache.
+    """Run every strategy on both engines, without a cache and with each, and compare losses, parameters, AUC, PLS and
+    all events. Every run stands for itself; exact ones are compared with the one on ``local`` without a cache.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
     ``work_dir`` keeps the records of all runs; what an earlier verification left there is replaced.
@@ -49,6 +73,7 @@ def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], N
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verifying recovery needs at least 2 PS ranks")
+    runs = [(variant, engine) for variant in variants_of(config) for engine in variant.engines]
     verdicts = []
     for name in get_args(StrategyName):
         strategy = config.strategy.model_copy(update={"name": name})
@@ -58,17 +83,15 @@ def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], N
         trace_path.write_text(_trace_around_a_save(planned), encoding="utf-8")
         trace = config.trace.model_copy(update={"path": str(trace_path)})
         differences: list[str] = []
-        reference: Path | None = None
-        for engine, mode in RUNS:
-            run_dir = work_dir / f"{name}-{engine}-{mode}"
-            cache = config.cache.model_copy(update={"mode": mode})
+        for variant, engine in runs:
+            run_dir = work_dir / f"{name}-{engine}-{variant.name}"
+            cache = config.cache.model_copy(update=dict(variant.cache))
             cell = planned.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
             shutil.rmtree(run_dir, ignore_errors=True)
             assemble.run(cell, run_dir, on_status=on_status)
-            reference = reference or run_dir
-            ignored = frozenset() if mode == RUNS[0][1] else frozenset({"cache", "config_hash"})
-            found = compare_records(reference, run_dir, ignored=ignored)
-            differences += [f"{engine}, cache {mode}: {difference}" for difference in found]
+            ignored = frozenset() if variant.name == variant.like else frozenset({"cache", "config_hash"})
+            found = compare_records(work_dir / f"{name}-local-{variant.like}", run_dir, ignored=ignored)
+            differences += [f"{engine}, {variant.name}: {difference}" for difference in found]
         verdicts.append(Verdict(name, tuple(differences)))
     return verdicts
 

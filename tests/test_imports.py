@@ -23,6 +23,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do 
     ("harness.recovery", "harness.injector", "harness.recorder"),
     ("harness.datapath", "analysis"),
     ("harness.lookahead", "harness.trainer", "harness.blueprint"),
+    ("harness.stale",),
     ("harness.job",),
     ("harness.assemble",),
     ("harness.cell", "harness.verify"),

@@ -31,6 +31,7 @@ class FlippingServer(RankServer):
 def test_every_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path) -> None:
     """Losses, parameters, AUC, PLS and every event, under the busy trace and kills around a save."""
     config = changed(config, data__max_train_samples=512, eval__every_steps=50, cache__lookahead=24)
+    config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
     verdicts = verify.verify(config, tmp_path)
     assert {verdict.strategy: verdict.differences for verdict in verdicts} == dict.fromkeys(
         ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"), ()

@@ -51,12 +51,19 @@ class TrainerConfig(_Model):
 
 
 class CacheConfig(_Model):
-    mode: Literal["none", "lookahead"] = "none"
-    """`lookahead`: rows that coming batches share live at the trainer (BagPipe). Exact: the same bits."""
+    mode: Literal["none", "lookahead", "stale"] = "none"
+    """`lookahead`: rows that coming batches share live at the trainer (BagPipe). Exact: the same bits.
+    `stale`: workers' caches with bounded staleness (HET). Other bits, unless `staleness` is 0."""
     lookahead: Annotated[int, Field(ge=2)] = 200
     """Steps that the oracle sees."""
     max_rows: PositiveInt | None = None
-    """Bound on cached rows; windows are cut short to keep it."""
+    """Bound on cached rows, those of all workers together. To keep it windows of `lookahead` are cut short, and `stale`
+    evicts what was used longest ago."""
+    staleness: Annotated[int, Field(ge=0, le=2**30)] = 100
+    """`stale`: how many updates of a row by others a worker may miss, and how many own ones keep back. The default is
+    that of Hetu's click-log examples."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 8
+    """`stale`: workers that the trainer plays in turn, each with a cache of its own."""
 
 
 class EvalConfig(_Model):

@@ -86,11 +86,16 @@ def _sort_stably(keys_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
-    """Sum the gradients of accesses that read the same row: (A, D) -> (N, D).
+    """Sum the gradients of accesses that read the same row, in the order of the batch: (A, D) -> (N, D)."""
+    return sum_runs(grads_AD, plan.order_A, plan.starts_N)
 
-    The only routine that adds up duplicates. It sums each row's accesses in the order of the batch, whatever the number
-    of threads, so both engines get the same bits. ``_embedding_bag_forward_only`` is a segmented sum over gathered
-    rows and several times faster than ``index_add_`` (DESIGN section 6, fact 8).
+
+def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
+    """Sums of ``values_AD[order_P]`` over runs that begin at ``starts_N``, the first at 0: (N, D).
+
+    The only routine that adds up duplicates. It sums each run in order, whatever the number of threads, so both engines
+    get the same bits; a run of one is copied to the bit, but for the sign of a zero. ``_embedding_bag_forward_only`` is
+    a segmented sum over gathered rows and several times faster than ``index_add_`` (DESIGN section 6, fact 8).
     """
-    summed_ND, _, _, _ = torch.ops.aten._embedding_bag_forward_only(grads_AD, plan.order_A, plan.starts_N)
+    summed_ND, _, _, _ = torch.ops.aten._embedding_bag_forward_only(values_AD, order_P, starts_N)
     return summed_ND

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
 
@@ -71,6 +74,23 @@ class _Tally:
         return _Tally(**vars(self))
 
 
+class UpdateCounter:
+    """Counts updates to each rank: to all tables, and to tracked ones."""
+
+    def __init__(self, placement: Placement, tracked: tuple[int, ...]) -> None:
+        ends = [table + end for table in tracked for end in (0, 1)]
+        self._base_R = placement.rank_base_R
+        # (R, 2 T): where each rank's tracked tables begin and end in the order of keys: begin, end, begin, ...
+        self._tracked_ends = placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
+
+    def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
+        """For each rank the sum of ``counts_N``, the updates of rows ``keys_N`` (ascending): all, and tracked ones."""
+        sums_N = np.concatenate([[0], np.cumsum(counts_N)])
+        updates_R = np.diff(sums_N[np.searchsorted(keys_N, self._base_R)])
+        ends_RT = sums_N[np.searchsorted(keys_N, self._tracked_ends)]
+        return updates_R.tolist(), (ends_RT[:, 1::2] - ends_RT[:, ::2]).sum(axis=1).tolist()
+
+
 class UpdateLedger:
     """Updates sent to each PS rank, captured by saves, lost with deaths; over all tables and over the tracked alone.
 
@@ -98,11 +118,14 @@ class UpdateLedger:
         """A checkpoint was committed, and its :meth:`captured` told: :meth:`rewound` comes back to here."""
         self._checkpoint = {rank: tally.copy() for rank, tally in self._tallies.items()}
 
-    def lost(self, rank: Rank) -> tuple[int, int]:
-        """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``."""
+    def lost(self, rank: Rank, spared: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+        """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``.
+
+        ``spared``: so many that were sent and not captured its replacement gets all the same.
+        """
         tally = self._tallies[rank]
-        gone = tally.sent - tally.captured - tally.lost
-        gone_tracked = tally.sent_tracked - tally.captured_tracked - tally.lost_tracked
+        gone = tally.sent - tally.captured - tally.lost - spared[0]
+        gone_tracked = tally.sent_tracked - tally.captured_tracked - tally.lost_tracked - spared[1]
         tally.lost += gone
         tally.lost_tracked += gone_tracked
         return gone, gone_tracked
