@@ -12,7 +12,7 @@ from harness.core.events import Killed, Saved
 from harness.recorder import read_events
 from tests.runs import changed, run
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 
 class FlippingServer(RankServer):
