@@ -137,7 +137,8 @@ class _Walk:
         self.fold.captured["tracked"] += event.captured_tracked or 0
         self._saved = event
         if event.closes_interval:
-            self._since = dict.fromkeys(self._since, event.samples)
+            # Committed late, if it was written in the background: a shard restored meanwhile counts from there.
+            self._since = {rank: max(since, event.samples) for rank, since in self._since.items()}
 
     def _kill(self, event: Killed) -> None:
         self.fold.num_kills += 1

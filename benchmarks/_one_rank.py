@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.core.config import StrategyConfig
+from harness.core.config import SaveConfig, StrategyConfig
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import SavePlan
 
@@ -42,6 +42,7 @@ def _measure(cardinalities: tuple[int, ...], num_ps: int, folder: Path, pipe: Co
         count_updates=True,
         checkpoints=folder,
         fsync=False,
+        save_buffer_bytes=SaveConfig().buffer_bytes,
     )
     held_bytes = memory_bytes("VmRSS")
     server = RankServer(spec, "ps0")

@@ -110,7 +110,10 @@ def _run_local(blueprint: Blueprint, store: CheckpointStore, sink: _LastEvent, s
     office = Office(hands=ranks, sink=sink, store=store, strikes=blueprint.strikes, on_status=status)
     office.record(blueprint.started(_machine()))
     kill_steps = frozenset(strike.step for strike in blueprint.strikes)
-    train(blueprint.config, store.root, kill_steps, LocalCluster(ranks, office), office)
+    try:
+        train(blueprint.config, store.root, kill_steps, LocalCluster(ranks, office), office)
+    finally:
+        ranks.close()
     return office
 
 

@@ -28,6 +28,7 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "engine": True,
     "wandb": True,
     "store": True,
+    "save": {"buffer_bytes"},
     "cluster": {
         "host",
         "port",
@@ -141,6 +142,7 @@ class Blueprint:
             count_updates=self.counts_updates,
             checkpoints=checkpoints,
             fsync=config.store.fsync,
+            save_buffer_bytes=config.save.buffer_bytes,
         )
 
     def started(self, machine: Machine) -> Started:

@@ -48,6 +48,7 @@ def train(
             fsync=config.store.fsync,
             config_hash=blueprint.result_hash,
             bytes_full=blueprint.bytes_full,
+            in_background=config.save.mode == "async",
         ),
         dense_state=network.state,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
@@ -72,7 +73,10 @@ def train(
         evaluation=config.eval,
         clock=time.monotonic,
     )
-    supervisor.record(trainer.run())
+    try:
+        supervisor.record(trainer.run())
+    finally:
+        recovery.close()
 
 
 def _data_path(

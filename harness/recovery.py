@@ -5,7 +5,7 @@ Strategies decide, this executes: nothing here depends on a strategy's name or o
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import (
     Cluster,
+    Collect,
     Initialise,
     Reply,
     Request,
@@ -29,7 +30,7 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan, ps_index
 from harness.core.pls import PlsLedger, UpdateLedger
 from harness.core.strategies import Strategy
-from harness.store import Manifest, read_dense, write_dense
+from harness.store import Background, FileRecord, Manifest, discard_dense, read_dense, write_dense
 
 CHIEF: Rank = "trainer0"
 
@@ -51,6 +52,18 @@ class Underway:
     token: Any
 
 
+@dataclass(kw_only=True)
+class _Begun:
+    """A save that is not committed yet. ``stall_s``: how long training stood still for it so far."""
+
+    plan: SavePlan
+    progress: Progress
+    charged: bool
+    requests: dict[Rank, Save]
+    dense: Background[FileRecord] | None = None
+    stall_s: float = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class StoreSpec:
     """Where and how checkpoints are written."""
@@ -59,6 +72,7 @@ class StoreSpec:
     fsync: bool
     config_hash: str
     bytes_full: int  # payload of a full save, dense network included
+    in_background: bool = False  # save while training goes on
 
 
 class Recovery:
@@ -94,6 +108,7 @@ class Recovery:
         self._max_in_a_row = max_replacements_in_a_row
         self._clock = clock
         self._manifest: Manifest | None = None
+        self._begun: _Begun | None = None
         self._sequence = 0
         self.num_lost_ranks = 0
         self.before: Callable[[], None] = _nothing
@@ -106,13 +121,15 @@ class Recovery:
 
     @property
     def saved_step(self) -> int | None:
-        """Step of the newest checkpoint."""
-        return self._manifest.step if self._manifest else None
+        """Step of the newest save, committed or begun."""
+        newest = self._begun.progress if self._begun else self._manifest
+        return newest.step if newest else None
 
     @property
     def saved_samples(self) -> int | None:
-        """Samples behind the newest checkpoint."""
-        return self._manifest.samples if self._manifest else None
+        """Samples behind the newest save, committed or begun."""
+        newest = self._begun.progress if self._begun else self._manifest
+        return newest.samples if newest else None
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Have every request served, whoever dies meanwhile; replies in rank order. See :meth:`finish`."""
@@ -153,30 +170,82 @@ class Recovery:
         )
 
     def save(self, plan: SavePlan, progress: Progress, *, charged: bool) -> None:
-        """Write a checkpoint; it exists when the supervisor has committed its manifest."""
-        started_s = self._clock()
+        """Write a checkpoint, or begin one in the background, which then exists once it is settled.
+
+        It exists when the supervisor has committed its manifest.
+        """
+        assert self._begun is None, "one save at a time"
+        began_s = self._clock()
         self._supervisor.status(phase="save")
         files = self._manifest.shards if self._manifest else {}
         requests = {
-            rank: Save(plan=plan, sequence=self._sequence, step=progress.step, records=tuple(files.get(rank, ())))
+            rank: Save(
+                plan=plan,
+                sequence=self._sequence,
+                step=progress.step,
+                records=tuple(files.get(rank, ())),
+                in_background=self._store.in_background,
+            )
             for rank in self._cluster.ranks
         }
         written: dict[Rank, Written] = self.ask(requests, progress)
-        trainer = write_dense(
+        if self.updates is not None:
+            self.updates.saving()
+        write_dense = self._dense_writer(progress)
+        begun = _Begun(plan=plan, progress=progress, charged=charged, requests=requests)
+        if self._store.in_background:
+            begun.dense = Background("save", write_dense)
+            begun.stall_s = self._clock() - began_s
+            self._begun = begun
+        else:
+            self._commit(begun, written, write_dense(), began_s)
+        self._supervisor.status(phase="train")
+
+    def settle(self, progress: Progress) -> None:
+        """Wait for the save that was begun, if there is one, and commit it. Raises Rewound if it came to nothing."""
+        begun = self._begun
+        if begun is None:
+            return
+        began_s = self._clock()
+        self._supervisor.status(phase="save")
+        requests = {rank: Collect(save=request) for rank, request in begun.requests.items()}
+        written: dict[Rank, Written] = self.ask(requests, progress)
+        assert begun.dense is not None
+        self._begun = None
+        self._commit(begun, written, begun.dense.result(), began_s)
+        self._supervisor.status(phase="train")
+
+    def close(self) -> None:
+        """Leave no thread behind. A save that was begun is given up."""
+        begun, self._begun = self._begun, None
+        if begun is not None and begun.dense is not None:
+            begun.dense.wait()
+            discard_dense(self._store.root, CHIEF, self._sequence)
+
+    def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
+        """What writes the dense network as it is now."""
+        tensors = self._dense_state()
+        if self._store.in_background:
+            tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        return partial(
+            write_dense,
             self._store.root,
             CHIEF,
             self._sequence,
             progress.step,
-            tensors=self._dense_state(),
+            tensors=tensors,
             # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
             extra={"position": {"step": progress.step, "samples": progress.samples}, "optimizer": "sgd"},
             fsync=self._store.fsync,
         )
+
+    def _commit(self, begun: "_Begun", written: Mapping[Rank, Written], trainer: FileRecord, began_s: float) -> None:
+        """Make a checkpoint of what was written. ``began_s``: since when training has been waiting for it."""
         manifest = Manifest(
             sequence=self._sequence,
-            step=progress.step,
-            samples=progress.samples,
-            kind=plan.kind,
+            step=begun.progress.step,
+            samples=begun.progress.samples,
+            kind=begun.plan.kind,
             config_hash=self._store.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
             trainer=trainer,
@@ -184,20 +253,11 @@ class Recovery:
         self._supervisor.commit(manifest)
         self._manifest = manifest
         self._sequence += 1
-        payload = trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values())
-        self._account(plan, progress, written, payload, charged=charged, seconds=self._clock() - started_s)
-        self._supervisor.status(phase="train")
+        begun.stall_s += self._clock() - began_s + sum(reply.waited_s for reply in written.values())
+        self._account(begun, written, trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values()))
 
-    def _account(
-        self,
-        plan: SavePlan,
-        progress: Progress,
-        written: Mapping[Rank, Written],
-        payload: int,
-        *,
-        charged: bool,
-        seconds: float,
-    ) -> None:
+    def _account(self, begun: "_Begun", written: Mapping[Rank, Written], payload: int) -> None:
+        plan, progress = begun.plan, begun.progress
         if plan.closes_interval:
             self.pls.saved(progress.samples)
         for rank, reply in written.items():
@@ -205,9 +265,9 @@ class Recovery:
                 self.updates.captured(rank, reply.captured_updates, reply.captured_tracked)
         if self.updates is not None:
             self.updates.committed()
-        save_h = self.overhead.charge_save(payload, self._store.bytes_full) if charged else 0.0
-        if charged:
-            self.measured_s["save"] += seconds
+        save_h = self.overhead.charge_save(payload, self._store.bytes_full) if begun.charged else 0.0
+        if begun.charged:
+            self.measured_s["save"] += begun.stall_s
         self._supervisor.record(
             Saved(
                 step=progress.step,
@@ -215,14 +275,14 @@ class Recovery:
                 sequence=self._sequence - 1,
                 save=plan.kind,
                 closes_interval=plan.closes_interval,
-                charged=charged,
+                charged=begun.charged,
                 payload_bytes=payload,
                 num_rows=sum(reply.num_rows for reply in written.values()),
                 captured_updates=_sum_known(reply.captured_updates for reply in written.values()),
                 captured_tracked=_sum_known(reply.captured_tracked for reply in written.values()),
                 save_h=save_h,
                 machine={
-                    "seconds": seconds,
+                    "seconds": begun.stall_s,
                     "compacted": [rank for rank, reply in written.items() if reply.compacted],
                 },
             )
@@ -244,6 +304,8 @@ class Recovery:
                 self._cluster.replace(lost.detail, progress.step, progress.samples, detect_s)
                 measured["reschedule"] += (now_s := self._clock()) - replaced_s
                 plan = self._plan(frozenset(casualties), progress)
+                if plan.rewind:
+                    self.close()  # the ranks give up their part when they are restored
                 num_rows = self._carry_out(plan, progress)
                 measured["load"] += self._clock() - now_s
                 break
@@ -266,8 +328,14 @@ class Recovery:
 
     def _plan(self, casualties: frozenset[Rank], progress: Progress) -> RecoveryPlan:
         """The strategy's plan. Before the initial save nothing has been applied: initial values lose nothing."""
-        plan = self._strategy.plan_recovery(casualties, progress)
-        if self._manifest is None and plan.source == "checkpoint" and progress.step == 0:
+        manifest = self._manifest
+        committed = replace(
+            progress,
+            saved_step=manifest.step if manifest else None,
+            saved_samples=manifest.samples if manifest else None,
+        )
+        plan = self._strategy.plan_recovery(casualties, committed)
+        if manifest is None and plan.source == "checkpoint" and progress.step == 0:
             return RecoveryPlan(rewind=False, ranks=casualties, source="initial")
         return plan
 

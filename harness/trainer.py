@@ -126,6 +126,7 @@ class Trainer:
     def _begin(self) -> None:
         if self._strategy.saves_initially:
             self._recovery.save(SavePlan(kind="full"), self._progress(), charged=False)
+            self._recovery.settle(self._progress())
         self._strike()
 
     def _progress(self) -> Progress:
@@ -155,6 +156,8 @@ class Trainer:
         )
         self._network.step()
         self._finish_step(loss, plan, self._clock() - began_s)
+        if due.anything:
+            self._recovery.settle(self._progress())
         if due.save is not None:
             self._log()
             self._recovery.save(due.save, self._progress(), charged=True)
@@ -202,6 +205,7 @@ class Trainer:
     def _strike(self) -> None:
         """Stop for the injector, if a kill is due here; whom it hits is found out by the next request."""
         if self._strikes_at(self._step):
+            self._recovery.settle(self._progress())  # a kill finds what it would find had the save been waited for
             self._struck.add(self._step)
             self._log()
             self._cluster.strike(self._step, self._progress().samples)

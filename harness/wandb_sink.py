@@ -60,6 +60,7 @@ class WandbSink:
         self._is_closed = False
         self._totals = _Totals()
         self._last_eval = -1
+        self._position = 0  # samples, of the event before
         # Read by wandb-core when it is spawned; there is no setting for it.
         os.environ["WANDB_ERROR_REPORTING"] = "false"
         with _temporary_files_in(run.wandb):
@@ -114,8 +115,10 @@ class WandbSink:
     def record(self, event: Event) -> None:
         """Log what of ``event`` a dashboard shows."""
         values = self._values(event)
+        # A save in the background is committed after later steps: it is seen where the curve is then.
+        self._position = max(self._position, event.samples) if isinstance(event, Saved) else event.samples
         if values:
-            self._guarded(partial(self._run.log, {"samples": event.samples, **values}))
+            self._guarded(partial(self._run.log, {"samples": self._position, **values}))
         if isinstance(event, Finished):
             self._guarded(partial(self._run.summary.update, summary_of(event)))
 

@@ -56,7 +56,7 @@ class MortalRanks(LocalRanks):
     def die(self, rank: str) -> None:
         """Drop the shard."""
         self.died.append(rank)
-        self.servers.pop(rank, None)
+        self.drop(rank)
 
 
 def run_mortal(
@@ -73,7 +73,7 @@ def run_mortal(
     return finished
 
 
-def _named(doom: dict[tuple[str, int, type], str]) -> str:
+def named(doom: dict[tuple[str, int, type], str]) -> str:
     return " ".join(f"{rank}-{kind.__name__}{number}" for rank, number, kind in doom)
 
 
@@ -99,7 +99,7 @@ BEFORE_WHAT_IT_KNOWS_IS_SAFE = (
         *(("full", doom) for doom in (*IN_A_STEP, *BEFORE_WHAT_IT_KNOWS_IS_SAFE)),
         *(("partial", doom) for doom in IN_A_STEP),
     ],
-    ids=lambda value: value if isinstance(value, str) else _named(value),
+    ids=lambda value: value if isinstance(value, str) else named(value),
 )
 def test_a_death_anywhere_loses_nothing_that_was_saved(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict, strategy: str
@@ -116,7 +116,7 @@ def test_a_death_anywhere_loses_nothing_that_was_saved(
     assert (finished.lost_updates or 0) == 0
 
 
-@pytest.mark.parametrize("doom", BEFORE_WHAT_IT_KNOWS_IS_SAFE, ids=_named)
+@pytest.mark.parametrize("doom", BEFORE_WHAT_IT_KNOWS_IS_SAFE, ids=named)
 def test_a_death_in_a_save_loses_what_the_save_was_for(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict
 ) -> None:

@@ -21,8 +21,19 @@ class LocalRanks:
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Drop the shards with all that they know. One that has died already is dead."""
         for rank in ranks:
-            self.servers.pop(rank, None)
+            self.drop(rank)
         return {rank: {"engine": "local"} for rank in ranks}
+
+    def drop(self, rank: Rank) -> None:
+        """End one shard; it writes no more."""
+        server = self.servers.pop(rank, None)
+        if server is not None:
+            server.close()
+
+    def close(self) -> None:
+        """End all of them."""
+        for rank in self.names:
+            self.drop(rank)
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
         """New, empty servers."""

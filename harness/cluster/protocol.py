@@ -93,18 +93,33 @@ class Restored:
 class Save:
     """Write the shard as of ``step`` into files numbered ``sequence``.
 
-    ``records`` are its files in the last checkpoint. Reply: :class:`Written`.
+    ``records`` are its files in the last checkpoint. Reply: :class:`Written`; None ``in_background``, where steps go on
+    meanwhile and :class:`Collect` asks for it.
     """
 
     plan: SavePlan
     sequence: int
     step: int
     records: tuple[FileRecord, ...]
+    in_background: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Collect:
+    """Wait until ``save``, begun in the background, is on disk. Reply: :class:`Written`.
+
+    A rank that knows nothing of it is a replacement: it saves what it has now, under the step of ``save``.
+    """
+
+    save: Save
 
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """``records`` restore the shard. ``captured_*`` are the updates this save made safe; None if nobody counts."""
+    """``records`` restore the shard. ``captured_*`` are the updates this save made safe; None if nobody counts.
+
+    ``waited_s``: how long steps waited for a save in the background.
+    """
 
     records: tuple[FileRecord, ...]
     payload_bytes: int
@@ -112,6 +127,7 @@ class Written:
     captured_updates: int | None
     captured_tracked: int | None
     compacted: bool
+    waited_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -119,7 +135,7 @@ class Digest:
     """Reply: xxh3 of all rows, 16 hex digits."""
 
 
-Request = Exchange | Several | Initialise | Restore | Save | Digest
+Request = Exchange | Several | Initialise | Restore | Save | Collect | Digest
 Reply = Any
 
 

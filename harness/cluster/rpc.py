@@ -138,6 +138,7 @@ def ps_main(seat: Seat, spec: RankSpec) -> None:
                 order = link.order()
     except (EOFError, OSError):
         pass  # the supervisor is gone, and so is the world
+    _server.close()
     group.leave()
 
 

@@ -10,6 +10,7 @@ import xxhash
 from torch import Tensor
 
 from harness.cluster.protocol import (
+    Collect,
     Digest,
     Exchange,
     Failure,
@@ -20,14 +21,14 @@ from harness.cluster.protocol import (
     Restored,
     Save,
     WriteBack,
-    Written,
 )
+from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
 from harness.core.shard import Shard
 from harness.core.trackers import NEEDS_COUNTS, TRACKERS, TrackerSpec
-from harness.store import ChosenRows, RowRange, ShardStore, wants_compaction
+from harness.store import ShardStore
 from harness.store.format import bytes_of
 
 
@@ -42,6 +43,7 @@ class RankSpec:
     count_updates: bool
     checkpoints: Path
     fsync: bool
+    save_buffer_bytes: int
 
 
 class RankServer:
@@ -59,11 +61,15 @@ class RankServer:
         self._tracked = spec.tracker.tables
         self._tracker = TRACKERS[spec.tracker.kind](self.shard, spec.tracker)
         self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
+        self._saver = Saver(
+            self.shard, self._tracker, spec.tracker.tables, self._store, buffer_bytes=spec.save_buffer_bytes
+        )
         self._handlers: dict[type, Callable[..., Reply]] = {
             Exchange: self._exchange,
             Initialise: self._initialise,
             Restore: self._restore,
-            Save: self._save,
+            Save: self._saver.save,
+            Collect: self._saver.collect,
             Digest: self._digest,
         }
 
@@ -75,6 +81,10 @@ class RankServer:
             return Failure(error)
         except Exception:  # noqa: BLE001 - the boundary of a rank: the caller must hear of any bug, as a value
             return Failure(RankFailed(f"{self.rank} failed at {type(request).__name__}:\n{traceback.format_exc()}"))
+
+    def close(self) -> None:
+        """Leave no thread behind: what is being written is of no use any more."""
+        self._saver.abandon()
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push
@@ -98,59 +108,17 @@ class RankServer:
             self._tracker.touched(step, rows_S, torch.ones(len(rows_S), dtype=torch.bool))
 
     def _initialise(self, request: Initialise) -> Restored:
+        self._saver.abandon()
         self.shard.initialise(applied_step=request.step)
         self._tracker.reset()
         return Restored(num_rows=len(self.shard.rows_MD))
 
     def _restore(self, request: Restore) -> Restored:
+        self._saver.abandon()
         self._store.read_into(request.records, self.shard.rows_MD)
         self.shard.reset_counts(applied_step=request.step)
         self._tracker.reset()
         return Restored(num_rows=len(self.shard.rows_MD))
-
-    def _save(self, request: Save) -> Written:
-        assert request.step == self.shard.applied_step, f"save of step {request.step} at step {self.shard.applied_step}"
-        # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
-        self._store.discard(request.sequence)
-        return self._save_full(request) if request.plan.kind == "full" else self._save_priority(request)
-
-    def _save_full(self, request: Save) -> Written:
-        record = self._store.write_base(request.sequence, request.step, self.shard.rows_MD)
-        tracked = sum(self.shard.take_pending(self.shard.span(table)) for table in self._tracked)
-        captured = tracked + self.shard.take_pending(slice(None))
-        self._tracker.reset()
-        return self._written((record,), record.payload_bytes, record.num_rows, captured, tracked, compacted=False)
-
-    def _save_priority(self, request: Save) -> Written:
-        chosen = {table: self._tracker.choose(table, request.step) for table in self._tracked}
-        tables = range(len(self.shard.placement.cardinalities))
-        whole = [self.shard.span(table) for table in tables if table not in chosen]
-        chain, compacted = request.records, wants_compaction(request.records)
-        if compacted:
-            chain = (self._store.compact(chain, request.sequence),)
-        parts = [*(ChosenRows(rows_K) for rows_K in chosen.values()), *(RowRange(s.start, s.stop) for s in whole)]
-        record = self._store.write_delta(request.sequence, request.step, self.shard.rows_MD, parts)
-        tracked = 0
-        for table, rows_K in chosen.items():
-            tracked += self.shard.take_pending(rows_K)
-            self._tracker.saved(table)
-        captured = tracked + sum(self.shard.take_pending(span) for span in whole)
-        return self._written(
-            (*chain, record), record.payload_bytes, record.num_rows, captured, tracked, compacted=compacted
-        )
-
-    def _written(
-        self, records: tuple, payload: int, num_rows: int, captured: int, tracked: int, *, compacted: bool
-    ) -> Written:
-        counts = self.shard.pending_M is not None
-        return Written(
-            records=records,
-            payload_bytes=payload,
-            num_rows=num_rows,
-            captured_updates=captured if counts else None,
-            captured_tracked=tracked if counts else None,
-            compacted=compacted,
-        )
 
     def _digest(self, request: Digest) -> str:
         return xxhash.xxh3_64_hexdigest(bytes_of(self.shard.rows_MD))

@@ -136,6 +136,13 @@ class StoreConfig(_Model):
     """How many of the newest checkpoints to keep."""
 
 
+class SaveConfig(_Model):
+    mode: Literal["sync", "async"] = "sync"
+    """`async`: training goes on while the rows of the save's step are written. The same files, results and charges."""
+    buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
+    """Memory that an `async` save may take in each PS rank, besides 1 byte a row; a step that finds it full waits."""
+
+
 class MetricsConfig(_Model):
     update_pls: bool = True
     """Count updates not yet saved, 4 bytes a row (free for cpr_mfu, whose counter it is)."""
@@ -170,6 +177,7 @@ class Config(_Model):
     strategy: StrategyConfig = StrategyConfig()
     trace: TraceConfig = TraceConfig()
     store: StoreConfig = StoreConfig()
+    save: SaveConfig = SaveConfig()
     metrics: MetricsConfig = MetricsConfig()
     wandb: WandbConfig = WandbConfig()
 

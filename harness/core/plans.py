@@ -57,7 +57,7 @@ class Progress:
     samples: int
     previous_samples: int  # at the boundary before this one
     total_samples: int
-    saved_step: int | None = None  # of the newest checkpoint
+    saved_step: int | None = None  # of the newest save; for a recovery plan, of the newest checkpoint
     saved_samples: int | None = None
 
 

@@ -40,8 +40,11 @@ class PlsLedger:
         self.total = 0.0
 
     def saved(self, samples: int) -> None:
-        """Every shard was saved at ``samples``, by a save that closes an interval: others do not count (R)."""
-        self._since = dict.fromkeys(self._weights, samples)
+        """Every shard was saved at ``samples``, by a save that closes an interval: others do not count (R).
+
+        A save in the background is told of once it is committed: a shard restored meanwhile counts from there.
+        """
+        self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
     def lost(self, rank: Rank, samples_now: int) -> float:
         """``rank`` died at ``samples_now`` and partial recovery goes on without what it had: the PLS that adds."""
@@ -56,7 +59,7 @@ class PlsLedger:
 
     def rewound(self, samples: int) -> None:
         """Full recovery took every rank back to the checkpoint at ``samples``: nothing is lost, nothing unsaved."""
-        self.saved(samples)
+        self._since = dict.fromkeys(self._weights, samples)
 
 
 @dataclass
@@ -100,7 +103,7 @@ class UpdateLedger:
 
     def __init__(self, ranks: Mapping[Rank, object] | tuple[Rank, ...]) -> None:
         self._tallies = {rank: _Tally() for rank in ranks}
-        self.committed()
+        self._saving, self._checkpoint = self._copy(), self._copy()
 
     def sent(self, rank: Rank, updates: int, tracked: int) -> None:
         """``rank`` was sent ``updates``, ``tracked`` of them to tracked tables. Called every step for every rank."""
@@ -108,15 +111,19 @@ class UpdateLedger:
         tally.sent += updates
         tally.sent_tracked += tracked
 
+    def saving(self) -> None:
+        """A save holds what was sent up to now. It is committed later, if at all."""
+        self._saving = self._copy()
+
     def captured(self, rank: Rank, updates: int, tracked: int) -> None:
-        """A committed save of ``rank`` made so many updates safe."""
-        tally = self._tallies[rank]
-        tally.captured += updates
-        tally.captured_tracked += tracked
+        """The save of ``rank``, now committed, made so many updates safe."""
+        for tally in (self._tallies[rank], self._saving[rank]):
+            tally.captured += updates
+            tally.captured_tracked += tracked
 
     def committed(self) -> None:
-        """A checkpoint was committed, and its :meth:`captured` told: :meth:`rewound` comes back to here."""
-        self._checkpoint = {rank: tally.copy() for rank, tally in self._tallies.items()}
+        """The checkpoint exists, and its :meth:`captured` were told: :meth:`rewound` comes back to :meth:`saving`."""
+        self._checkpoint = self._saving
 
     def lost(self, rank: Rank, spared: tuple[int, int] = (0, 0)) -> tuple[int, int]:
         """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``.
@@ -133,6 +140,9 @@ class UpdateLedger:
     def rewound(self) -> None:
         """Full recovery: every count is again what it was at the last checkpoint; the rerun counts once more."""
         self._tallies = {rank: tally.copy() for rank, tally in self._checkpoint.items()}
+
+    def _copy(self) -> dict[Rank, _Tally]:
+        return {rank: tally.copy() for rank, tally in self._tallies.items()}
 
     @property
     def applied_updates(self) -> int:

@@ -4,6 +4,7 @@ N rows of a request, D embedding dim, M rows of the shard.
 """
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -27,6 +28,8 @@ class Shard:
         self.pending_M = torch.zeros(num_rows, dtype=torch.int32) if count_updates else None
         self.applied_step = 0
         self._parts: set[int] = set()  # of the step after that
+        self.before_change: Callable[[Tensor], None] = _nothing
+        """Told which rows (N,) a step is about to change: somebody may still need them as they are."""
 
     def span(self, table: int) -> slice:
         """Where ``table`` lies in the flat array."""
@@ -87,6 +90,7 @@ class Shard:
         if step <= self.applied_step or part in self._parts:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
+        self.before_change(rows_N)
         updated_ND = self.rows_MD.index_select(0, rows_N).sub_(grads_ND, alpha=learning_rate)
         self.rows_MD.index_put_((rows_N,), updated_ND)
         if self.pending_M is not None:
@@ -104,6 +108,7 @@ class Shard:
         """
         if step <= self.applied_step:
             return False
+        self.before_change(rows_N)
         self.rows_MD.index_put_((rows_N,), values_ND)
         if self.pending_M is not None:
             self.pending_M.index_put_((touched_U,), self.pending_M.index_select(0, touched_U).add_(counts_U))
@@ -118,3 +123,7 @@ class Shard:
         total = int(self.pending_M[rows].numpy().sum(dtype=np.int64))
         self.pending_M[rows] = 0
         return total
+
+
+def _nothing(rows_N: Tensor) -> None:
+    """Nobody needs them."""

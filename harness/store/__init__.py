@@ -1,20 +1,28 @@
 """Checkpoints on disk: a base per shard, deltas, the trainer's file, and a manifest written last."""
 
+from harness.store.background import Background, FrozenRows
 from harness.store.checkpoint import CheckpointStore, newest_checkpoint
-from harness.store.delta import ChosenRows, Part, RowRange
-from harness.store.dense import read_dense, write_dense
+from harness.store.dense import discard_dense, read_dense, write_dense
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
+from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard import ShardStore
+from harness.store.snapshot import Snapshot
 
 __all__ = [
     "FORMAT_VERSION",
+    "Background",
     "CheckpointStore",
     "ChosenRows",
     "FileRecord",
+    "FrozenRows",
     "Manifest",
     "Part",
     "RowRange",
+    "RowSource",
     "ShardStore",
+    "Snapshot",
+    "StillRows",
+    "discard_dense",
     "newest_checkpoint",
     "read_dense",
     "wants_compaction",

@@ -18,26 +18,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.store.format import ContentReader, HashingWriter, bytes_of
+from harness.store.rows import ChosenRows, Part, RowRange, RowSource
 
 ROW_ID_BYTES = 4
-
-
-@dataclass(frozen=True)
-class RowRange:
-    """Rows ``start <= row < stop``, written whole: a small table. Needs no ids."""
-
-    start: int
-    stop: int
-
-
-@dataclass(frozen=True, eq=False)
-class ChosenRows:
-    """Rows that a tracker chose: unique local row ids, ``K``, int32 or int64, in any order."""
-
-    ids_K: Tensor
-
-
-Part = RowRange | ChosenRows
 
 
 @dataclass(frozen=True)
@@ -87,20 +70,23 @@ def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
     return DeltaPlan(tuple(segment for segment in segments if segment.num_rows), ids_K)
 
 
-def write_payload(writer: HashingWriter, plan: DeltaPlan, rows_ND: Tensor, block_rows: int) -> None:
-    """Write the plan's segments, gathering chosen rows a block at a time."""
-    block_BD = torch.empty((min(block_rows, len(plan.ids_K)), *rows_ND.shape[1:]), dtype=rows_ND.dtype)
+def write_payload(writer: HashingWriter, plan: DeltaPlan, rows: RowSource, block_rows: int) -> None:
+    """Write the plan's segments, chosen rows a block at a time."""
     ids_K = torch.from_numpy(plan.ids_K)
     for segment in plan.segments:
         if segment.start is not None:
-            writer.write(bytes_of(rows_ND[segment.start : segment.start + segment.num_rows]))
+            write_rows(writer, rows, RowRange(segment.start, segment.start + segment.num_rows))
             continue
         segment_ids, ids_K = ids_K[: segment.num_rows], ids_K[segment.num_rows :]
         for block_ids in segment_ids.split(block_rows):
             writer.write(bytes_of(block_ids))
-            gathered_BD = block_BD[: len(block_ids)]
-            torch.index_select(rows_ND, 0, block_ids, out=gathered_BD)
-            writer.write(bytes_of(gathered_BD))
+            write_rows(writer, rows, ChosenRows(block_ids))
+
+
+def write_rows(writer: HashingWriter, rows: RowSource, part: Part) -> None:
+    """Write the rows of ``part``, whose ids ascend."""
+    for chunk_WD in rows.read(part):
+        writer.write(bytes_of(chunk_WD))
 
 
 class DeltaCursor:

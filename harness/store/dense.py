@@ -16,7 +16,7 @@ from harness.store.format import (
     dtype_of,
     write_content,
 )
-from harness.store.records import FileRecord
+from harness.store.records import FileRecord, content_name
 
 
 def write_dense(
@@ -49,6 +49,11 @@ def write_dense(
         num_rows=0,
         fsync=fsync,
     )
+
+
+def discard_dense(root: Path, rank: str, sequence: int) -> None:
+    """Remove what ``write_dense`` left of a save numbered ``sequence`` that was never committed."""
+    (root / rank / content_name("dense", sequence)).unlink(missing_ok=True)
 
 
 def read_dense(root: Path, record: FileRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -22,11 +22,9 @@ from torch import Tensor
 
 from harness.core.errors import StoreError
 from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name
+from harness.store.rows import CHUNK_BYTES
 
 MAGIC = b"CPRSTORE"
-CHUNK_BYTES = 4 << 20
-"""Bytes handled at a time: large enough to hide the calls, small enough to be hashed while still in cache."""
-
 _PREFIX = struct.Struct("<8sII")
 _HEADER_HASH = struct.Struct("<Q")
 _HEADER_START = _PREFIX.size + _HEADER_HASH.size

@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import StoreError
-from harness.store.delta import DeltaCursor, Part, plan_delta, write_payload
+from harness.store.delta import DeltaCursor, plan_delta, write_payload, write_rows
 from harness.store.format import (
-    CHUNK_BYTES,
     ContentReader,
     HashingWriter,
     bytes_of,
@@ -26,6 +25,7 @@ from harness.store.format import (
     write_content,
 )
 from harness.store.records import FileKind, FileRecord, chain_problem, content_name
+from harness.store.rows import CHUNK_BYTES, Part, RowRange, RowSource, StillRows
 
 _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every delta: 64 KiB each
 
@@ -83,22 +83,24 @@ class ShardStore:
         for kind in kinds:
             (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
 
-    def write_base(self, sequence: int, step: int, rows_ND: Tensor) -> FileRecord:
+    def write_base(self, sequence: int, step: int, rows: Tensor | RowSource) -> FileRecord:
         """Write the whole shard as of ``step``."""
-        layout = _Layout.of(rows_ND)
+        source = self._source(rows)
+        layout = _Layout.of(source.rows_MD)
         return self._write(
             "base",
             sequence,
             step,
             header=layout.to_header(),
-            payload=lambda writer: writer.write(bytes_of(rows_ND)),
-            payload_bytes=rows_ND.nbytes,
+            payload=lambda writer: write_rows(writer, source, RowRange(0, layout.num_rows)),
+            payload_bytes=layout.num_rows * layout.row_bytes,
             num_rows=layout.num_rows,
         )
 
-    def write_delta(self, sequence: int, step: int, rows_ND: Tensor, parts: Iterable[Part]) -> FileRecord:
+    def write_delta(self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part]) -> FileRecord:
         """Write the rows that ``parts`` name, as of ``step``; no row may be named twice, and there may be none."""
-        layout = _Layout.of(rows_ND)
+        source = self._source(rows)
+        layout = _Layout.of(source.rows_MD)
         plan = plan_delta(parts, layout.num_rows)
         block_rows = min(_MAX_BLOCK_ROWS, self._chunk_rows(layout))
         segments = [(segment.start, segment.num_rows) for segment in plan.segments]
@@ -107,7 +109,7 @@ class ShardStore:
             sequence,
             step,
             header=layout.to_header() | {"block_rows": block_rows, "segments": segments},
-            payload=lambda writer: write_payload(writer, plan, rows_ND, block_rows),
+            payload=lambda writer: write_payload(writer, plan, source, block_rows),
             payload_bytes=plan.payload_bytes(layout.row_bytes),
             num_rows=plan.num_rows,
         )
@@ -197,6 +199,9 @@ class ShardStore:
             reader.close()
             raise StoreError(f"{reader.path}: rows of a shard of {found}, this shard is {layout}")
         return reader
+
+    def _source(self, rows: Tensor | RowSource) -> RowSource:
+        return StillRows(rows, chunk_bytes=self._chunk_bytes) if isinstance(rows, Tensor) else rows
 
     def _check_chain(self, records: Sequence[FileRecord]) -> None:
         if problem := chain_problem(records):

@@ -60,7 +60,7 @@ def run_job(
     return notes.events
 
 
-def _pids(cluster: Cluster) -> dict[str, int]:
+def pids_of(cluster: Cluster) -> dict[str, int]:
     """Who serves: the pid of the process that answers a request to each rank."""
     assert isinstance(cluster, RpcCluster)
     names = {rank: group.worker_name(rank, cluster._generation) for rank in cluster.ranks}
@@ -75,7 +75,7 @@ def kill_and_replace(cluster: Cluster, supervisor: Supervisor) -> None:
     """Requests before a strike at boundary 5, the request that finds the death, and requests after the replacement."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     before = cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": _pids(cluster)})
+    supervisor.record({"served": pids_of(cluster)})
     cluster.strike(5, 20)
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
@@ -84,7 +84,7 @@ def kill_and_replace(cluster: Cluster, supervisor: Supervisor) -> None:
         cluster.replace(lost.detail, 5, 20, 0.0)
         cluster.call({rank: Initialise(step=5) for rank in lost.ranks})
     after = cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": _pids(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
+    supervisor.record({"served": pids_of(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
 
 
 def raise_in_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
@@ -96,7 +96,7 @@ def raise_in_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
 def hang_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
     """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    served = _pids(cluster)
+    served = pids_of(cluster)
     os.kill(served["ps1"], 19)  # SIGSTOP
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
@@ -105,13 +105,13 @@ def hang_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
         supervisor.record({"lost": sorted(lost.ranks), "stopped": served["ps1"]})
     cluster.call({"ps1": Initialise(step=1)})
     cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": _pids(cluster)})
+    supervisor.record({"served": pids_of(cluster)})
 
 
 def hang_while_joining(cluster: Cluster, supervisor: Supervisor) -> None:
     """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    served = _pids(cluster)
+    served = pids_of(cluster)
     os.kill(served["ps1"], 9)
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
@@ -124,7 +124,7 @@ def hang_while_joining(cluster: Cluster, supervisor: Supervisor) -> None:
             cluster.replace(mute.detail, 1, 4, 0.0)
     cluster.call({"ps1": Initialise(step=1), "ps2": Initialise(step=1)})
     cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": _pids(cluster), "before": served})
+    supervisor.record({"served": pids_of(cluster), "before": served})
 
 
 def die(cluster: Cluster, supervisor: Supervisor) -> None:

@@ -94,8 +94,11 @@ def test_a_rewind_counts_rerun_updates_once() -> None:
     """With full recovery every update ends up applied once and none lost, as in a run without failure."""
     ledger = UpdateLedger(("ps0",))
     ledger.sent("ps0", 10, 5)
+    ledger.saving()
+    ledger.sent("ps0", 7, 2)  # while the save is written
     ledger.captured("ps0", 10, 5)
     ledger.committed()
+    ledger.rewound()
     for _ in range(3):  # fails three times on the way
         ledger.sent("ps0", 7, 2)
         ledger.rewound()

@@ -1,0 +1,101 @@
+"""What lets a save go on beside the steps: a thread for the work, and a snapshot between two threads."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Generic, TypeVar
+
+from torch import Tensor
+
+from harness.store.rows import Part
+from harness.store.snapshot import Snapshot
+
+T = TypeVar("T")
+
+
+class Background(Generic[T]):
+    """``work``, done in a thread of its own."""
+
+    def __init__(self, name: str, work: Callable[[], T]) -> None:
+        self._future: Future[T] = Future()
+        self._work = work
+        # A daemon: who drops it without waiting wants to end, and has nothing to lose.
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._future.set_result(self._work())
+        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks for the result
+            self._future.set_exception(error)
+
+    def result(self) -> T:
+        """Wait until it is done; what ``work`` returned. Raises what it raised."""
+        self.wait()
+        return self._future.result()
+
+    def wait(self) -> None:
+        """Wait until no thread is left, however it ended."""
+        self._thread.join()
+
+
+class GivenUp(Exception):
+    """The writer's rows were withdrawn."""
+
+
+class FrozenRows:
+    """A snapshot that one thread reads while another changes the rows. A :class:`harness.store.rows.RowSource`.
+
+    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them.
+    """
+
+    def __init__(self, snapshot: Snapshot, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.rows_MD = snapshot.rows_MD
+        self.waited_s = 0.0
+        """How long changes waited for room to set rows aside."""
+        self._snapshot: Snapshot | None = snapshot
+        self._is_given_up = False
+        self._moved = threading.Condition()
+        self._clock = clock
+
+    def before_change(self, rows_N: Tensor) -> None:
+        """Have the values of ``rows_N`` (int64, distinct) kept; returns when they may change."""
+        with self._moved:
+            left_N = self._put_aside(rows_N)
+            if len(left_N):
+                began_s = self._clock()
+                while len(left_N):
+                    self._moved.wait()
+                    left_N = self._put_aside(left_N)
+                self.waited_s += self._clock() - began_s
+
+    def _put_aside(self, rows_N: Tensor) -> Tensor:
+        return rows_N[:0] if self._snapshot is None else self._snapshot.put_aside(rows_N)
+
+    def read(self, part: Part) -> Iterator[Tensor]:
+        """Rows as of the snapshot. Raises GivenUp once it was withdrawn."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            raise GivenUp
+        for chunk in snapshot.chunks(part):
+            chunk_WD = snapshot.copy(chunk)
+            with self._moved:
+                if self._is_given_up:
+                    raise GivenUp
+                snapshot.lay_over(chunk, chunk_WD)
+                self._moved.notify()
+            yield chunk_WD
+
+    def release(self) -> None:
+        """Rows may change freely, and nothing is held any more."""
+        with self._moved:
+            self._snapshot = None
+            self._moved.notify()
+
+    def give_up(self) -> None:
+        """Nobody wants what is being written: the next read raises."""
+        with self._moved:
+            self._is_given_up = True
+            self._snapshot = None
+            self._moved.notify()

@@ -1,0 +1,112 @@
+"""Rows of a shard as of one step, while the shard goes on changing.
+
+Nothing is copied beforehand. The writer walks the shard once, in ascending order of rows, a chunk at a time; whoever is
+about to change rows first has their values set aside, of those that the writer still needs. What is set aside first is
+the value of the save's step, and is laid over the chunk once the writer has copied it.
+
+Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for rows set aside.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.store.rows import CHUNK_BYTES, ChosenRows, Part, RowRange, empty_rows, row_bytes_of, rows_in
+
+_SLOT_BYTES = 8  # beside the row itself: its id, and its place among the free slots
+_FREE = -1
+
+
+class Snapshot:
+    """The rows of ``parts`` as of now, in at most ``buffer_bytes`` and one byte a row of the shard.
+
+    Knows nothing of threads: ``copy`` may run while rows change, ``put_aside`` and ``lay_over`` exclude each other.
+
+    Args:
+        parts: what will be read, each row once; None for the whole shard.
+        buffer_bytes: room for one chunk and for the rows set aside; one row of each is held in any case.
+    """
+
+    def __init__(self, rows_MD: Tensor, parts: Iterable[Part] | None, *, buffer_bytes: int) -> None:
+        self.rows_MD = rows_MD
+        self._chunk_WD = empty_rows(rows_in(min(CHUNK_BYTES, buffer_bytes // 4), rows_MD), rows_MD)
+        num_slots = max(1, (buffer_bytes - self._chunk_WD.nbytes) // (row_bytes_of(rows_MD) + _SLOT_BYTES))
+        # Taken from the system as it is used: untouched pages cost nothing.
+        self._values_CD = empty_rows(min(num_slots, len(rows_MD)), rows_MD)
+        self._row_C = np.empty(len(self._values_CD), dtype=np.int32)
+        self._freed_C = np.empty(len(self._values_CD), dtype=np.int32)
+        self._num_used = 0  # slots that ever held a row
+        self._num_freed = 0  # of these, slots that are free again
+        self._is_wanted_M = np.full(len(rows_MD), parts is None)
+        for part in parts or ():
+            self._is_wanted_M[_index(part)] = True
+
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory of the chunk and of everything that can be set aside."""
+        return self._chunk_WD.nbytes + self._values_CD.nbytes + self._row_C.nbytes + self._freed_C.nbytes
+
+    def put_aside(self, rows_N: Tensor) -> Tensor:
+        """Keep the present values of ``rows_N`` (int64, distinct), which are about to change, if they are still wanted.
+
+        Returns the rows for which there was no room: these must not change until, after the next ``lay_over``, it was
+        asked again.
+        """
+        rows = rows_N.numpy()
+        rows = rows[self._is_wanted_M[rows]]
+        slots = self._take_slots(len(rows))
+        kept = rows[: len(slots)]
+        if len(kept):
+            self._values_CD[torch.from_numpy(slots)] = self.rows_MD[torch.from_numpy(kept)]
+            self._row_C[slots] = kept
+            self._is_wanted_M[kept] = False
+        return torch.from_numpy(rows[len(slots) :])
+
+    def chunks(self, part: Part) -> Iterator[Part]:
+        """``part``, whose ids ascend, cut into what fits a chunk."""
+        size = len(self._chunk_WD)
+        if isinstance(part, ChosenRows):
+            yield from (ChosenRows(ids_W) for ids_W in part.ids_K.split(size) if len(ids_W))
+            return
+        for start in range(part.start, part.stop, size):
+            yield RowRange(start, min(start + size, part.stop))
+
+    def copy(self, chunk: Part) -> Tensor:
+        """The rows (W, D) of ``chunk`` as they are now; what changes meanwhile is mended by ``lay_over``."""
+        if isinstance(chunk, RowRange):
+            return self._chunk_WD[: chunk.stop - chunk.start].copy_(self.rows_MD[chunk.start : chunk.stop])
+        return torch.index_select(self.rows_MD, 0, chunk.ids_K, out=self._chunk_WD[: len(chunk.ids_K)])
+
+    def lay_over(self, chunk: Part, chunk_WD: Tensor) -> None:
+        """Make a copy of ``chunk`` what it was when the snapshot was taken. Its rows may change from now on."""
+        row_C = self._row_C[: self._num_used]
+        if isinstance(chunk, RowRange):
+            slots = np.flatnonzero((row_C >= chunk.start) & (row_C < chunk.stop))
+            places = row_C[slots].astype(np.int64) - chunk.start
+        else:
+            ids = chunk.ids_K.numpy()
+            slots = np.flatnonzero((row_C >= ids[0]) & (row_C <= ids[-1]))
+            places = np.searchsorted(ids, row_C[slots])
+        chunk_WD[torch.from_numpy(places)] = self._values_CD[torch.from_numpy(slots)]
+        self._is_wanted_M[_index(chunk)] = False
+        self._row_C[slots] = _FREE
+        self._freed_C[self._num_freed : self._num_freed + len(slots)] = slots
+        self._num_freed += len(slots)
+
+    def _take_slots(self, num_wanted: int) -> NDArray[np.int64]:
+        """At most so many free ones: those that were used before, then new ones."""
+        num_again = min(num_wanted, self._num_freed)
+        num_new = min(num_wanted - num_again, len(self._row_C) - self._num_used)
+        again = self._freed_C[self._num_freed - num_again : self._num_freed].astype(np.int64)
+        new = np.arange(self._num_used, self._num_used + num_new)
+        self._num_freed -= num_again
+        self._num_used += num_new
+        return np.concatenate([again, new])
+
+
+def _index(part: Part) -> Any:
+    return slice(part.start, part.stop) if isinstance(part, RowRange) else part.ids_K.numpy()
