@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from harness.core.seeds import generator
 from harness.data.records import (
@@ -45,8 +46,7 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_rows: int, *, seed
             floats_NC[:, 0] = rng.random(len(words_NC)) < 0.25
             floats_NC[:, 1 : 1 + NUM_DENSE] = rng.exponential(2.0, (len(words_NC), NUM_DENSE))
             for table, cardinality in enumerate(cardinalities):
-                ids_N = cardinality ** rng.random(len(words_NC)) - 1
-                words_NC[:, 1 + NUM_DENSE + table] = np.minimum(ids_N, cardinality - 1)
+                words_NC[:, 1 + NUM_DENSE + table] = skewed_ids(rng, cardinality, len(words_NC))
             num_positives += int(floats_NC[:, 0].sum())
             file.write(words_NC.data)
     meta = Meta(
@@ -60,6 +60,12 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_rows: int, *, seed
         sources=(),
     )
     write_meta(folder, meta)
+
+
+def skewed_ids(rng: np.random.Generator, cardinality: int, num_ids: int) -> NDArray[np.int32]:
+    """Rows of a table of ``cardinality`` rows, log-uniform: Zipf's law with exponent 1, the low ids most often."""
+    ids_N = cardinality ** rng.random(num_ids) - 1
+    return np.minimum(ids_N, cardinality - 1).astype(np.int32)
 
 
 def write_trace(path: Path, kills: Iterable[tuple[float, str]]) -> None:

@@ -122,9 +122,11 @@ def gated_train(  # noqa: PLR0917 - the first is bound here, the rest is assembl
     kill_steps: frozenset[int],
     cluster: Cluster,
     supervisor: Supervisor,
+    *,
+    profile: Callable[[], Parts] = dict,
 ) -> None:
     """The job of the trainer rank, told when to step."""
-    gate = Gate(pipe)
+    gate = Gate(pipe, profile)
 
     class GatedNetwork(_real_network):
         def train(self, *args: Any, **kwargs: Any) -> Any:

@@ -128,6 +128,24 @@ def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
     assert rounds["rpc_lookahead"][0]["cache"] > 0
 
 
+def test_trackers_are_charged_for_touching_and_for_choosing(tmp_path: Path) -> None:
+    """Both trackers take time beside a run and choose rows within their budgets; the whole is the sum of its parts."""
+    path = tmp_path / "figures.json"
+    sizes = ["--rounds", "1", "--steps", "6", "--lead", "1", "--ps", "2", "--rows-scale", "0.0003", "--threads", "1"]
+    intervals = ["--intervals", "40", "--save-steps", "80", "--run-rows-scale", "0"]
+    start("trackers.py", *sizes, *intervals, "--json", str(path))
+    figures = json.loads(path.read_text())
+    (step,) = figures["steps"]
+    assert [(each["steps"], each["tracker"]) for each in figures["saves"]] == [
+        *((40, kind) for kind in ("mfu", "ssu")),
+        *((80, kind) for kind in ("mfu", "ssu")),
+    ]
+    for each in figures["saves"]:
+        assert 0 < each["num_rows"] <= 0.125 * 0.0003 * sum(KAGGLE_CARDINALITIES)
+        share_pct = 100 * (each["choose_ms"] + each["clear_ms"]) / each["steps"] / step["step"]
+        assert each["whole_pct"] == pytest.approx(share_pct + 100 * step[each["tracker"]] / step["step"])
+
+
 def test_preparing_and_scoring_are_measured(tmp_path: Path) -> None:
     """Rows per second and memory of the one; of the other, results that agree."""
     path = tmp_path / "figures.json"

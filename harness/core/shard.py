@@ -94,7 +94,7 @@ class Shard:
         updated_ND = self.rows_MD.index_select(0, rows_N).sub_(grads_ND, alpha=learning_rate)
         self.rows_MD.index_put_((rows_N,), updated_ND)
         if self.pending_M is not None:
-            self.pending_M.index_put_((rows_N,), self.pending_M.index_select(0, rows_N).add_(counts_N))
+            self.pending_M.index_add_(0, rows_N, counts_N)  # of one dimension: 1 us, and index_put_ 7
         self._parts.add(part)
         if len(self._parts) == num_parts:
             self._parts.clear()
@@ -111,7 +111,7 @@ class Shard:
         self.before_change(rows_N)
         self.rows_MD.index_put_((rows_N,), values_ND)
         if self.pending_M is not None:
-            self.pending_M.index_put_((touched_U,), self.pending_M.index_select(0, touched_U).add_(counts_U))
+            self.pending_M.index_add_(0, touched_U, counts_U)
         self.applied_step = step
         return True
 

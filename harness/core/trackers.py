@@ -16,6 +16,8 @@ from harness.core.placement import budget_rows
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 
+_BLOCK_STEPS = 64  # steps that SSU takes in at once
+
 
 class Tracker(Protocol):
     """Sees what is touched between saves and chooses what to save."""
@@ -135,63 +137,88 @@ class RandomTracker:
 class SsuTracker:
     """CPR-SSU: rows met by a sub-sample of the inputs, in a list of at most K per table, emptied at a save.
 
-    A newcomer that finds the list full takes the place of a random member, drawn by (seed, rank, table, step) (R).
-    4 bytes per list entry (r of MFU's counter) and, so that a step costs O(rows met), one byte per tracked row for
-    membership.
+    Rows are taken in by blocks of steps: at every multiple of ``_BLOCK_STEPS``, and before a choice. Newcomers of a
+    block that find the list full take the places of random members, drawn by (seed, rank, table, step) (R). A hot row
+    that loses its place is back after the next block; taken in step by step, drawing alone cost a tenth of the
+    training step at Kaggle's size.
+
+    Memory: 4 bytes per list entry (r of MFU's counter), one byte per row for membership, so that a block costs O(rows
+    met), and the rows of one block.
     """
 
     def __init__(self, shard: Shard, r: float, tables: Sequence[int]) -> None:
         self.shard = shard
         self.tables = tuple(tables)
-        spans = [shard.span(table) for table in self.tables]
-        self._bounds = torch.tensor([[span.start, span.stop] for span in spans], dtype=torch.int64).reshape(-1)
-        self._slots = {
-            t: np.zeros(budget_rows(s.stop - s.start, r), np.int32) for t, s in zip(self.tables, spans, strict=True)
-        }
-        self._is_member = {t: np.zeros(s.stop - s.start, bool) for t, s in zip(self.tables, spans, strict=True)}
+        spans = {table: shard.span(table) for table in self.tables}
+        self._bounds = np.array([[span.start, span.stop] for span in spans.values()], np.int64).reshape(-1)
+        self._slots = {t: np.zeros(budget_rows(s.stop - s.start, r), np.int32) for t, s in spans.items()}
         self._num_members = dict.fromkeys(self.tables, 0)
+        self._is_settled_M = np.ones(len(shard.rows_MD), bool)  # a member, or of a table that is not tracked
+        for span in spans.values():
+            self._is_settled_M[span] = False
+        self._met: list[tuple[Tensor, Tensor]] = []
+        self._block = 0
 
     def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """Add the rows that a sampled input touched."""
-        rows_S = rows_N[sampled_N]
-        cuts = torch.searchsorted(rows_S, self._bounds).tolist()
-        rows = rows_S.numpy()
-        for i, table in enumerate(self.tables):
-            first, last = cuts[2 * i], cuts[2 * i + 1]
-            if last > first:
-                self._add(step, table, rows[first:last] - int(self._bounds[2 * i]))
+        """Remember the rows that a sampled input touched, until their block is complete."""
+        block = step // _BLOCK_STEPS
+        if block != self._block:
+            self._take_in((self._block + 1) * _BLOCK_STEPS)
+            self._block = block
+        self._met.append((rows_N, sampled_N))
 
-    def _add(self, step: int, table: int, rows: np.ndarray) -> None:
-        slots, is_member, count = self._slots[table], self._is_member[table], self._num_members[table]
-        new = rows[~is_member[rows]]
+    def _take_in(self, step: int) -> None:
+        """Add the rows that were met; ``step`` keys what is drawn."""
+        if not self._met:
+            return
+        rows_N, sampled_N = (torch.cat(parts).numpy() for parts in zip(*self._met, strict=True))
+        self._met = []
+        rows = rows_N.compress(sampled_N)  # a fourth of what rows_N[sampled_N] takes
+        new = _distinct(rows.compress(~self._is_settled_M.take(rows)))
+        cuts = np.searchsorted(new, self._bounds).tolist()
+        for table, first, last in zip(self.tables, cuts[::2], cuts[1::2], strict=True):
+            if last > first:
+                self._add(step, table, new[first:last])
+
+    def _add(self, step: int, table: int, new: np.ndarray) -> None:
+        slots, count = self._slots[table], self._num_members[table]
         num_free = min(len(new), len(slots) - count)
         slots[count : count + num_free] = new[:num_free]
-        is_member[new[:num_free]] = True
         self._num_members[table] = count + num_free
         homeless = new[num_free:]
+        self._is_settled_M[new[:num_free]] = True
         if len(homeless):
             rng = generator(self.shard.seed, "evict", self.shard.rank_index, table, step)
             if len(homeless) > len(slots):
                 homeless = rng.choice(homeless, len(slots), replace=False)
             places = rng.choice(len(slots), len(homeless), replace=False)
-            is_member[slots[places]] = False
+            self._is_settled_M[slots[places]] = False
             slots[places] = homeless
-            is_member[homeless] = True
+            self._is_settled_M[homeless] = True
 
     def choose(self, table: int, step: int) -> Tensor:
         """The list of ``table``."""
-        members = np.sort(self._slots[table][: self._num_members[table]]).astype(np.int64)
-        return torch.from_numpy(members) + self.shard.span(table).start
+        self._take_in(step)
+        return torch.from_numpy(np.sort(self._slots[table][: self._num_members[table]]).astype(np.int64))
 
     def saved(self, table: int) -> None:
         """Empty the list of ``table``."""
-        self._is_member[table][self._slots[table][: self._num_members[table]]] = False
+        self._is_settled_M[self._slots[table][: self._num_members[table]]] = False
         self._num_members[table] = 0
 
     def reset(self) -> None:
         """Empty every list."""
+        self._met = []
         for table in self.tables:
             self.saved(table)
+
+
+def _distinct(rows: np.ndarray) -> np.ndarray:
+    """Ascending; what ``np.unique`` does by hashing, in a tenth of its time."""
+    ordered = np.sort(rows)
+    is_first = np.ones(len(ordered), bool)
+    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+    return ordered.compress(is_first)
 
 
 @dataclass(frozen=True)

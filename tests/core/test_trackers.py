@@ -183,6 +183,19 @@ def test_ssu_is_a_function_of_the_seed() -> None:
     assert ssu_history(0) != ssu_history(1)
 
 
+def test_ssu_lists_do_not_hang_on_how_steps_are_told() -> None:
+    """A rank that is told of no step without sampled rows, as by a lookahead cache, ends with the same lists."""
+    every, some = Rank("ssu"), Rank("ssu")
+    for step, (rows, _, sampled) in enumerate(random_steps(200, seed=6, rows_per_step=3), start=1):
+        rows_N, sampled_N = torch.tensor(rows), torch.tensor(sampled)
+        every.tracker.touched(step, rows_N, sampled_N)
+        if sampled_N.any():
+            some.tracker.touched(step, rows_N[sampled_N], sampled_N[sampled_N])
+    assert len(every.tracker.choose(0, 200)) == every.budgets[0]
+    for table in TRACKED:
+        assert every.tracker.choose(table, 200).equal(some.tracker.choose(table, 200))
+
+
 def survivors(*, seed: int = 0, index: int = 0, table: int = 0, step: int = 2) -> list[int]:
     """What is left of the first 20 rows of ``table`` after 10 more: two tables and two ranks that are just alike."""
     shard = Shard(Placement("row", (320, 320), 2), index, 2, seed=seed, count_updates=True)
