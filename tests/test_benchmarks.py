@@ -225,3 +225,17 @@ def test_the_auc_to_compare_with_counts_pairs() -> None:
     scores_M, labels_M = rng.integers(0, 6, 40).astype(np.float32), (rng.random(40) < 0.4).astype(np.float32)
     over = scores_M[labels_M == 1][:, None] - scores_M[labels_M == 0]
     assert argsort_auc(labels_M, scores_M) == pytest.approx(np.mean((over > 0) + 0.5 * (over == 0)), abs=1e-12)
+
+
+def test_a_slow_wire_counts_what_passes(tmp_path: Path) -> None:
+    """With the cache less is sent, and no less passes than it accounts for; or the benchmark says why it cannot."""
+    path = tmp_path / "figures.json"
+    steps = ["--rounds", "1", "--steps", "10", "--lead", "10", "--lookahead", "20"]
+    printed = start("wire.py", "--ps", "2", *steps, "--rows-scale", "0.0003", "--threads", "1", "--json", str(path))
+    if printed.startswith("skipped: "):
+        pytest.skip(printed.strip())
+    figures = json.loads(path.read_text())["ranks"]["2"]
+    for name in ("uncached", "lookahead"):
+        assert figures[name]["sent"] + figures[name]["received"] > figures[name]["accounted"] > 0
+    assert figures["lookahead"]["sent"] < figures["uncached"]["sent"]
+    assert figures["ratio"]["median"] > 0
