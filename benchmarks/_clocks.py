@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,16 +30,19 @@ from harness.core.lookup import coalesce, plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
 from harness.lookahead import LookaheadPath
+from harness.model.blas import BlasPass
 from harness.model.dlrm import DenseNetwork
 from harness.model.interaction import Interaction
-from harness.model.linear import Mlp
+from harness.model.mlp import MlpPass
+from harness.model.onednn import OneDnnPass
+from harness.model.sizes import NUM_INTEGERS
 
 _real_train = job.train
 _real_ps_main = rpc.ps_main
 
 PARTS = (
     *("batch read", "planning", "lookup", "bottom", "interaction", "top", "gather, loss", "top backward"),
-    *("interaction backward", "bottom backward", "coalesce", "apply", "weight gradients", "dense update"),
+    *("interaction backward", "bottom backward", "coalesce", "apply", "dense update"),
     *("messages", "serving", "cache", "waiting"),
 )
 """In the order of a step. ``messages``: building and sending requests, taking replies apart. ``serving``: what a PS
@@ -51,19 +54,22 @@ Part = str | Callable[[Any], str]
 """A name, or how to tell it from the object that the method is called on."""
 
 
-def _which(mlp: Mlp) -> str:
-    return "bottom" if mlp.layers[-1].has_relu else "top"  # the top one ends in logits
+def _which(mlp: MlpPass) -> str:
+    return "bottom" if mlp.inputs_BI.shape[1] == NUM_INTEGERS else "top"
+
+
+def _mlp_methods(kind: type) -> Iterator[tuple[type, str, Part]]:
+    yield kind, "forward", _which
+    for name in ("backward", "input_gradient"):
+        yield kind, name, lambda mlp: f"{_which(mlp)} backward"
 
 
 _METHODS: tuple[tuple[type, str, Part], ...] = (
     (Dataset, "train_batch", "batch read"),
     (DenseNetwork, "train", "gather, loss"),
-    (Mlp, "forward", _which),
-    (Mlp, "backward", lambda mlp: f"{_which(mlp)} backward"),
-    (Mlp, "input_gradient", lambda mlp: f"{_which(mlp)} backward"),
+    *(entry for kind in (BlasPass, OneDnnPass) for entry in _mlp_methods(kind)),
     (Interaction, "forward", "interaction"),
     (Interaction, "backward", "interaction backward"),
-    (DenseNetwork, "differentiate", "weight gradients"),
     (DenseNetwork, "step", "dense update"),
     (LocalCluster, "start", "messages"),
     (LocalCluster, "finish", "messages"),

@@ -24,12 +24,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness import assemble, job
+from harness import assemble, environment, job
 from harness.cluster.protocol import Cluster, Supervisor
 from harness.core.config import Config
 from harness.core.errors import HarnessError
 from harness.data.dataset import Dataset
-from harness.model.linear import Linear, make_linear
+from harness.model.dlrm import MLPS
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
 
 _real_train = job.train
@@ -229,27 +229,31 @@ def products(size: ModelSize, batch_size: int) -> list[Product]:
 
 
 def kernels(config: Config, folder: Path, pipe: Connection) -> None:
-    """The products of :func:`products` as the harness's own layers make them, bias and ReLU included."""
+    """The products of :func:`products` as the harness makes them: with bias, ReLU and its mask, and the update."""
     torch.set_num_threads(config.trainer.num_threads)
     size, batch_size = model_size(config.model), config.trainer.batch_size
-    layers: list[tuple[Linear, Tensor, Tensor, bool]] = []
-    for widths, needs_inputs in (((NUM_INTEGERS, *size.bottom_mlp), False), ((size.top_inputs, *size.top_mlp), True)):
-        for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
-            layer = make_linear(torch.randn(fan_out, fan_in), torch.randn(fan_out), has_relu=fan_out > 1)
-            tensors = torch.randn(batch_size, fan_in), torch.randn(batch_size, fan_out)
-            layers.append((layer, *tensors, index > 0 or needs_inputs))
+    make_mlp = MLPS[environment.products()]
+    bottom, top = (
+        make_mlp([(torch.randn(o, i) / o, torch.randn(o)) for i, o in pairwise(widths)], ends_in_relu=has_relu)
+        for widths, has_relu in (((NUM_INTEGERS, *size.bottom_mlp), True), ((size.top_inputs, *size.top_mlp), False))
+    )
+    works = bottom.start(batch_size), top.start(batch_size)
+    grads = torch.randn(batch_size, size.embedding_dim), torch.randn(batch_size, 1)
+    for work in works:
+        work.inputs_BI.normal_()
     gate = Gate(pipe)
     while True:
         gate.step()
-        for layer, x_BI, grad_BO, needs_input_gradient in layers:
-            layer.forward(x_BI)
-            layer.weight_gradient(x_BI, grad_BO)
-            if needs_input_gradient:
-                layer.input_gradient(grad_BO)
+        for work, grad_BO in zip(works, grads, strict=True):
+            work.forward()
+            work.backward(grad_BO)
+        works[1].input_gradient()
+        for work in works:
+            work.update(0.0)  # the arithmetic of a step that leaves the parameters where they are
 
 
 def floor(config: Config, folder: Path, pipe: Connection) -> None:
-    """The matrix products of the dense network alone: no step can be faster that does them with these threads."""
+    """The matrix products of the dense network alone, by ``torch.mm``, which is MKL on a CPU."""
     torch.set_num_threads(config.trainer.num_threads)
     todo = products(model_size(config.model), config.trainer.batch_size)
     gate = Gate(pipe)
@@ -257,3 +261,15 @@ def floor(config: Config, folder: Path, pipe: Connection) -> None:
         gate.step()
         for product in todo:
             torch.mm(product.left, product.right, out=product.out)
+
+
+def floor_onednn(config: Config, folder: Path, pipe: Connection) -> None:
+    """The same products by oneDNN, which makes a new result each time."""
+    torch.set_num_threads(config.trainer.num_threads)
+    todo = [(p.left, p.right.t()) for p in products(model_size(config.model), config.trainer.batch_size)]
+    multiply = torch.ops.mkldnn._linear_pointwise
+    gate = Gate(pipe)
+    while True:
+        gate.step()
+        for left, right_transposed in todo:
+            multiply(left, right_transposed, None, "none", [], "")

@@ -6,7 +6,8 @@
 Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense network, skewed made-up clicks.
 
     floor    the matrix products of the dense network alone: forward, both backward ones, preallocated, torch.mm
-    kernels  the same products by the layers of this harness, with bias and ReLU
+    floor_onednn  the same by oneDNN
+    kernels  the same products as this harness makes them, with bias, ReLU, masks and the update of the parameters
     plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
     local    the trainer of this harness on engine local, two PS ranks
     rpcN     the same on engine rpc with N PS ranks; rpcN_lookahead: with cache.mode=lookahead
@@ -16,10 +17,9 @@ while the others are measured. A round runs each of them in turn, ``--lead`` ste
 begins with another one each time; the first round is thrown away. What runs ahead in the background is finished in the
 pause before the untimed steps, so these should be at least a window of the lookahead cache, which is 100. Ratios are of
 samples per second, taken round by round. Where the tables of all variants do not fit into ``--memory-gb``, they come in
-groups, each beside the first four.
+groups, each beside the first five.
 
-Where other work takes the cores, OpenMP's threads wait for each other by spinning and lose whole time slices: leave the
-machine alone, or start with OMP_WAIT_POLICY=PASSIVE in the environment, which every variant then sees.
+Every variant sees the same OpenMP settings, the harness's own (harness/__init__.py) or those of the environment.
 """
 
 import argparse
@@ -36,7 +36,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
-from benchmarks._workers import Body, Worker, floor, kernels, plain, products, trainer
+from benchmarks._workers import Body, Worker, floor, floor_onednn, kernels, plain, products, trainer
 from harness.core.config import Config
 from harness.model.sizes import SIZES
 
@@ -59,6 +59,7 @@ def rpc(num_ps: int, **settings: Any) -> Variant:
 
 REFERENCES = {
     "floor": Variant(floor),
+    "floor_onednn": Variant(floor_onednn),
     "kernels": Variant(kernels),
     "plain": Variant(plain),
     "local": Variant(trainer, {"engine": "local", "cluster": {"num_ps": 2}}),
@@ -75,6 +76,7 @@ VARIANTS = {
 RATIOS = (
     ("local", "plain"),
     ("floor", "local"),
+    ("floor_onednn", "local"),
     ("rpc2", "plain"),
     ("rpc4", "plain"),
     ("rpc8", "plain"),
@@ -156,7 +158,7 @@ def table(rounds: Sequence[Round], batch_size: int) -> tuple[str, dict[str, dict
         over_plain = statistics.median(each["plain"] / each[name] for each in rounds if name in each)
         values[name] = {"ms": each_ms, "ms_spread": asdict(spread), "samples_per_s": speed, "over_plain": over_plain}
         remark = ""
-        if name == "floor":
+        if name.startswith("floor"):
             values[name]["gflops_per_s"] = flops / spread.median / 1e6
             remark = f"{flops / 1e6:.0f} MFLOP, {flops / spread.median / 1e6:.0f} GFLOP/s"
         ms = f"**{spread.median:.2f}** ({spread.low:.2f}–{spread.high:.2f})"

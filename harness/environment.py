@@ -9,9 +9,12 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import torch
 
 _PACKAGES = ("torch", "numpy", "wandb")
+_THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
 _ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -35,7 +38,9 @@ def environment(
         **{package: _version(package) for package in _PACKAGES},
         "git": git_state(root),
         "num_threads": num_threads,
-        "cpu": _cpu_model(),
+        "cpu": _cpu_info("model name") or platform.processor() or None,
+        "matrix_products": products(),
+        "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_THREAD_VARIABLES)},
         "num_cores": len(os.sched_getaffinity(0)),
         "load_average": [round(load, 2) for load in os.getloadavg()],
         "system": f"{platform.system()} {platform.release()}",
@@ -67,9 +72,20 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str | None:
+def products(vendor: str | None = None) -> Literal["blas", "onednn"]:
+    """Who multiplies matrices on a CPU of this vendor, this machine's if None: whoever is faster (LOG, 2026-11-21).
+
+    It decides the last bits of a run, so it depends on the processor and on no timing. MKL, the BLAS of torch, is slow
+    on what Intel did not make. Where nothing was measured torch's own choice stands.
+    """
+    vendor = vendor or _cpu_info("vendor_id")
+    return "onednn" if vendor == "AuthenticAMD" and torch.backends.mkldnn.is_available() else "blas"
+
+
+def _cpu_info(key: str) -> str | None:
+    """Of the first processor; None where the system does not tell."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or None
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), None)
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)

@@ -16,6 +16,7 @@ from harness.core.plans import Rank
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
 from harness.core.trackers import NEEDS_COUNTS, NEEDS_SAMPLES
 from harness.datapath import Batches, DataPath, DirectPath, SplitPath
+from harness.environment import products
 from harness.lookahead import LookaheadPath
 from harness.model.dlrm import DenseNetwork
 from harness.recovery import Recovery, StoreSpec
@@ -33,7 +34,11 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     network = DenseNetwork(
-        blueprint.size, seed=config.seed, learning_rate=config.trainer.learning_rate, device=config.trainer.device
+        blueprint.size,
+        seed=config.seed,
+        learning_rate=config.trainer.learning_rate,
+        device=config.trainer.device,
+        products=products(),
     )
     counts = config.metrics.update_pls
     recovery = Recovery(

@@ -151,9 +151,7 @@ class Trainer:
         batch, plan, rows_ND = self._path.fetch(self._progress())
         loss, grads_ND = self._network.train(batch.dense_BI, rows_ND, plan, batch.labels_B)
         due = self._due_at(self._step + 1)
-        self._path.push(
-            plan, grads_ND, self._progress(), is_boundary=due.anything, meanwhile=self._network.differentiate
-        )
+        self._path.push(plan, grads_ND, self._progress(), is_boundary=due.anything, meanwhile=self._network.step)
         self._network.step()
         self._finish_step(loss, plan, self._clock() - began_s)
         if due.anything:

@@ -1,19 +1,21 @@
 """The dense part of DLRM (Naumov et al. 2019): bottom MLP, dot interaction, top MLP, binary cross-entropy, SGD.
 
 Forward and backward are written out, without autograd. The mathematics of the layers stands in
-:mod:`harness.model.linear`, that of the interaction in :mod:`harness.model.interaction`; the loss is
+:mod:`harness.model.mlp`, that of the interaction in :mod:`harness.model.interaction`; the loss is, for logits a and
+labels y, with s = 1 - 2 y, the sign that a should not have::
 
-    L = mean over B of log(1 + exp(a)) - y a,    dL/da = (sigmoid(a) - y) / B
+    L = mean over B of log(1 + exp(s a)),    dL/da = s sigmoid(s a) / B
 
-for logits a and labels y. What the ranks wait for, the gradients of embeddings, comes first; the gradients of the
-parameters need nothing that changes before the next batch, so they are computed when asked for, or in the SGD step.
+What the ranks wait for, the gradients of embeddings, comes first; the update of the parameters needs nothing that
+changes before the next batch, so it is made when asked for.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features, T top's inputs.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 import torch
@@ -22,19 +24,26 @@ from torch.nn import functional
 
 from harness.core.lookup import BatchPlan, coalesce
 from harness.core.seeds import generator
+from harness.model.blas import BlasMlp
 from harness.model.interaction import Interaction
-from harness.model.linear import Linear, Mlp, make_linear
+from harness.model.mlp import Mlp, MlpPass
+from harness.model.onednn import OneDnnMlp
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
 
 PREDICT_SAMPLES = 1024
 """Samples predicted at once: what is between the layers stays in cache, and memory does not grow with the batch."""
 
+Products = Literal["blas", "onednn"]
+"""Who makes the perceptrons' matrix products."""
+
+MLPS: dict[Products, type[BlasMlp | OneDnnMlp]] = {"blas": BlasMlp, "onednn": OneDnnMlp}
+
 
 class DenseNetwork:
     """A replica of the dense network with its optimizer (plain SGD, which has no state besides the parameters).
 
-    Same parameters, batch, device and number of threads: same bits, in every process. A ``dtype`` other than float32 is
-    for checking the mathematics.
+    Same parameters, batch, device, ``products`` and number of threads: same bits, in every process. oneDNN is for
+    float32 on the CPU; otherwise it is the BLAS. A ``dtype`` other than float32 is for checking the mathematics.
     """
 
     def __init__(
@@ -45,79 +54,64 @@ class DenseNetwork:
         learning_rate: float,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
+        products: Products = "blas",
     ) -> None:
         self.size = size
         self.learning_rate = learning_rate
         self.device = torch.device(device)
         self._dtype = dtype
-        self._bottom = _make_mlp(
-            "bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, self.device, dtype, ends_in_relu=True
-        )
-        self._top = _make_mlp("top", (size.top_inputs, *size.top_mlp), seed, self.device, dtype, ends_in_relu=False)
+        has_onednn = self.device.type == "cpu" and dtype == torch.float32
+        make_mlp = MLPS[products if has_onednn else "blas"]
+        bottom = _initial_layers("bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, self.device, dtype)
+        top = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, self.device, dtype)
+        self._bottom: Mlp = make_mlp(bottom, ends_in_relu=True)
+        self._top: Mlp = make_mlp(top, ends_in_relu=False)
         self._parameters = {**_named("bottom", self._bottom), **_named("top", self._top)}
-        self._interaction: Interaction | None = None  # of the last batch trained on
-        self._operands: list[tuple[Mlp, Sequence[Tensor], Sequence[Tensor]]] = []  # of the last batch
-        self._gradients: list[Tensor] = []  # of its parameters, once computed
+        self._pass: _Pass | None = None  # of the last batch trained on
+        self._must_update = False
 
     def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
-        What the gradients of the dense parameters need is kept for :meth:`step`.
+        What :meth:`step` needs is kept for it.
         """
-        if self._interaction is None or self._interaction.num_samples != len(dense_BI):
-            self._interaction = self._make_interaction(len(dense_BI))
-        bottom, top = self._forward(self._interaction, dense_BI, rows_ND, plan.inverse_A)
-        logits_B, labels_B = top[-1].squeeze(1), labels_B.to(self.device, self._dtype)
-        loss = functional.binary_cross_entropy_with_logits(logits_B, labels_B)
-        grad_B = torch.sigmoid(logits_B).sub_(labels_B).div_(len(labels_B))
-        top_grads = self._top.backward(top, grad_B.unsqueeze(1))
-        bottom_grad_BD, grad_BFD = self._interaction.backward(self._top.input_gradient(top_grads))
-        bottom_grads = self._bottom.backward(bottom, bottom_grad_BD)
-        self._operands = [(self._bottom, bottom, bottom_grads), (self._top, top, top_grads)]
-        self._gradients = []
-        return loss.item(), coalesce(grad_BFD.view(-1, self.size.embedding_dim).cpu(), plan)
-
-    def differentiate(self) -> None:
-        """Compute the gradients of all parameters for :meth:`step`, which does it itself where nobody has.
-
-        It changes no parameter, so it may run while the gradients of :meth:`train` are under way.
-        """
-        assert self._operands, "no batch to step with"
-        self._gradients = [
-            gradient for mlp, values, grads in self._operands for gradient in mlp.parameter_gradients(values, grads)
-        ]
+        if self._pass is None or self._pass.num_samples != len(dense_BI):
+            self._pass = self._make_pass(len(dense_BI))
+        logits_B = self._pass.forward(dense_BI, rows_ND, plan.inverse_A)
+        signs_B = torch.rsub(labels_B.to(self.device, self._dtype), 1, alpha=2)
+        against_B = signs_B * logits_B
+        loss = functional.softplus(against_B).mean()
+        grad_B = torch.sigmoid(against_B).mul_(signs_B).div_(len(labels_B))
+        grad_AD = self._pass.backward(grad_B.unsqueeze(1))
+        self._must_update = True
+        return loss.item(), coalesce(grad_AD.cpu(), plan)
 
     def step(self) -> None:
-        """One SGD step with the gradients of the last :meth:`train`."""
-        if not self._gradients:
-            self.differentiate()
-        for parameter, gradient in zip(self._parameters.values(), self._gradients, strict=True):
-            parameter.sub_(gradient, alpha=self.learning_rate)
-        self._operands, self._gradients = [], []
+        """One SGD step with the gradients of the last :meth:`train`, unless that was done before.
+
+        It may run while what :meth:`train` gave is under way: who takes that back gives up the parameters too.
+        """
+        if self._must_update:
+            assert self._pass is not None
+            self._pass.update(self.learning_rate)
+        self._must_update = False
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:
         """Logits, (B,) on the CPU. It leaves what :meth:`train` keeps alone."""
         parts: list[Tensor] = []
-        interaction = self._make_interaction(min(len(dense_BI), PREDICT_SAMPLES))
+        work = self._make_pass(min(len(dense_BI), PREDICT_SAMPLES))
         inverses = plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES)
         for part_BI, inverse_A in zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True):
-            if len(part_BI) != interaction.num_samples:
-                interaction = self._make_interaction(len(part_BI))
-            _, top = self._forward(interaction, part_BI, rows_ND, inverse_A)
-            parts.append(top[-1].squeeze(1).cpu())
+            if len(part_BI) != work.num_samples:
+                work = self._make_pass(len(part_BI))
+            parts.append(work.forward(part_BI, rows_ND, inverse_A).to("cpu", copy=True))
         return torch.cat(parts)
 
-    def _forward(
-        self, interaction: Interaction, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """The values of both MLPs; the last of the top's are the logits, (B, 1)."""
-        embeddings_BFD = rows_ND.index_select(0, inverse_A).view(len(dense_BI), -1, self.size.embedding_dim)
-        bottom = self._bottom.forward(dense_BI.to(self.device, self._dtype))
-        top_BT = interaction.forward(bottom[-1], embeddings_BFD.to(self.device, self._dtype))
-        return bottom, self._top.forward(top_BT)
-
-    def _make_interaction(self, num_samples: int) -> Interaction:
-        return Interaction(num_samples, NUM_TABLES, self.size.embedding_dim, device=self.device, dtype=self._dtype)
+    def _make_pass(self, num_samples: int) -> "_Pass":
+        interaction = Interaction(
+            num_samples, NUM_TABLES, self.size.embedding_dim, device=self.device, dtype=self._dtype
+        )
+        return _Pass(self._bottom.start(num_samples), interaction, self._top.start(num_samples), num_samples)
 
     def state(self) -> dict[str, Tensor]:
         """All parameters by name, on the CPU; where the network is there too they share its memory.
@@ -131,24 +125,58 @@ class DenseNetwork:
         assert state.keys() == self._parameters.keys()
         for name, parameter in self._parameters.items():
             parameter.copy_(state[name])
-        self._operands, self._gradients = [], []
+        self._must_update = False
 
 
-def _make_mlp(
-    name: str, widths: tuple[int, ...], seed: int, device: torch.device, dtype: torch.dtype, *, ends_in_relu: bool
-) -> Mlp:
-    """Weights ~ N(0, sqrt(2/(fan_in+fan_out))), biases ~ N(0, sqrt(1/fan_out)), as facebookresearch/dlrm."""
-    layers: list[Linear] = []
+class _Pass:
+    """The network at work on batches of one size, in buffers that the next batch overwrites."""
+
+    def __init__(self, bottom: MlpPass, interaction: Interaction, top: MlpPass, num_samples: int) -> None:
+        self.num_samples = num_samples
+        self._bottom = bottom
+        self._interaction = interaction
+        self._top = top
+
+    def forward(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+        """Logits, (B,)."""
+        self._bottom.inputs_BI.copy_(dense_BI)
+        embeddings_AD = rows_ND.index_select(0, inverse_A)
+        self._interaction.forward(self._bottom.forward(), embeddings_AD, self._top.inputs_BI)
+        return self._top.forward().squeeze(1)
+
+    def backward(self, grad_BO: Tensor) -> Tensor:
+        """From dL/d(logits), (B, 1), which it overwrites: dL/d(embeddings), (A, D)."""
+        self._top.backward(grad_BO)
+        bottom_BD, embeddings_AD = self._interaction.backward(self._top.input_gradient())
+        self._bottom.backward(bottom_BD)
+        return embeddings_AD
+
+    def update(self, learning_rate: float) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`backward`."""
+        self._bottom.update(learning_rate)
+        self._top.update(learning_rate)
+
+
+def _initial_layers(
+    name: str, widths: tuple[int, ...], seed: int, device: torch.device, dtype: torch.dtype
+) -> list[tuple[Tensor, Tensor]]:
+    """W ~ N(0, sqrt(2/(fan_in+fan_out))), b ~ N(0, sqrt(1/fan_out)) of every layer, as facebookresearch/dlrm."""
+    layers: list[tuple[Tensor, Tensor]] = []
     for index, (fan_in, fan_out) in enumerate(pairwise(widths)):
         rng = generator(seed, "dense", name, index)
         weight_OI = rng.normal(0, math.sqrt(2 / (fan_in + fan_out)), (fan_out, fan_in)).astype(np.float32)
         bias_O = rng.normal(0, math.sqrt(1 / fan_out), fan_out).astype(np.float32)
-        parameters = (torch.tensor(values, device=device, dtype=dtype) for values in (weight_OI, bias_O))
-        layers.append(make_linear(*parameters, has_relu=ends_in_relu or index < len(widths) - 2))
-    return Mlp(layers)
+        layers.append(
+            (
+                torch.tensor(weight_OI, device=device, dtype=dtype),
+                torch.tensor(bias_O, device=device, dtype=dtype),
+            )
+        )
+    return layers
 
 
 def _named(name: str, mlp: Mlp) -> dict[str, Tensor]:
     """Parameters by the names they have in checkpoints."""
-    kinds = [f"{name}.{index}.{kind}" for index in range(len(mlp.layers)) for kind in ("weight", "bias")]
-    return dict(zip(kinds, mlp.parameters(), strict=True))
+    parameters = mlp.parameters()
+    kinds = [f"{name}.{index}.{kind}" for index in range(len(parameters) // 2) for kind in ("weight", "bias")]
+    return dict(zip(kinds, parameters, strict=True))

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.core.lookup import BatchPlan
-from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
+from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Products
 from harness.model.sizes import SIZES, ModelSize
 from tests.model.batches import initial_tables, looked_up, make_batch
 
@@ -61,16 +61,18 @@ def distance(actual: Tensor, expected: Tensor) -> float:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "bound"), [(torch.float32, 1e-6), (torch.float64, 1e-13)], ids=["float32", "float64"]
+    ("dtype", "products", "bound"),
+    [(torch.float32, "blas", 1e-6), (torch.float32, "onednn", 1e-6), (torch.float64, "blas", 1e-13)],
+    ids=["float32", "float32-onednn", "float64"],
 )
 @pytest.mark.parametrize("name", ["tiny", "kaggle", "terabyte"])
-def test_gradients_are_autograds(name: str, dtype: torch.dtype, bound: float) -> None:
+def test_gradients_are_autograds(name: str, dtype: torch.dtype, products: Products, bound: float) -> None:
     """Loss, row gradients and the gradient of every parameter are autograd's, to 1e-6 of their norm in float32 and to
     1e-13 in float64. The step is so long that the parameter itself is lost in its gradient.
     """
     size = SIZES[name]
     learning_rate = 2.0**40
-    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype)
+    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, products=products)
     batch = batch_for(size, 128, seed=5, dtype=dtype)
     expected_loss, expected_ND, expected = autograd(network, batch, dtype)
     before = {name: value.clone() for name, value in network.state().items()}
@@ -134,20 +136,30 @@ def test_batches_of_any_size_follow_one_another() -> None:
         assert all(torch.equal(value, other.state()[name]) for name, value in network.state().items())
 
 
-def test_differentiating_early_changes_nothing_but_the_time() -> None:
-    """differentiate() before step() moves no parameter, and the step is the same to the bit."""
+def test_a_step_is_taken_once() -> None:
+    """train() moves no parameter; step() does, before the next batch, and a second one moves nothing."""
     size = SIZES["kaggle"]
     batch = batch_for(size, 64, seed=2)
-    early, late = (DenseNetwork(size, seed=0, learning_rate=0.1) for _ in range(2))
+    once, twice = (DenseNetwork(size, seed=0, learning_rate=0.1) for _ in range(2))
     for _ in range(2):
-        assert early.train(*batch)[0] == late.train(*batch)[0]
-        before = {name: value.clone() for name, value in early.state().items()}
-        early.differentiate()
-        assert all(torch.equal(value, before[name]) for name, value in early.state().items())
-        early.step()
-        late.step()
-        assert all(torch.equal(value, late.state()[name]) for name, value in early.state().items())
-        assert not all(torch.equal(value, before[name]) for name, value in early.state().items())
+        before = {name: value.clone() for name, value in once.state().items()}
+        assert once.train(*batch)[0] == twice.train(*batch)[0]
+        assert all(torch.equal(value, before[name]) for name, value in once.state().items())
+        once.step()
+        twice.step()
+        twice.step()
+        assert all(torch.equal(value, twice.state()[name]) for name, value in once.state().items())
+        assert not all(torch.equal(value, before[name]) for name, value in once.state().items())
+
+
+def test_who_takes_a_batch_back_gives_up_its_step() -> None:
+    """After load_state() nothing of the batch before is left to step with."""
+    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
+    before = {name: value.clone() for name, value in network.state().items()}
+    network.train(*batch_for(network.size, 8, seed=2))
+    network.load_state(before)
+    network.step()
+    assert all(torch.equal(value, before[name]) for name, value in network.state().items())
 
 
 def test_large_batches_are_predicted_in_parts() -> None:
