@@ -2,9 +2,13 @@
 
 import argparse
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
+
+from harness.core.trace import Trace
+from harness.traces.presets import PRESETS, generate_preset
 
 SEED = 20210405
 COMMAND = "python -m failure_traces.generate"
@@ -97,11 +101,22 @@ def empty(seed: int = SEED) -> str:
     return _text({"title": "no failures", "command": COMMAND}, "hour,rank", [])
 
 
+def preset(name: str, seed: int = SEED) -> str:
+    """A regime of harness/traces/presets.py: a trace with as many failures as are to be expected of it."""
+    return _generated(generate_preset(name, seed, is_typical=True))
+
+
+def _generated(trace: Trace) -> str:
+    rows = [f"{entry.hour:.12g},{entry.who},{','.join(entry.extra.values())}" for entry in trace.entries]
+    return _text(dict(trace.header), "hour,rank,repair_h,node", rows)
+
+
 TRACES: dict[str, Callable[[int], str]] = {
     "two_in_56h.csv": two_in_56h,
     "poster50.csv": poster50,
     "busy.csv": busy,
     "empty.csv": empty,
+    **{f"preset-{name}.csv": partial(preset, name) for name in PRESETS},
 }
 
 

@@ -49,7 +49,7 @@ def mix64(values_N: U64, *, out: U64 | None = None) -> U64:
     return z
 
 
-def words(key: int, counters_N: U64) -> U64:
-    """64-bit words number ``counters_N`` of the stream ``key``."""
+def words(key: int | U64, counters_N: U64) -> U64:
+    """64-bit words number ``counters_N`` of the stream ``key``; of many streams, if keys that broadcast are given."""
     with np.errstate(over="ignore"):
-        return mix64(counters_N * _GOLDEN + np.uint64(key))
+        return mix64(counters_N * _GOLDEN + np.asarray(key, dtype=np.uint64))

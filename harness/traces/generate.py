@@ -1,0 +1,266 @@
+"""Made-up failure traces: renewal processes of ranks or of the system, groups, early failures, repairs.
+
+Every draw is a quantile at a word of a counter-based generator, keyed by (seed, what is drawn, trace, rank or instant).
+So trace k of a seed is the same however many are made at once, and the same uniform numbers serve every setting.
+
+Letters: K traces, S streams (a renewal process each), A of them not yet at their end, D draws, E instants or deaths,
+G instants of a group, C ranks to choose from.
+"""
+
+import itertools
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from harness.core.errors import TraceError
+from harness.core.plans import ps_rank
+from harness.core.seeds import derive, words
+from harness.core.trace import Entry, Trace
+from harness.traces.spec import GeneratorSpec, options
+
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
+U64 = NDArray[np.uint64]
+
+_STREAMS_AT_ONCE = 1 << 15  # bounds memory; results do not depend on it
+_DRAWS_AT_ONCE = 1 << 20
+_DECIMALS = 6  # of hours in a file: 4 ms
+_TRACES_TO_TRY = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deaths:
+    """The deaths of K traces, in order of (trace, hour, rank). Those of one instant have the same hour, exactly.
+
+    ``repairs_E`` are hours down, None where the spec has none. Trace k is at ``starts_K1[k]`` to ``starts_K1[k + 1]``.
+    """
+
+    num_traces: int
+    traces_E: I64
+    hours_E: F64
+    ranks_E: I64
+    repairs_E: F64 | None
+
+    @cached_property
+    def starts_K1(self) -> I64:
+        """Where each trace begins; the last is E."""
+        return np.searchsorted(self.traces_E, np.arange(self.num_traces + 1))
+
+    def of(self, k: int) -> tuple[F64, I64]:
+        """Hours and ranks of trace ``k``."""
+        part = slice(self.starts_K1[k], self.starts_K1[k + 1])
+        return self.hours_E[part], self.ranks_E[part]
+
+
+def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int = 0) -> Deaths:
+    """Traces number ``first`` … of ``seed``, as arrays; hours from 0 to the trace's length."""
+    per_block = max(1, _STREAMS_AT_ONCE // (spec.ranks if spec.per == "rank" else 1))
+    blocks = [
+        _generate_block(spec, seed, np.arange(start, min(start + per_block, first + num_traces)))
+        for start in range(first, first + num_traces, per_block)
+    ]
+    if not blocks:
+        raise TraceError(f"{num_traces} traces cannot be made; at least 1")
+    repairs = [block.repairs_E for block in blocks if block.repairs_E is not None]
+    return Deaths(
+        num_traces=num_traces,
+        traces_E=np.concatenate([block.traces_E for block in blocks]) - first,
+        hours_E=np.concatenate([block.hours_E for block in blocks]),
+        ranks_E=np.concatenate([block.ranks_E for block in blocks]),
+        repairs_E=np.concatenate(repairs) if repairs else None,
+    )
+
+
+def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Trace:
+    """Trace number 0 of ``seed``, with all that makes it again in its header.
+
+    ``is_typical``: instead the first that has as many instants as are expected, to the nearest whole number, so that a
+    single trace stands for its law.
+    """
+    number = _typical(spec, seed) if is_typical else 0
+    deaths = generate_many(spec, seed, 1, first=number)
+    length_h = spec.length_h if spec.stretch_h is None else spec.stretch_h
+    seen: dict[tuple[float, int], float | None] = {}  # gaps below 4 ms are none: a rank dies once at an instant
+    for index, (hour, rank) in enumerate(zip(deaths.hours_E.tolist(), deaths.ranks_E.tolist(), strict=True)):
+        repair_h = None if deaths.repairs_E is None else float(deaths.repairs_E[index])
+        seen.setdefault((min(round(hour, _DECIMALS), length_h), rank), repair_h)
+    entries = tuple(
+        _entry(hour, rank, repair_h, line)
+        for line, ((hour, rank), repair_h) in enumerate(sorted(seen.items(), key=lambda item: item[0]), start=1)
+    )
+    return Trace(source=f"generated ({spec.model})", entries=entries, header=_header(spec, seed, number, is_typical))
+
+
+def _entry(hour: float, rank: int, repair_h: float | None, line: int) -> Entry:
+    repair = "" if repair_h is None else f"{repair_h:.{_DECIMALS}g}"
+    return Entry(hour=hour, who=ps_rank(rank), line=line, extra={"repair_h": repair, "node": ""})
+
+
+def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
+    """All parameters, in the words of the command line."""
+    typical = " --typical" if is_typical else ""
+    stretch = {} if spec.stretch_h is None else {"stretch": f"{spec.length_h:g} h to {spec.stretch_h:g} h"}
+    return {
+        "title": f"{spec.model} failures of {spec.ranks} ranks, generated",
+        "source": "generated" + (f" after {spec.like}" if spec.like else ""),
+        "format": "generated",
+        **stretch,
+        "length_h": f"{spec.length_h if spec.stretch_h is None else spec.stretch_h:g}",
+        "ranks": str(spec.ranks),
+        "expected": f"{spec.expected_instants:.6g} failures{_in_the_long_run(spec)}, "
+        f"{spec.ranks_per_instant:.6g} ranks in each on average",
+        "start": spec.start,
+        **({"number": f"{number}, the first trace of the seed with the expected number"} if is_typical else {}),
+        "seed": str(seed),
+        "command": f"run.py trace generate {options(spec)} --seed {seed}{typical}",
+    }
+
+
+def _in_the_long_run(spec: GeneratorSpec) -> str:
+    """What is to be doubted about the number expected."""
+    is_exact = spec.start == "equilibrium" or spec.model == "exponential"
+    return "" if is_exact else " at the rate of the long run, other than that of a fresh start"
+
+
+def _typical(spec: GeneratorSpec, seed: int) -> int:
+    """Number of the first trace with the expected number of instants, rounded."""
+    wanted = round(spec.expected_instants)
+    step = 64
+    for first in range(0, _TRACES_TO_TRY, step):
+        deaths = generate_many(spec, seed, step, first=first)
+        for k, (start, end) in enumerate(itertools.pairwise(deaths.starts_K1.tolist())):
+            if len(np.unique(deaths.hours_E[start:end])) == wanted:
+                return first + k
+    raise TraceError(f"--typical: none of {_TRACES_TO_TRY} traces has {wanted} failures, which are to be expected")
+
+
+# --- instants ---------------------------------------------------------------------------------------------------------
+
+
+def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> Deaths:
+    """Deaths of the traces numbered so."""
+    traces_E, hours_E, ranks_E = _instants(spec, seed, numbers_K)
+    order = np.lexsort((ranks_E, hours_E, traces_E))
+    traces_E, hours_E, ranks_E = traces_E[order], hours_E[order], ranks_E[order]
+    if spec.group_probability > 0:
+        traces_E, hours_E, ranks_E = _with_groups(spec, seed, traces_E, hours_E, ranks_E)
+    scale = 1.0 if spec.stretch_h is None else spec.stretch_h / spec.length_h
+    repairs_E = _repairs(spec, seed, traces_E)
+    return Deaths(
+        num_traces=len(numbers_K),
+        traces_E=traces_E,
+        hours_E=hours_E * scale,
+        ranks_E=ranks_E,
+        repairs_E=None if repairs_E is None else repairs_E * scale,
+    )
+
+
+def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64]:
+    """Trace, hour and the rank struck, of every instant, in order of the streams."""
+    if spec.per == "rank":
+        traces_S = np.repeat(numbers_K, spec.ranks)
+        ranks_S = np.tile(np.arange(spec.ranks), len(numbers_K))
+        stream_E, busy_E = _renewals(spec, seed, _streams(traces_S, ranks_S), spec.instant_mtbf_h * spec.ranks)
+        return traces_S[stream_E], _wall_hours(spec, busy_E), ranks_S[stream_E]
+    stream_E, busy_E = _renewals(spec, seed, _streams(numbers_K), spec.instant_mtbf_h)
+    traces_E, hours_E = numbers_K[stream_E], _wall_hours(spec, busy_E)
+    order = np.lexsort((hours_E, traces_E))
+    traces_E, hours_E = traces_E[order], hours_E[order]
+    struck_E = _uniform(seed, "struck", _streams(traces_E), _places(traces_E))
+    return traces_E, hours_E, (struck_E * spec.ranks).astype(np.int64)
+
+
+def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
+    """Which stream renews, and when, until ``busy_h`` is over: the first gap of each, then more where needed."""
+    first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
+    if spec.start == "equilibrium":  # what is left, at a moment chosen at random, of the gap that the moment falls into
+        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * spec.law.met(first_S) * mean_h
+    else:
+        now_S = spec.law.gap(first_S) * mean_h
+    going_A = np.flatnonzero(now_S <= spec.busy_h)
+    which, when = [going_A], [now_S[going_A]]
+    place = 1
+    while going_A.size:
+        expected = (spec.busy_h - now_S[going_A].min()) / mean_h
+        num = int(min(expected + 2 * expected**0.5 + 1, max(1, _DRAWS_AT_ONCE // going_A.size)))
+        draws = np.arange(place, place + num, dtype=np.uint64)
+        gaps_AD = spec.law.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
+        gaps_AD[:, 0] += now_S[going_A]  # one sum from left to right, to the bit, however many draws are made at once
+        times_AD = np.cumsum(gaps_AD, axis=1)
+        row, column = np.nonzero(times_AD <= spec.busy_h)
+        which.append(going_A[row])
+        when.append(times_AD[row, column])
+        now_S[going_A] = times_AD[:, -1]
+        going_A = going_A[times_AD[:, -1] <= spec.busy_h]
+        place += num
+    return np.concatenate(which), np.concatenate(when)
+
+
+def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
+    """Hours of the trace, of hours in which the early ones count ``early_factor`` times."""
+    early_h = min(spec.early_h, spec.length_h)
+    early_busy_h = early_h * spec.early_factor
+    hours_E = np.where(busy_E < early_busy_h, busy_E / spec.early_factor, busy_E - early_busy_h + early_h)
+    return np.minimum(hours_E, spec.length_h)
+
+
+# --- groups and repairs -----------------------------------------------------------------------------------------------
+
+
+def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
+    """Instants that take a group take further ranks of the same rack (or of all), at the same hour."""
+    streams_E, places_E = _streams(traces_E), _places(traces_E)
+    is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.group_probability
+    sizes, weights = (np.array(values) for values in zip(*spec.group_sizes, strict=True))
+    shares = np.cumsum(weights / weights.sum())
+    index_E = np.searchsorted(shares, _uniform(seed, "size", streams_E, places_E), side="right")
+    size_E = np.where(is_group_E, sizes[np.minimum(index_E, len(sizes) - 1)], 1)
+
+    room = spec.rack_size or spec.ranks
+    group_G = np.flatnonzero(is_group_E)
+    keys_G = words(words(derive(seed, "generate", "members"), streams_E[group_G]), places_E[group_G])
+    lots_GC = words(keys_G[:, None], np.arange(room, dtype=np.uint64))
+    lots_GC[np.arange(len(group_G)), ranks_E[group_G] % room] = 0  # the rank struck is in its group
+    members_GC = np.argsort(lots_GC, axis=1, kind="stable") + (ranks_E[group_G] // room * room)[:, None]
+    is_in_GC = np.arange(room) < size_E[group_G, None]
+
+    alone_E = np.flatnonzero(~is_group_E)
+    instant_E = np.concatenate([alone_E, np.repeat(group_G, size_E[group_G])])
+    dying_E = np.concatenate([ranks_E[alone_E], members_GC[is_in_GC]])
+    order = np.lexsort((dying_E, instant_E))
+    return traces_E[instant_E[order]], hours_E[instant_E[order]], dying_E[order]
+
+
+def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
+    """Hours down of every death, independent of all else."""
+    if not spec.has_repairs:
+        return None
+    u_E = _uniform(seed, "repair", _streams(traces_E), _places(traces_E))
+    if spec.repairs_h:
+        return np.array(spec.repairs_h)[(u_E * len(spec.repairs_h)).astype(np.int64)]
+    assert spec.repair_median_h is not None
+    assert spec.repair_mean_h is not None
+    sigma = (2 * np.log(spec.repair_mean_h / spec.repair_median_h)) ** 0.5  # mean = median · exp(sigma² / 2)
+    return spec.repair_median_h * np.exp(sigma * special.ndtri(u_E))
+
+
+# --- chance -----------------------------------------------------------------------------------------------------------
+
+
+def _streams(traces_S: I64, ranks_S: I64 | int = 0) -> U64:
+    """The number of a trace's stream, or of a rank's in it."""
+    return (traces_S.astype(np.uint64) << np.uint64(32)) + np.asarray(ranks_S).astype(np.uint64)
+
+
+def _places(traces_E: I64) -> U64:
+    """0, 1, … within each trace; ``traces_E`` is in order."""
+    return (np.arange(len(traces_E)) - np.searchsorted(traces_E, traces_E)).astype(np.uint64)
+
+
+def _uniform(seed: int, what: str, streams_S: U64, places_S: U64 | np.uint64) -> F64:
+    """Uniform in (0, 1), neither end: a function of the seed, what is drawn, the stream and the place in it."""
+    word_S = words(words(derive(seed, "generate", what), streams_S), np.asarray(places_S))
+    return ((word_S >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

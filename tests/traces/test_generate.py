@@ -1,0 +1,352 @@
+"""Made-up traces have the parameters that were asked for."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from scipy import stats
+
+from failure_traces.generate import SEED, TRACES
+from harness.core.errors import TraceError
+from harness.core.plans import ps_index
+from harness.core.profiles import PROFILES
+from harness.core.trace import Trace, parse_trace
+from harness.traces.generate import Deaths, generate, generate_many
+from harness.traces.laws import MODELS, law_of
+from harness.traces.presets import PRESETS, generate_preset
+from harness.traces.spec import GeneratorSpec, options, parse_sizes
+
+F64 = NDArray[np.float64]
+
+SHAPES = {"exponential": None, "gamma": 0.6, "weibull": 0.7, "lognormal": 1.2, "empirical": None}
+GAPS_H = (0.5, 1.0, 1.0, 2.0, 9.5)
+GROUPS = {"group_probability": 0.4, "group_sizes": ((2, 3.0), (4, 1.0))}
+
+
+def spec(model: str = "exponential", **changes: Any) -> GeneratorSpec:
+    """A system of 8 ranks with an MTBF of 4 h, 56 h long."""
+    gaps_h = GAPS_H if model == "empirical" else ()
+    asked = {"mtbf_h": None if "node_mtbf_h" in changes else 4.0, "shape": SHAPES.get(model), "gaps_h": gaps_h}
+    return GeneratorSpec(model=model, **{**asked, **changes})
+
+
+def assert_mean(values: NDArray[Any], expected: float) -> None:
+    """The mean lies within 4.5 standard errors of what is expected: one in 150,000 seeds would fail."""
+    error = values.std(ddof=1) / len(values) ** 0.5
+    assert abs(values.mean() - expected) <= 4.5 * error, f"{values.mean()} ± {error}, expected {expected}"
+
+
+# --- laws -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_a_law_has_mean_one_and_its_met_gap_is_biased_by_length(model: str) -> None:
+    """E[gap] = 1 and E[met] = E[gap²] / E[gap], by the midpoint rule over the quantiles."""
+    law = law_of(model, SHAPES[model], GAPS_H if model == "empirical" else ())
+    u = (np.arange(200_000) + 0.5) / 200_000
+    gap = law.gap(u)
+    assert gap.mean() == pytest.approx(1, rel=1e-3)
+    assert law.met(u).mean() == pytest.approx((gap**2).mean(), rel=2e-2)
+
+
+@pytest.mark.parametrize(
+    ("model", "known"),
+    [
+        ("exponential", stats.expon()),
+        ("gamma", stats.gamma(0.6, scale=1 / 0.6)),
+        ("weibull", stats.weibull_min(0.7, scale=1 / 1.2658235)),
+        ("lognormal", stats.lognorm(1.2, scale=np.exp(-0.72))),
+    ],
+)
+def test_a_law_has_the_quantiles_that_scipy_gives(model: str, known: Any) -> None:
+    """At a few places, far tails too."""
+    u = np.array([1e-6, 0.1, 0.5, 0.9, 1 - 1e-6])
+    np.testing.assert_allclose(law_of(model, SHAPES[model], ()).gap(u), known.ppf(u), rtol=1e-5)
+
+
+# --- counts and rates -------------------------------------------------------------------------------------------------
+
+
+def test_instants_of_an_exponential_system_are_a_poisson_process() -> None:
+    """Counts have mean and variance length / MTBF, and given their number, hours are uniform."""
+    deaths = generate_many(spec(), 1, 4000)
+    counts_K = np.diff(deaths.starts_K1)
+    assert_mean(counts_K, 14)
+    assert_mean((counts_K - 14.0) ** 2, 14)
+    assert stats.kstest(deaths.hours_E / 56, "uniform").pvalue > 1e-4
+
+
+@pytest.mark.parametrize("per", ["system", "rank"])
+@pytest.mark.parametrize("model", MODELS)
+def test_in_equilibrium_the_rate_is_one_in_mtbf_from_the_first_hour_on(model: str, per: str) -> None:
+    """Whatever the law: instants of the whole length, and of its first tenth."""
+    deaths = generate_many(spec(model, per=per), 2, 4000)
+    assert_mean(np.diff(deaths.starts_K1), 14)
+    early_K = np.bincount(deaths.traces_E[deaths.hours_E < 5.6], minlength=4000)
+    assert_mean(early_K, 1.4)
+
+
+def test_a_fresh_start_with_a_falling_hazard_has_more_failures_early() -> None:
+    """Which is why equilibrium is the default; the first gap itself has the mean that was asked for."""
+    counts_K = np.diff(generate_many(spec("weibull", start="fresh"), 2, 10_000).starts_K1)
+    assert counts_K.mean() > 14 + 5 * counts_K.std() / 100
+    longer = generate_many(spec("weibull", start="fresh", length_h=500.0), 2, 1000)
+    assert_mean(longer.hours_E[longer.starts_K1[:-1]], 4)
+
+
+def test_the_mtbf_scales_as_one_in_n() -> None:
+    """4 h at 32 nodes are 16 h at 8 ranks; a node's 100 h are 12.5 h at 8 ranks and 25 h at 4."""
+    assert spec(nodes=32).instant_mtbf_h == 16
+    assert spec(node_mtbf_h=100.0).instant_mtbf_h == 12.5
+    assert spec(node_mtbf_h=100.0, ranks=4).instant_mtbf_h == 25
+    assert_mean(np.diff(generate_many(spec(nodes=32), 3, 2000).starts_K1), 3.5)
+
+
+@pytest.mark.parametrize("per", ["system", "rank"])
+def test_a_nodes_mtbf_counts_its_deaths_in_groups(per: str) -> None:
+    """8 ranks of an MTBF of 20 h die 8 · 56 / 20 times in 56 h, alone or dragged along."""
+    deaths = generate_many(spec(node_mtbf_h=20.0, per=per, **GROUPS), 4, 2000)
+    assert_mean(np.diff(deaths.starts_K1), 8 * 56 / 20)
+
+
+def test_the_hazard_is_higher_early_and_then_flat() -> None:
+    """Three times the rate before hour 7, the MTBF's after."""
+    deaths = generate_many(spec(early_factor=3.0, early_h=7.0), 5, 4000)
+    is_early_E = deaths.hours_E < 7
+    assert_mean(np.bincount(deaths.traces_E[is_early_E], minlength=4000), 3 * 7 / 4)
+    assert_mean(np.bincount(deaths.traces_E[~is_early_E], minlength=4000), 49 / 4)
+
+
+@pytest.mark.parametrize("model", ["exponential", "gamma", "weibull", "lognormal"])
+@pytest.mark.parametrize("length_h", [200.0, 5.0])
+def test_parameters_are_recovered_with_and_without_censoring(model: str, length_h: float) -> None:
+    """The score of the censored likelihood at the parameters asked for has mean zero, over 1,000 fresh processes.
+
+    So it is for the right mean and shape alone, at any length; in 5 h, with a mean of 4 h, half of the gaps are cut.
+    """
+    deaths = generate_many(spec(model, start="fresh", length_h=length_h), 6, 1000)
+    for parameter in (0, 1) if SHAPES[model] else (0,):
+        more_K, less_K = (_likelihoods(deaths, length_h, model, parameter, step) for step in (1e-4, -1e-4))
+        assert_mean((more_K - less_K) / 2e-4, 0)
+
+
+def _likelihoods(deaths: Deaths, length_h: float, model: str, parameter: int, step: float) -> F64:
+    """Log-likelihood of each trace at a mean of 4 h and its shape, the logarithm of one of which is off by ``step``."""
+    shape = SHAPES[model]
+    law = _scipy_law(
+        model, 4.0 * np.exp(step * (parameter == 0)), None if shape is None else shape * np.exp(step * parameter)
+    )
+    gaps_h = np.diff(deaths.hours_E, prepend=0.0)
+    is_first = np.diff(deaths.traces_E, prepend=-1) > 0
+    gaps_h[is_first] = deaths.hours_E[is_first]
+    last_K = np.zeros(deaths.num_traces)
+    np.maximum.at(last_K, deaths.traces_E, deaths.hours_E)
+    return np.bincount(deaths.traces_E, law.logpdf(gaps_h), deaths.num_traces) + law.logsf(length_h - last_K)
+
+
+def _scipy_law(model: str, mean_h: float, shape: float | None) -> Any:
+    if model == "exponential" or shape is None:
+        return stats.expon(scale=mean_h)
+    if model == "gamma":
+        return stats.gamma(shape, scale=mean_h / shape)
+    if model == "weibull":
+        return stats.weibull_min(shape, scale=mean_h / stats.weibull_min(shape).mean())
+    return stats.lognorm(shape, scale=mean_h * np.exp(-(shape**2) / 2))
+
+
+# --- ranks, groups, repairs -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per", ["system", "rank"])
+def test_ranks_and_hours_are_in_range_and_in_order(per: str) -> None:
+    """Order of (trace, hour, rank); hours from 0 to the length; a rank dies once at an instant, all alike often."""
+    deaths = generate_many(spec(per=per, rack_size=4, early_factor=2.0, early_h=3.0, **GROUPS), 7, 500)
+    assert 0 <= deaths.hours_E.min() <= deaths.hours_E.max() <= 56
+    keys = list(zip(deaths.traces_E.tolist(), deaths.hours_E.tolist(), deaths.ranks_E.tolist(), strict=True))
+    assert keys == sorted(set(keys))
+    counts_C = np.bincount(deaths.ranks_E, minlength=8)
+    assert len(counts_C) == 8
+    assert abs(counts_C / counts_C.mean() - 1).max() < 0.1
+
+
+def test_groups_have_their_sizes_at_one_hour_exactly_and_stay_in_their_rack() -> None:
+    """A group in 0.4 of the instants, three of 2 for one of 4 ranks, all of one rack of 4."""
+    deaths = generate_many(spec(rack_size=4, **GROUPS), 8, 1000)
+    _, first_I, sizes_I = np.unique(
+        np.stack([deaths.traces_E, deaths.hours_E]), axis=1, return_index=True, return_counts=True
+    )
+    assert set(sizes_I.tolist()) == {1, 2, 4}
+    assert_mean(sizes_I > 1, 0.4)
+    assert_mean(sizes_I[sizes_I > 1] == 2, 0.75)
+    assert all(len(set((part // 4).tolist())) == 1 for part in np.split(deaths.ranks_E, first_I[1:]))
+
+
+def test_repair_times_are_lognormal_with_the_median_and_mean_asked_for() -> None:
+    """Or drawn from those that were seen."""
+    deaths = generate_many(spec(repair_median_h=1.0, repair_mean_h=2.0), 9, 2000)
+    assert deaths.repairs_E is not None
+    assert_mean(deaths.repairs_E > 1, 0.5)
+    assert_mean(deaths.repairs_E, 2)
+    seen = generate_many(spec(repairs_h=(0.0, 3.0)), 9, 100).repairs_E
+    assert seen is not None
+    assert set(seen.tolist()) == {0.0, 3.0}
+
+
+def test_stretching_scales_hours_and_repairs_alike() -> None:
+    """Ten times as long, nothing else changes."""
+    asked = spec(repair_median_h=1.0, repair_mean_h=2.0)
+    plain, longer = generate_many(asked, 9, 10), generate_many(replace(asked, stretch_h=560.0), 9, 10)
+    assert plain.repairs_E is not None
+    assert longer.repairs_E is not None
+    np.testing.assert_allclose(longer.hours_E, 10 * plain.hours_E)
+    np.testing.assert_allclose(longer.repairs_E, 10 * plain.repairs_E)
+
+
+# --- seeds ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("per", ["system", "rank"])
+def test_a_trace_does_not_depend_on_how_many_are_made(per: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trace 7 alone, among ten, and in other blocks is the same to the bit; another seed gives others."""
+    asked = spec("gamma", per=per, repair_median_h=1.0, repair_mean_h=2.0, **GROUPS)
+    among, alone = generate_many(asked, 1, 10), generate_many(asked, 1, 1, first=7)
+    monkeypatch.setattr("harness.traces.generate._STREAMS_AT_ONCE", 16)
+    monkeypatch.setattr("harness.traces.generate._DRAWS_AT_ONCE", 8)
+    in_blocks = generate_many(asked, 1, 10)
+    for name in ("traces_E", "hours_E", "ranks_E", "repairs_E"):
+        np.testing.assert_array_equal(getattr(among, name), getattr(in_blocks, name))
+    np.testing.assert_array_equal(np.stack(among.of(7)), np.stack(alone.of(0)))
+    assert not np.array_equal(among.hours_E, generate_many(asked, 2, 10).hours_E)
+
+
+def test_another_mtbf_stretches_the_same_gaps() -> None:
+    """Common random numbers: at twice the MTBF and twice the length every hour doubles."""
+    np.testing.assert_allclose(
+        2 * generate_many(spec("weibull"), 1, 20).hours_E,
+        generate_many(spec("weibull", mtbf_h=8.0, length_h=112.0), 1, 20).hours_E,
+    )
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_trace_is_number_zero_of_its_seed_and_says_all_that_makes_it_again() -> None:
+    """Hours to a millionth; the header's options hold every parameter."""
+    asked = spec("weibull", per="rank", rack_size=4, **GROUPS)
+    trace = generate(asked, 3)
+    hours, ranks = generate_many(asked, 3, 1).of(0)
+    np.testing.assert_allclose([entry.hour for entry in trace.entries], hours, atol=1e-6)
+    assert [ps_index(str(entry.who)) for entry in trace.entries] == ranks.tolist()
+    assert (trace.header["length_h"], trace.header["ranks"], trace.header["seed"]) == ("56", "8", "3")
+    assert trace.header["command"] == (
+        "run.py trace generate --model weibull --shape 0.7 --ranks 8 --length-h 56 --mtbf-h 4 --per rank "
+        "--start equilibrium --group-probability 0.4 --group-sizes 2:3,4:1 --rack-size 4 --seed 3"
+    )
+
+
+def test_options_keep_every_digit() -> None:
+    """A float that is no short decimal is written so that it reads back the same."""
+    third = options(spec(mtbf_h=1 / 3)).split("--mtbf-h ")[1].split()[0]
+    assert float(third) == 1 / 3
+
+
+def test_a_typical_trace_has_as_many_failures_as_are_expected() -> None:
+    """To the nearest whole number, for every seed; it is one of the seed's traces."""
+    for seed in range(5):
+        trace = generate(spec(), seed, is_typical=True)
+        number = int(trace.header["number"].partition(",")[0])
+        assert len(trace.entries) == 14
+        np.testing.assert_allclose(
+            [entry.hour for entry in trace.entries], generate_many(spec(), seed, 1, first=number).hours_E, atol=1e-6
+        )
+
+
+def read(name: str) -> Trace:
+    """A preset's file, as its script writes it."""
+    return parse_trace(TRACES[f"preset-{name}.csv"](SEED).splitlines(), name)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_runs_under_its_profile_and_names_its_sources(name: str) -> None:
+    """Length and ranks are its profile's, the failures as many as expected, every figure says how sure it is."""
+    trace, preset = read(name), PRESETS[name]
+    profile = PROFILES[preset.profile]
+    length_h = preset.spec.stretch_h or preset.spec.length_h
+    assert (length_h, preset.spec.ranks) == (profile.job_h, profile.num_ps)
+    strikes = trace.schedule(
+        job_h=profile.job_h, total_samples=10**7, batch_size=1, num_steps=10**7, num_ps=profile.num_ps, seed=0
+    )
+    assert len(strikes) == round(preset.spec.expected_instants)
+    assert all("[" in figure for figure in preset.figures)
+    assert trace.header["source"].endswith(preset.source)
+    assert options(preset.spec) == trace.header["parameters"]
+
+
+def test_presets_have_the_published_figures() -> None:
+    """Two single failures, five of four ranks, an MTBF of three hours; bursts whose median gap is 5.6 of 14.2 h; 167
+    preemptions of 32 nodes in 11.4 h.
+    """
+    assert [entry.line for entry in generate_preset("cpr56", 0, is_typical=True).entries] == [1, 2]
+    assert len(generate_preset("poster50", 0, is_typical=True).entries) == 5 * 4
+    assert PRESETS["llama3"].spec.instant_mtbf_h == pytest.approx(3.1, abs=0.02)
+    assert PRESETS["infinitehbd"].spec.law.gap(np.array([0.5]))[0] * 14.2 == pytest.approx(5.6, abs=0.05)
+    spot = PRESETS["spot_p3"].spec
+    assert spot.expected_instants * spot.ranks_per_instant / 8 == pytest.approx(167 / 32, rel=0.01)
+
+
+# --- mistakes ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"model": "normal"}, "--model: 'normal' is none of exponential, gamma, weibull, lognormal, empirical"),
+        ({"shape": 2.0}, "--shape: exponential has no shape"),
+        ({"model": "gamma"}, "--shape: gamma takes a shape from 0.1 to 1000, not None"),
+        ({"model": "weibull", "shape": float("nan")}, "--shape: weibull takes a shape from 0.2 to 100, not nan"),
+        ({"model": "empirical"}, "--model empirical: has no gaps to draw from"),
+        ({"model": "empirical", "gaps_h": (0.0,)}, "--model empirical: gaps are hours, not negative and not all zero"),
+        ({"mtbf_h": None}, "--mtbf-h or --node-mtbf-h: give one of them"),
+        ({"node_mtbf_h": 3.0}, "--mtbf-h or --node-mtbf-h: give one of them"),
+        ({"mtbf_h": 0.0}, "--mtbf-h: 0.0 is not a number of hours above 0"),
+        ({"mtbf_h": 1e-5}, "--length-h: 5.6e+06 deaths are to be expected, 1000000 at most can be made"),
+        ({"length_h": float("inf")}, "--length-h: inf is not a number of hours above 0"),
+        ({"ranks": 0}, "--ranks: 0 is not between 1 and 1000"),
+        ({"nodes": 0}, "--nodes: 0 is not at least 1"),
+        ({"per": "node"}, "--per: 'node' is neither system nor rank"),
+        ({"start": "now"}, "--start: 'now' is neither equilibrium nor fresh"),
+        ({"group_probability": 0.5}, "--group-probability, --group-sizes: one makes no sense alone"),
+        ({**GROUPS, "group_probability": 1.5}, "--group-probability: 1.5 is not between 0 and 1"),
+        ({**GROUPS, "rack_size": 2}, "--group-sizes: a group of 4; there can be 2 to 2"),
+        ({**GROUPS, "rack_size": 3}, "--rack-size: 8 ranks are no whole number of racks of 3"),
+        ({"early_factor": 0.0}, "--early-factor: 0.0 is not above 0"),
+        ({"early_h": -1.0}, "--early-h: -1.0 is not a number of hours from 0 on"),
+        ({"repair_median_h": 1.0}, "--repair-median-h, --repair-mean-h: both or none"),
+        (
+            {"repair_median_h": 2.0, "repair_mean_h": 1.0},
+            "--repair-mean-h: below the median; a lognormal's mean is above",
+        ),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(changes: dict[str, Any], message: str) -> None:
+    """By the name of the option."""
+    with pytest.raises(TraceError) as caught:
+        GeneratorSpec(**{"mtbf_h": 4.0, **changes})
+    assert str(caught.value).startswith(message)
+    assert "\n" not in str(caught.value)
+
+
+def test_group_sizes_are_read_from_text() -> None:
+    """With and without weights; what is no size is said."""
+    assert parse_sizes("2:3,4:1") == ((2, 3.0), (4, 1.0))
+    assert parse_sizes("4") == ((4, 1.0),)
+    with pytest.raises(TraceError, match="expected SIZE:WEIGHT"):
+        parse_sizes("2:x")
+
+
+def test_an_unknown_preset_is_told_the_known_ones() -> None:
+    """In one line."""
+    with pytest.raises(TraceError, match="--preset: 'cpr' is none of cpr56, poster50, llama3"):
+        generate_preset("cpr", 0)
