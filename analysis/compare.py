@@ -44,6 +44,8 @@ class Comparison:
 def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
     """The first folder against each other one, in pairs of equal seed and of equal value in all that varies inside.
 
+    A config key that varies in the others alone need not be equal: the first folder is compared with every value of it.
+
     Raises:
         UserError: fewer than two folders, or two that share no pair of finished cells.
         StoreError: a folder without a run; or no pair is left, and there are damaged cells: the first is named.
@@ -66,7 +68,7 @@ def _comparisons(dirs: Sequence[Path | str], frames: Sequence[pd.DataFrame]) -> 
             )
         groups: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
         for left, right in pairs:
-            groups.setdefault(tuple(str(left.get(key)) for key in keys if key != "seed"), []).append((left, right))
+            groups.setdefault(tuple(str(right.get(key)) for key in keys if key != "seed"), []).append((left, right))
         named = sorted(groups.items(), key=lambda item: (strategy_order(item[1][0][1]["strategy"]), item[0]))
         found += [_compare(str(dirs[0]), str(path), ", ".join(words), group) for words, group in named]
     return found
@@ -141,7 +143,7 @@ def _matched_keys(frames: Sequence[pd.DataFrame]) -> list[str]:
 
 
 def _is_pair(left: Cell, right: Cell, keys: Sequence[str]) -> bool:
-    return all(left.get(key) == right.get(key) for key in keys)
+    return all(left[key] == right.get(key) for key in keys if key in left)
 
 
 def _compare(base: str, other: str, group: str, pairs: Sequence[tuple[Cell, Cell]]) -> Comparison:
