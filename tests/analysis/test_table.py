@@ -83,6 +83,19 @@ def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> N
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
 
 
+def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
+    """One line for each value, the same runs as base of all; the other way round there is no telling which is meant."""
+    for seed in range(2):
+        for staleness in (0, 10):
+            config = made_config("full", seed=seed, cache={"mode": "stale", "staleness": staleness})
+            write_run(tmp_path / "stale" / f"{staleness}-{seed}", config)
+        shutil.copytree(grid / f"full-s{seed}", tmp_path / "exact" / f"{seed}")
+    found = comparisons([tmp_path / "exact", tmp_path / "stale"])
+    assert [(item.group, item.num_pairs) for item in found] == [("0", 2), ("10", 2)]
+    with pytest.raises(UserError, match="share no finished cells"):
+        comparisons([tmp_path / "stale", tmp_path / "exact"])
+
+
 def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     """Every other strategy, paired by seed with the one that is named; one that did not run is refused by name."""
     found = comparisons_to(grid, "full")
