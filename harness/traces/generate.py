@@ -27,6 +27,7 @@ U64 = NDArray[np.uint64]
 
 _STREAMS_AT_ONCE = 1 << 15  # bounds memory; results do not depend on it
 _DRAWS_AT_ONCE = 1 << 20
+_STREAMS = derive(0, "generate", "streams")  # not of the seed, which is in what is drawn from a stream
 _DECIMALS = 6  # of hours in a file: 4 ms
 _TRACES_TO_TRY = 10_000
 
@@ -251,8 +252,8 @@ def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
 
 
 def _streams(traces_S: I64, ranks_S: I64 | int = 0) -> U64:
-    """The number of a trace's stream, or of a rank's in it."""
-    return (traces_S.astype(np.uint64) << np.uint64(32)) + np.asarray(ranks_S).astype(np.uint64)
+    """The name of a trace's stream, or of a rank's in it: hashed, for words by counters of few bits are less random."""
+    return words(words(_STREAMS, traces_S.astype(np.uint64)), np.asarray(ranks_S).astype(np.uint64))
 
 
 def _places(traces_E: I64) -> U64:

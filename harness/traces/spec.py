@@ -34,7 +34,7 @@ class GeneratorSpec:
     gaps_h: tuple[float, ...] = ()
     """Gaps that model empirical draws from, hours; scaled to the MTBF."""
     like: str | None = None
-    """The trace that an empirical model was taken from."""
+    """The trace that the model was taken from."""
     ranks: int = 8
     length_h: float = 56.0
     mtbf_h: float | None = None
@@ -158,7 +158,7 @@ def options(spec: GeneratorSpec) -> str:
         if field.name in ("gaps_h", "like", "repairs_h") or (value == field.default and field.name not in _ALWAYS):
             continue
         text = _number(value) if isinstance(value, float) else str(value)
-        if field.name == "model" and spec.like is not None:
+        if field.name == "model" and value == "empirical":
             text = f"{value}:{spec.like}"
         elif field.name == "group_sizes":
             text = ",".join(f"{size}:{_number(weight)}" for size, weight in spec.group_sizes)
