@@ -19,6 +19,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from harness.core.config import Config, StrategyConfig, StrategyName
+from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
 from harness.core.overhead import job_costs
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import ps_rank
@@ -30,11 +31,6 @@ from harness.core.strategies import make_strategy
 from harness.core.trace import Entry, Strike, Trace
 from harness.model.sizes import SIZES
 
-KAGGLE_TRAIN_SAMPLES = 39_291_958
-KAGGLE_CARDINALITIES = (
-    *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
-    *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
-)
 BATCH_SIZE = 128
 STRATEGIES: tuple[StrategyName, ...] = (
     "never_save",

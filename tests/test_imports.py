@@ -20,7 +20,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do 
     ("harness.data", "harness.traces", "harness.store", "harness.rundir", "harness.folder", "harness.sink",
      "harness.keys", "harness.yaml_file", "harness.leash_parent"),
     ("harness.cluster", "harness.settings", "harness.wandb_sink"),
-    ("harness.recovery", "harness.injector", "harness.recorder"),
+    ("harness.recovery", "harness.injector", "harness.recorder", "harness.advisor"),
     ("harness.datapath", "analysis"),
     ("harness.lookahead", "harness.trainer", "harness.blueprint"),
     ("harness.stale",),

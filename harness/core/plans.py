@@ -29,7 +29,7 @@ class Costs:
     o_load_h: float
     o_res_h: float
     num_ps: int
-    ranks_per_failure: int
+    ranks_per_failure: float
     pls_target: float
     total_samples: int
 

@@ -12,16 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import NUM_DENSE, NUM_TABLES
 from harness.data.text import MAX_INTEGER
 from harness.data.zipf import Floats, Popularity, solve_exponent
 
-# Rows of C1..C26 in the Kaggle log [read: DLRM's preprocessing].
-KAGGLE_CARDINALITIES = (
-    *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
-    *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
-)
 LARGE_TABLES = (2, 3, 11, 15, 20, 23, 25)  # the seven largest, which CPR tracks: 99.58 % of Kaggle's rows
 MIN_TABLE_ROWS = 4
 LARGE_TOP_SHARE = 0.72  # wanted of each large table: the accesses of the top 1 % of its rows
