@@ -45,6 +45,7 @@ then look closer:
     _add_runs(commands)
     _add_records(commands)
     _add_data(commands)
+    _add_plan(commands)
     _command(commands, "schema", "print the JSON schema of a configuration", "run.py schema > config.schema.json")
     return parser
 
@@ -176,6 +177,30 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
         kinds, "info", "verify prepared data; rows, positives, table sizes and skew of it", "run.py data info demo/data"
     )
     info.add_argument("dir", type=Path, metavar="DIR", help="folder written by `data prepare`")
+
+
+def _add_plan(commands: argparse._SubParsersAction) -> None:
+    plan = _command(
+        commands,
+        "plan",
+        "advise how often to save and how to recover, for a profile or a trace, before anything is trained",
+        f"""\
+  run.py plan cpr56                                               CPR's emulated cluster
+  run.py plan cpr56 strategy.pls_target=0.01 cluster.num_ps=32    another target, more ranks
+  run.py plan failure_traces/preset-llama3.csv                    MTBF and ranks of a trace
+  run.py plan poster50 --simulate 10000 --figure plan.svg         what chance does, and a picture
+
+{_OVERRIDES}
+Those that matter here: profile.job_h, profile.mtbf_h, profile.o_save_h, profile.o_load_h, profile.o_res_h,
+profile.ranks_per_failure, cluster.num_ps, strategy.pls_target, strategy.r, model.size.""",
+    )
+    plan.add_argument("subject", metavar="PROFILE|TRACE.csv", help="a profile's name or a failure trace")
+    plan.add_argument("overrides", nargs="*", metavar="key=value", help="changes, see below")
+    plan.add_argument("--simulate", type=_count, metavar="K", help="replay K generated traces through the ledgers")
+    plan.add_argument("--model", default="exponential", help="law of the gaps between failures (default: exponential)")
+    plan.add_argument("--shape", type=float, help="of gamma and weibull, sigma of lognormal")
+    plan.add_argument("--seed", type=int, default=0, help="of the generated traces (default: 0)")
+    plan.add_argument("--figure", type=Path, metavar="FILE.svg", help="overhead against interval")
 
 
 def _command(commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str) -> _Parser:

@@ -39,7 +39,7 @@ _BUCKET_STYLES = {
     "lost": ("#d55e00", ""),
     "reschedule": ("#e69f00", "\\\\"),
 }
-_STYLE: Any = {  # matplotlib's stubs want each key as a literal
+STYLE: Any = {  # matplotlib's stubs want each key as a literal
     "svg.hashsalt": "cpr-harness",
     "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own sans serif
     "font.family": "sans-serif",
@@ -230,7 +230,7 @@ def _panels(
 def _style() -> Iterator[None]:
     import matplotlib as mpl  # noqa: PLC0415
 
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         yield
 
 

@@ -26,7 +26,7 @@ from harness.core.plans import ps_rank
 from harness.core.pls import rank_weights
 from harness.core.profiles import PROFILES
 from harness.core.seeds import generator
-from harness.core.simulate import Job, Outcome, save_sizes, save_steps, simulate
+from harness.core.simulate import Job, Outcome, due_saves, save_sizes, simulate
 from harness.core.strategies import make_strategy
 from harness.core.trace import Entry, Strike, Trace
 from harness.model.sizes import SIZES
@@ -114,7 +114,7 @@ def run_all(profile: str, settings: StrategyConfig, schedules: Sequence[Sequence
     """One outcome per schedule."""
     job = kaggle_job(profile, settings)
     strategy = make_strategy(settings, job.costs)
-    saves = save_steps(strategy.interval, job)
+    saves = due_saves(strategy, job)
     return [simulate(strategy, job, strikes, saves) for strikes in schedules]
 
 

@@ -16,14 +16,14 @@ from harness.core.config import StrategyConfig, StrategyName
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, ps_rank
-from harness.core.simulate import Job, Outcome, save_steps, simulate
+from harness.core.simulate import Job, due_saves, simulate
 from harness.core.strategies import make_strategy
 from harness.core.trace import Strike
 
 F64 = NDArray[np.float64]
 
-PLANNED: tuple[StrategyName, ...] = ("full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
-"""Strategies whose spread `--simulate` shows."""
+PLANNED: tuple[StrategyName, ...] = ("full", "partial", "cpr_vanilla", "cpr_mfu")
+"""Strategies whose spread `--simulate` shows; SSU and random draw save as much, and as often, as MFU at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,18 +182,28 @@ class Spread:
     pls: Summary
 
 
-def spread(name: StrategyName, settings: StrategyConfig, job: Job, schedules: Sequence[Sequence[Strike]]) -> Spread:
+Outcomes = NDArray[np.float64]
+"""(K, 2): overhead as a fraction of the job, and PLS, of every trace."""
+
+
+def outcomes(name: StrategyName, settings: StrategyConfig, job: Job, schedules: Sequence[Sequence[Strike]]) -> Outcomes:
     """The real strategy and the real ledgers, without training, under every schedule."""
     strategy = make_strategy(settings.model_copy(update={"name": name}), job.costs)
-    saves = save_steps(strategy.interval, job)
-    outcomes: list[Outcome] = [simulate(strategy, job, strikes, saves) for strikes in schedules]
-    samples = strategy.interval.samples
+    saves = due_saves(strategy, job)
+    found = (simulate(strategy, job, strikes, saves) for strikes in schedules)
+    return np.array([(outcome.overhead_frac, outcome.pls) for outcome in found])
+
+
+def spread(name: StrategyName, settings: StrategyConfig, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
+    """Of all outcomes of one strategy."""
+    interval = make_strategy(settings.model_copy(update={"name": name}), costs).interval
+    found = np.concatenate(parts)
     return Spread(
         name=name,
-        interval_h=None if samples is None else samples / job.costs.total_samples * job.costs.job_h,
-        falls_back=strategy.interval.fallback,
-        overhead=Summary.of(np.array([outcome.overhead_frac for outcome in outcomes])),
-        pls=Summary.of(np.array([outcome.pls for outcome in outcomes])),
+        interval_h=None if interval.samples is None else interval.samples / costs.total_samples * costs.job_h,
+        falls_back=interval.fallback,
+        overhead=Summary.of(found[:, 0]),
+        pls=Summary.of(found[:, 1]),
     )
 
 

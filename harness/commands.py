@@ -19,6 +19,7 @@ from harness.core.errors import HarnessError, UserError
 from harness.folder import State, claim_grid, claim_run, inspect, take_back
 from harness.grid import default_jobs, run_grid
 from harness.keys import schema
+from harness.plan_command import plan
 from harness.rundir import write_view
 from harness.settings import Cell, Experiment, load_config, load_experiment, to_yaml
 
@@ -198,6 +199,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "report": report,
     "verify": verify,
     "data": data,
+    "plan": plan,
     "schema": print_schema,
 }
 DATA_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"prepare": prepare, "synth": synth, "info": info}

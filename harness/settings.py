@@ -69,6 +69,16 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     return _build([given])[0]
 
 
+def config_of(overrides: Sequence[str]) -> Config:
+    """The configuration of the command line alone, all else as it is by default. Raises ConfigError."""
+    given = _arguments(overrides)
+    _refuse_unknown(given)
+    for setting in given:
+        if isinstance(setting.value, list) and setting.key not in list_keys():
+            raise ConfigError(_at(setting, complaint(setting.key, setting.value)))
+    return _build([given])[0]
+
+
 def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str]) -> Experiment:
     """The cells of an experiment. A list in ``overrides`` makes or replaces an axis in every grid, a value fixes it.
 

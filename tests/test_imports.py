@@ -29,6 +29,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do 
     ("harness.cell", "harness.verify"),
     ("harness.grid",),
     ("harness.console",),
+    ("harness.plan_command",),
     ("harness.commands",),
     ("run",),
 )  # fmt: skip

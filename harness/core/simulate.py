@@ -93,8 +93,36 @@ def save_steps(interval: Interval, job: Job) -> tuple[int, ...]:
     return tuple(sorted(step for step in steps if 0 < step < job.num_steps))
 
 
+@dataclass(frozen=True)
+class DueSave:
+    """What the strategy saves at the boundary after ``step`` steps."""
+
+    step: int
+    plan: SavePlan
+
+
+def due_saves(strategy: Strategy, job: Job) -> tuple[DueSave, ...]:
+    """The saves of a run: the strategy is asked wherever one may be due. They do not hang on failures, since no step
+    asks twice: none falls due while lost steps run again.
+    """
+    asked = ((step, strategy.plan_save(_progress(job, step, None))) for step in save_steps(strategy.interval, job))
+    return tuple(DueSave(step, plan) for step, plan in asked if plan is not None)
+
+
+def _progress(job: Job, step: int, saved_step: int | None) -> Progress:
+    batch_size = job.batch_size
+    return Progress(
+        step=step,
+        samples=step * batch_size,
+        previous_samples=max(0, step - 1) * batch_size,
+        total_samples=job.costs.total_samples,
+        saved_step=saved_step,
+        saved_samples=None if saved_step is None else saved_step * batch_size,
+    )
+
+
 class _Run:
-    """One simulated run at a boundary."""
+    """One simulated run."""
 
     def __init__(self, strategy: Strategy, job: Job) -> None:
         self.strategy = strategy
@@ -102,54 +130,43 @@ class _Run:
         self.overhead = OverheadLedger(job.costs)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.saved_step = 0 if strategy.saves_initially else None
+        self.closed_step: int | None = None  # of a save that closed an interval and that the PLS does not know of yet
 
-    def progress(self, step: int) -> Progress:
-        batch_size = self.job.batch_size
-        return Progress(
-            step=step,
-            samples=step * batch_size,
-            previous_samples=max(0, step - 1) * batch_size,
-            total_samples=self.job.costs.total_samples,
-            saved_step=self.saved_step,
-            saved_samples=None if self.saved_step is None else self.saved_step * batch_size,
-        )
-
-    def save(self, step: int) -> None:
-        progress = self.progress(step)
-        plan = self.strategy.plan_save(progress)
-        if plan is None:
-            return
-        self.overhead.charge_save(self.job.sizes.of(plan), self.job.sizes.full)
-        self.saved_step = step
-        if plan.closes_interval:
-            self.pls.saved(progress.samples)
+    def save(self, due: DueSave) -> None:
+        self.overhead.charge_save(self.job.sizes.of(due.plan), self.job.sizes.full)
+        self.saved_step = due.step
+        if due.plan.closes_interval:
+            self.closed_step = due.step
 
     def strike(self, strike: Strike) -> None:
-        progress = self.progress(strike.step)
+        progress = _progress(self.job, strike.step, self.saved_step)
         plan = self.strategy.plan_recovery(frozenset(strike.ranks), progress)
         if plan.rewind:
             assert progress.saved_samples is not None, "a rewind needs a checkpoint"
-            # No save falls due while the lost steps run again: the checkpoint would be newer.
             self.overhead.charge_failure(progress.samples - progress.saved_samples)
             return
         self.overhead.charge_failure()
+        if self.closed_step is not None:
+            self.pls.saved(self.closed_step * self.job.batch_size)
+            self.closed_step = None
         for rank in strike.ranks:
             self.pls.lost(rank, progress.samples)
             self.pls.restored(rank, progress.samples)
 
 
-def simulate(strategy: Strategy, job: Job, strikes: Sequence[Strike], saves: Iterable[int] | None = None) -> Outcome:
+def simulate(
+    strategy: Strategy, job: Job, strikes: Sequence[Strike], saves: Sequence[DueSave] | None = None
+) -> Outcome:
     """What ``strikes``, in order of steps, cost under ``strategy``.
 
-    ``saves`` are ``save_steps`` of the strategy's interval, given to compute them once for many schedules.
+    ``saves`` are ``due_saves`` of the strategy, given to ask it once for many schedules.
     """
     run = _Run(strategy, job)
-    candidates = save_steps(strategy.interval, job) if saves is None else saves
     pending = list(reversed(strikes))
-    for step in candidates:
-        while pending and pending[-1].step < step:
+    for due in due_saves(strategy, job) if saves is None else saves:
+        while pending and pending[-1].step < due.step:
             run.strike(pending.pop())
-        run.save(step)  # at one boundary, save comes before kill
+        run.save(due)  # at one boundary, save comes before kill
     while pending:
         run.strike(pending.pop())
     ledger = run.overhead

@@ -1,0 +1,47 @@
+"""Overhead against the interval between saves: both ways to recover, their optima, and the decision."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from analysis.figures import STYLE, colour
+from harness.advisor import Advice, Spread, full_buckets, part_buckets
+from harness.core.errors import ConfigError
+
+_SHOWN = ("full", "partial", "cpr_mfu")
+
+
+def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()) -> None:
+    """Write SVG or PNG, by the file's suffix; ``spreads`` add 5 to 95 % of simulated traces. Raises ConfigError."""
+    import matplotlib as mpl  # noqa: PLC0415 - a second, and only here
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    if path.suffix not in (".svg", ".png"):
+        raise ConfigError(f"--figure: {path} ends in {path.suffix or 'nothing'!r}; .svg or .png")
+    costs = advice.costs
+    hours = np.geomspace(advice.full.interval_h / 20, 20 * max(advice.partial.interval_h, advice.full.interval_h), 400)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(7.2, 4.4), layout="constrained")
+        axes = figure.add_subplot()
+        for option, buckets in ((advice.full, full_buckets), (advice.partial, part_buckets)):
+            percent = [100 * buckets(costs, hour).total_h / costs.job_h for hour in hours]
+            shade = colour("full" if option.name == "full" else "cpr_vanilla")
+            axes.plot(hours, percent, color=shade, label=f"{option.name} recovery")
+            best = 100 * option.overhead.total_h / costs.job_h
+            is_chosen = option.name == advice.decision
+            axes.plot(option.interval_h, best, "o", color=shade, markersize=9 if is_chosen else 6)
+            axes.annotate(
+                f"{option.interval_h:.3g} h, {best:.3g} %" + (", chosen" if is_chosen else ""),
+                (option.interval_h, best),
+                xytext=(0, 10),
+                textcoords="offset points",
+                ha="center",
+            )
+        for each in spreads:
+            if each.name in _SHOWN and each.interval_h:
+                low, high = 100 * each.overhead.low, 100 * each.overhead.high
+                axes.vlines(each.interval_h, low, high, color=colour(each.name), linewidth=5, alpha=0.4)
+        axes.set(xscale="log", yscale="log", xlabel="interval between saves (h)", ylabel="overhead (% of the job)")
+        axes.legend(frameon=False)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
