@@ -165,7 +165,7 @@ def _rows(full: Option, partial: Option, job_h: float) -> Iterator[tuple[str, st
 def _cautions(advice: Advice) -> Iterator[str]:
     job_h = advice.costs.job_h
     if advice.partial.interval_h > job_h:
-        yield f"{advice.partial.interval_h:.3g} h is longer than the job: nothing is saved, less is lost than the target"
+        yield f"{advice.partial.interval_h:.3g} h is longer than the job: nothing is saved, less lost than the target"
     elif advice.partial.interval_h > job_h / 4:
         yield "the interval is not far below the job's length, where E[PLS] holds; --simulate shows what chance does"
     if advice.full.interval_h > advice.costs.mtbf_h:
