@@ -20,41 +20,39 @@ _MOST_DRAWS = 20_000_000  # 160 MB; a fit whose durations are mostly next to zer
 _LEAST_H = 1e-300  # a duration drawn as zero, by the floats' doing
 
 
-def bootstrapped(fit: Fit, sample: Sample, *, num: int, num_processes: int, length_h: float, seed: int) -> Fit:
+def bootstrapped(fit: Fit, sample: Sample, watched_R: F64, *, num: int, seed: int) -> Fit:
     """``fit`` with bootstrap intervals and p-value, of ``num`` samples each, drawn by (seed, family).
 
-    ``num_processes`` renewal processes were observed from 0 to ``length_h``.
+    ``watched_R``: for how long each of the renewal processes was watched that ``sample`` is of.
     """
     return replace(
         fit,
         bootstrap_intervals=_intervals(fit, sample, num, generator(seed, "bootstrap", "cases", fit.family)),
         goodness=replace(
             fit.goodness,
-            p_bootstrap=_p_value(
-                fit, num, num_processes, length_h, generator(seed, "bootstrap", "renewals", fit.family)
-            ),
+            p_bootstrap=_p_value(fit, num, watched_R, generator(seed, "bootstrap", "renewals", fit.family)),
         ),
     )
 
 
-def draw_renewals(family: str, theta_P: F64, num_processes: int, length_h: float, rng: np.random.Generator) -> Sample:
-    """The times between events of renewal processes that begin with an event at 0 and are observed to ``length_h``.
+def draw_renewals(family: str, theta_P: F64, watched_R: F64, rng: np.random.Generator) -> Sample:
+    """The times between events of renewal processes that begin with an event and are watched for ``watched_R`` hours.
 
     Lines of arrays: R processes, B draws. Raises TraceError if there are too many events to hold.
     """
     kind = FAMILIES[family]
-    expected = length_h / kind.mean_h(theta_P)
+    expected = watched_R.max() / kind.mean_h(theta_P)
     num_draws = int(expected + 4 * np.sqrt(expected)) + 8
-    gaps_RB = kind.draw(theta_P, rng, (num_processes, num_draws))
-    while gaps_RB.sum(1).min() <= length_h:
+    gaps_RB = kind.draw(theta_P, rng, (len(watched_R), num_draws))
+    while (gaps_RB.sum(1) <= watched_R).any():
         if gaps_RB.size > _MOST_DRAWS:
-            raise TraceError(f"{family}: such processes fail too often to be drawn for {length_h:g} h")
+            raise TraceError(f"{family}: such processes fail too often to be drawn")
         gaps_RB = np.hstack([gaps_RB, kind.draw(theta_P, rng, gaps_RB.shape)])
     gaps_RB = np.maximum(gaps_RB, _LEAST_H)
     ends_RB = np.cumsum(gaps_RB, 1)
-    has_ended_RB = ends_RB <= length_h
+    has_ended_RB = ends_RB <= watched_R[:, None]
     lasts_R = np.where(has_ended_RB, ends_RB, 0.0).max(1)
-    return Sample(gaps_RB[has_ended_RB], length_h - lasts_R)
+    return Sample(gaps_RB[has_ended_RB], watched_R - lasts_R)
 
 
 def _intervals(fit: Fit, sample: Sample, num: int, rng: np.random.Generator) -> Mapping[str, Interval]:
@@ -77,7 +75,7 @@ def _intervals(fit: Fit, sample: Sample, num: int, rng: np.random.Generator) -> 
     }
 
 
-def _p_value(fit: Fit, num: int, num_processes: int, length_h: float, rng: np.random.Generator) -> float | None:
+def _p_value(fit: Fit, num: int, watched_R: F64, rng: np.random.Generator) -> float | None:
     """How often a process of the fitted family lies as far from its own fit; the data are one of ``num + 1``.
 
     None if such processes cannot be drawn, or not be fitted.
@@ -85,7 +83,7 @@ def _p_value(fit: Fit, num: int, num_processes: int, length_h: float, rng: np.ra
     num_fitted = num_farther = 0
     for _ in range(num):
         try:
-            sample = draw_renewals(fit.family, fit.theta_P, num_processes, length_h, rng)
+            sample = draw_renewals(fit.family, fit.theta_P, watched_R, rng)
         except TraceError:
             return None
         if (theta_P := _refit(fit.family, sample)) is not None:

@@ -61,7 +61,10 @@ class Sample:
 class Family(Protocol):
     """One family of distributions of durations."""
 
-    parameters: tuple[str, ...]
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names, in the order of ``theta_P``; of hours they end in ``_h``."""
+        ...
 
     def guess(self, sample: Sample) -> F64:
         """A ``theta_P`` to start from; at the maximum where that has a formula."""

@@ -8,6 +8,7 @@ likelihood is at most ``chi2(1) / 2`` below its maximum (Meeker & Escobar, Stati
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -157,7 +158,7 @@ def maximise(family: str, sample: Sample) -> tuple[F64, LogLikelihood]:
     num = sample.num_events
     with np.errstate(over="ignore", invalid="ignore"):
         simplex_VP = guess_P + np.array([[0.0, 0.0], [0.1, 0.05], [-0.05, 0.1]])
-        found = optimize.minimize(
+        found: Any = optimize.minimize(
             lambda theta_P: -likelihood(theta_P) / num if np.abs(theta_P).max() < _BEYOND else math.inf,
             guess_P,
             method="Nelder-Mead",
@@ -225,7 +226,8 @@ def _best_other(likelihood: LogLikelihood, index: int, value: float, guess: floa
 
     reach = 0.1 * width + 1e-4
     bracket = (guess - reach, guess + reach)
-    return -float(optimize.minimize_scalar(loss, bracket=bracket, method="brent", options={"xtol": 1e-6}).fun)
+    found: Any = optimize.minimize_scalar(loss, bracket=bracket, method="brent", options={"xtol": 1e-6})
+    return -float(found.fun)
 
 
 def _crossing(excess: Callable[[float], float], side: int, step: float) -> float:
@@ -235,4 +237,5 @@ def _crossing(excess: Callable[[float], float], side: int, step: float) -> float
         if abs(far) >= _FAR:
             return side * math.inf
         near, far = far, max(-_FAR, min(_FAR, far * (1.25 if found > -0.5 else 2)))
-    return optimize.brentq(excess, near, far, xtol=1e-6, rtol=1e-9)
+    root: Any = optimize.brentq(excess, near, far, xtol=1e-6)
+    return float(root)

@@ -1,12 +1,14 @@
 """What a trace tells of time: when which ranks died, how long was watched, and the times between failures.
 
-Two kinds of gap. Of a *rank*: from 0 to its first failure, then from failure to failure; the last one is cut short by the
-end of the trace, and a rank that never fails is one gap, cut short. Of the *system*: the same for instants at which any
-rank fails; ranks that die at one instant are one event, or every such group would add gaps of zero, which no family of
-distributions has. Gaps include the time of repair.
+Two kinds of gap. Of a *rank*: from 0 to its first failure, then from failure to failure; the last one is cut short by
+the end of the trace, and a rank that never fails is one gap, cut short. Of the *system*: the same for instants at which
+any rank fails; ranks that die at one instant are one event, or every such group would add gaps of zero, which no family
+of distributions has. Gaps include the time of repair.
 
-That a first gap begins at 0 is right for a job that starts with fresh ranks. In a window of a longer log it is the rest of
-a gap that began earlier; ``first="left_out"`` does without it.
+That a first gap begins at 0 is right where clocks start at 0. In a process that has long been running, as in a window
+of a log, it is the rest of a gap that began earlier, and long gaps are met more often than short ones: counted as a
+whole one it would bias a fit. ``first="left_out"`` begins at each process's first failure instead, from which on it is
+a renewal process again; ranks that never fail then say nothing.
 
 Lines of arrays: E deaths, I instants, R ranks, N gaps.
 """
@@ -25,6 +27,7 @@ from harness.core.trace import Trace
 from harness.traces.families import F64, Sample
 from harness.traces.survival import I64
 
+_ROUNDING = 1e-5  # relative: headers give six digits
 Per = Literal["rank", "system"]
 First = Literal["counted", "left_out"]
 
@@ -33,8 +36,8 @@ First = Literal["counted", "left_out"]
 class Observed:
     """The deaths of a trace, and how long how many ranks were watched.
 
-    ``rank_E`` is None where an entry says how many ranks died but not which; then ``num_E`` counts them. ``num_ranks`` is
-    None where the trace does not say.
+    ``rank_E`` is None where an entry says how many ranks died but not which; then ``num_E`` counts them. ``num_ranks``
+    is None where the trace does not say.
     """
 
     hour_E: F64
@@ -55,18 +58,19 @@ class Observed:
         return hour_I, np.bincount(place_E, self.num_E, len(hour_I)).astype(np.int64)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Gaps:
     """Times between failures, in order of (process, time). ``process_N``: the rank's number; 0 for the system.
 
     ``num_zero`` gaps of no length were left out: a failure at hour 0, or a rank that fails twice at one hour.
+    ``watched_R``: for how long each process was watched, those that say nothing left out.
     """
 
     hours_N: F64
     is_cut_N: NDArray[np.bool_]
     process_N: I64
     num_zero: int
-    num_processes: int
+    watched_R: F64
 
     @property
     def sample(self) -> Sample:
@@ -75,8 +79,8 @@ class Gaps:
 
 
 def observe(trace: Trace) -> Observed:
-    """As in the class. ``length_h``: the header's, else its ``job_h``, else the last hour; ranks: the header's, else up to
-    the highest named.
+    """As in the class. ``length_h``: the header's, else its ``job_h``, else the last hour; ranks: the header's, else up
+    to the highest named.
 
     Raises TraceError if the header is no number there, or contradicts the entries.
     """
@@ -87,18 +91,15 @@ def observe(trace: Trace) -> Observed:
     num_E = np.array([1 if isinstance(entry.who, str) else entry.who for entry in trace.entries], np.int64)
     last_h = float(hour_E.max(initial=0.0))
     length_h = _number(trace, "length_h") or _number(trace, "job_h") or last_h
-    if length_h < last_h:
-        raise TraceError(
-            f"{trace.source}: a failure at hour {last_h:g}, but its header says {length_h:g} h were observed"
-        )
+    if length_h < last_h * (1 - _ROUNDING):
+        raise TraceError(f"{trace.source}: a failure at hour {last_h:g}; its header says {length_h:g} h were observed")
     highest = max((ps_index(name) for name in names), default=-1)
     told = _number(trace, "ranks")
     if told is not None and (told != int(told) or told <= max(highest, 0)):
-        raise TraceError(
-            f"{trace.source}: ranks {told:g} in its header; {highest + 1} or more, a whole number, would be right"
-        )
+        right = f"a whole number, at least {max(highest + 1, 1)}, would be right"
+        raise TraceError(f"{trace.source}: ranks {told:g} in its header; {right}")
     num_ranks = int(told) if told is not None else (highest + 1 if is_named and names else None)
-    return Observed(hour_E, num_E, rank_E, length_h, num_ranks)
+    return Observed(hour_E, num_E, rank_E, max(length_h, last_h), num_ranks)
 
 
 def gaps_of(trace: Trace, per: Per = "rank", *, first: First = "counted") -> Gaps:
@@ -109,6 +110,12 @@ def gaps_of(trace: Trace, per: Per = "rank", *, first: First = "counted") -> Gap
     if observed.rank_E is None or observed.num_ranks is None:
         raise TraceError(f"{trace.source}: it does not say which ranks died, so there are no gaps of a rank")
     return rank_gaps(observed, first=first)
+
+
+def first_of(trace: Trace) -> First:
+    """Whether first gaps are whole ones: not in a window of a log, nor where the trace was made as if from one."""
+    is_running = "window_h" in trace.header or trace.header.get("start") == "equilibrium"
+    return "left_out" if is_running else "counted"
 
 
 def system_gaps(observed: Observed, *, first: First = "counted") -> Gaps:
@@ -132,16 +139,25 @@ def _gaps(hour_E: F64, process_E: I64, num_processes: int, length_h: float, firs
     since_E = np.where(is_first_E, 0.0, np.append(0.0, hour_E[:-1])[: len(hour_E)])
     last_R = np.zeros(num_processes)
     last_R[process_E] = hour_E  # of equal indices the last one stays
+    start_R = np.zeros(num_processes)
+    if first == "left_out":
+        start_R[process_E[is_first_E]] = hour_E[is_first_E]
     has_events_R = np.bincount(process_E, minlength=num_processes) > 0
-    is_kept_E = np.full(len(hour_E), True) if first == "counted" else ~is_first_E
-    is_kept_R = np.full(num_processes, True) if first == "counted" else has_events_R
+    is_kept_E = (first == "counted") | ~is_first_E
+    is_kept_R = (first == "counted") | has_events_R
     hours_N = np.append((hour_E - since_E)[is_kept_E], (length_h - last_R)[is_kept_R])
     process_N = np.append(process_E[is_kept_E], np.arange(num_processes)[is_kept_R])
     is_cut_N = np.arange(len(hours_N)) >= is_kept_E.sum()
     is_zero_N = (hours_N <= 0) & ~is_cut_N
     order_N = np.lexsort((is_cut_N, process_N))  # stable: a process's events stay in order, its end comes last
     order_N = order_N[~is_zero_N[order_N]]
-    return Gaps(hours_N[order_N], is_cut_N[order_N], process_N[order_N], int(is_zero_N.sum()), num_processes)
+    return Gaps(
+        hours_N=hours_N[order_N],
+        is_cut_N=is_cut_N[order_N],
+        process_N=process_N[order_N],
+        num_zero=int(is_zero_N.sum()),
+        watched_R=(length_h - start_R)[is_kept_R],
+    )
 
 
 def _number(trace: Trace, key: str) -> float | None:

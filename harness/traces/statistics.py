@@ -1,6 +1,6 @@
 """What can be said of a failure trace: how often, how regularly, who, when, for how long, and how sure that is.
 
-Lines of arrays: E deaths, I instants, R ranks, W windows of time.
+Lines of arrays: E deaths, D gaps between them, I instants, R ranks, W windows of time.
 """
 
 import math
@@ -15,18 +15,18 @@ from scipy import special
 
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
-from harness.core.trace import Trace
+from harness.core.trace import Entry, Trace
 from harness.traces.bootstrap import bootstrapped
 from harness.traces.families import F64, FAMILIES, Sample
 from harness.traces.fits import Fit, fit_sample
-from harness.traces.gaps import Gaps, Observed, observe, rank_gaps, system_gaps
+from harness.traces.gaps import First, Gaps, Observed, first_of, observe, rank_gaps, system_gaps
 from harness.traces.intervals import CONFIDENCE, Interval, mean_interval
 from harness.traces.survival import I64, HazardClass, Survival, hazard_of, survival_of
 from harness.traces.verdict import verdict
 
 _NUM_OFFENDERS = 5
 _EVENTS_PER_WINDOW = 5  # on average, for a variance of counts to mean something
-_MAX_WINDOWS = 50
+_LEAST_WINDOWS, _MAX_WINDOWS = 5, 50
 _STRETCH = re.compile(r"(\S+) h to (\S+) h")
 
 
@@ -35,9 +35,9 @@ class Mtbf:
     """Mean time between failures: hours observed by failures; infinite without any.
 
     ``poisson``: exact if failures strike independently at a constant rate. ``dispersed``: as wide as the failures'
-    numbers really scatter, over ranks or over windows of time, which bursts and repeat offenders make wider; by Student's
-    t on the log scale; None where there is too little to know the scatter. ``dispersion``: variance of those numbers by
-    their mean, 1 if Poisson.
+    numbers really scatter, over ranks or over windows of time, which bursts and repeat offenders make wider; by
+    Student's t on the log scale; None where there is too little to know the scatter. ``dispersion``: variance of those
+    numbers by their mean, 1 if Poisson.
     """
 
     hours: float
@@ -87,8 +87,8 @@ class Offender:
 
 @dataclass(frozen=True, kw_only=True)
 class Concentration:
-    """Who fails. ``top_share``: of all deaths, by the tenth of the ranks (at least one) that fails most, of which there are
-    ``num_top``. ``p``: chance of numbers that unequal if all ranks were alike and Poisson (chi-square, R - 1 degrees).
+    """Who fails. ``top_share``: of all deaths, by the tenth of the ranks (at least one) that fails most, of which there
+    are ``num_top``. ``p``: chance of numbers so unequal if all ranks were alike and Poisson (chi-square test).
     """
 
     num_failed: int
@@ -100,8 +100,9 @@ class Concentration:
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """Do failures crowd at one end? ``score``: about standard normal if failures are a renewal process (Lewis & Robinson's
-    form of Laplace's test: divided by the gaps' coefficient of variation); below 0 they crowd at the beginning.
+    """Do failures crowd at one end? ``score``: about standard normal if failures are a renewal process (Lewis &
+    Robinson's form of Laplace's test: divided by the gaps' coefficient of variation); below 0 they crowd at the
+    beginning.
     """
 
     score: float
@@ -110,8 +111,8 @@ class Trend:
 
 @dataclass(frozen=True, kw_only=True)
 class TimeOfDay:
-    """Instants of failure by hour of the day and day of the week (Monday first). ``p``: Rayleigh's test of whether the hours
-    of the day are uniform, against one high and one low time a day; independence supposed.
+    """Instants of failure by hour of the day and day of the week (Monday first). ``p``: Rayleigh's test of whether the
+    hours of the day are uniform, against one high and one low time a day; independence supposed.
     """
 
     num_by_hour: tuple[int, ...]
@@ -134,17 +135,24 @@ class Repairs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TraceStatistics:
-    """All of it. ``group_sizes``: how many instants by how many ranks died at them. None is unknown."""
+    """All of it. ``group_sizes``: how many instants by how many ranks died at them. None is unknown.
+
+    ``death_gap_mean_h``, ``death_gap_median_h``: from one death of any rank to the next, 0 where several die at once.
+    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``).
+    """
 
     source: str
     title: str
     length_h: float
     num_ranks: int | None
     num_deaths: int
+    first: First
     hour_I: F64
     num_I: I64
     rank: Level | None
     system: Level
+    death_gap_mean_h: float | None
+    death_gap_median_h: float | None
     group_sizes: Mapping[int, int]
     concentration: Concentration | None
     trend: Trend | None
@@ -163,17 +171,23 @@ def describe(trace: Trace, bootstrap: int = 0, *, seed: int = 0) -> TraceStatist
         raise TraceError(f"{trace.source}: no hours observed; '# length_h: HOURS' in its header would be right")
     is_ranked = observed.rank_E is not None and observed.num_ranks is not None
     hour_I, num_I = observed.instants
-    system = system_gaps(observed)
+    death_gap_D = np.diff(np.repeat(hour_I, num_I))
+    first = first_of(trace)
+    system = system_gaps(observed, first=first)
+    ranks = rank_gaps(observed, first=first) if is_ranked else None
     return TraceStatistics(
         source=trace.source,
         title=trace.header.get("title", ""),
         length_h=observed.length_h,
         num_ranks=observed.num_ranks,
         num_deaths=observed.num_deaths,
+        first=first,
         hour_I=hour_I,
         num_I=num_I,
-        rank=_level(rank_gaps(observed), _rank_mtbf(observed), observed, bootstrap, seed) if is_ranked else None,
-        system=_level(system, _system_mtbf(observed), observed, bootstrap, seed),
+        rank=None if ranks is None else _level(ranks, _rank_mtbf(observed), bootstrap, seed),
+        system=_level(system, _system_mtbf(observed), bootstrap, seed),
+        death_gap_mean_h=float(death_gap_D.mean()) if len(death_gap_D) else None,
+        death_gap_median_h=float(np.median(death_gap_D)) if len(death_gap_D) else None,
         group_sizes=dict(sorted(Counter(num_I.tolist()).items())),
         concentration=_concentration(observed, trace) if is_ranked and observed.num_deaths else None,
         trend=_trend(hour_I, observed.length_h, system.sample),
@@ -195,10 +209,10 @@ def _rank_mtbf(observed: Observed) -> Mtbf:
 
 
 def _system_mtbf(observed: Observed) -> Mtbf:
-    """Of instants; the scatter is that of equal windows of time (index of dispersion, Cox & Lewis 1966, section 4.5)."""
+    """Of instants; the scatter is that of equal windows of time (index of dispersion, Cox & Lewis, 1966)."""
     hour_I = observed.instants[0]
     num_windows = min(_MAX_WINDOWS, len(hour_I) // _EVENTS_PER_WINDOW)
-    if num_windows < _EVENTS_PER_WINDOW:
+    if num_windows < _LEAST_WINDOWS:
         return _mtbf(observed.length_h, np.array([len(hour_I)]))
     return _mtbf(observed.length_h, np.histogram(hour_I, num_windows, (0, observed.length_h))[0])
 
@@ -214,21 +228,11 @@ def _mtbf(exposure_h: float, num_W: I64) -> Mtbf:
     return Mtbf(hours=hours, poisson=poisson, dispersed=Interval(hours / spread, hours * spread), dispersion=dispersion)
 
 
-def _level(gaps: Gaps, mtbf: Mtbf, observed: Observed, bootstrap: int, seed: int) -> Level:
+def _level(gaps: Gaps, mtbf: Mtbf, bootstrap: int, seed: int) -> Level:
     sample = gaps.sample
     fits, refused = _fits(sample) if sample.num_events else ((), {})
     if bootstrap:
-        fits = tuple(
-            bootstrapped(
-                one,
-                sample,
-                num=bootstrap,
-                num_processes=gaps.num_processes,
-                length_h=observed.length_h,
-                seed=seed,
-            )
-            for one in fits
-        )
+        fits = tuple(bootstrapped(one, sample, gaps.watched_R, num=bootstrap, seed=seed) for one in fits)
     return Level(
         mtbf=mtbf,
         gaps=_summary(gaps),
@@ -342,9 +346,24 @@ def _rayleigh(angle_I: F64) -> float:
     return min(1.0, math.exp(math.sqrt(1 + 4 * num + 4 * (num * num - length * length)) - (1 + 2 * num)))
 
 
+def _repair_h(entry: Entry, trace: Trace) -> float | None:
+    """Hours down; None if it does not say."""
+    text = entry.extra.get("repair_h", "")
+    if not text:
+        return None
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 <= hours < math.inf:
+        raise TraceError(f"{trace.source}:{entry.line}: repair_h {text!r}; hours, at least 0, would be right")
+    return hours
+
+
 def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
     """None if no death says."""
-    known = [(entry.hour, entry.repair_h) for entry in trace.entries if entry.repair_h is not None]
+    told = [(entry.hour, _repair_h(entry, trace)) for entry in trace.entries]
+    known = [(hour, repair_h) for hour, repair_h in told if repair_h is not None]
     if not known:
         return None
     hour_K, repair_K = np.array(known).T

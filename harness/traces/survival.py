@@ -48,7 +48,7 @@ def survival_of(sample: Sample, confidence: float = CONFIDENCE) -> Survival:
     all_N = np.sort(np.append(sample.ended_E, sample.cut_C))
     num = len(all_N)
     num_at_risk_T = num - np.searchsorted(all_N, hours_T, side="left")
-    survival_T = np.cumprod(1 - num_ended_T / num_at_risk_T)
+    survival_T = np.cumprod(1 - num_ended_T / num_at_risk_T, dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
         greenwood_T = np.cumsum(num_ended_T / (num_at_risk_T * (num_at_risk_T - num_ended_T)))
         spread_T = float(special.ndtri((1 + confidence) / 2)) * np.sqrt(greenwood_T) / -np.log(survival_T)

@@ -1,0 +1,215 @@
+"""Statistics of traces whose properties are known."""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.core.errors import TraceError
+from harness.core.trace import Trace, parse_trace
+from harness.traces.gaps import gaps_of
+from harness.traces.statistics import describe
+from tests.traces.made_traces import renewal_trace, trace_of
+
+
+def test_gaps_of_ranks_are_cut_at_the_end() -> None:
+    """First from 0, then from failure to failure, the last cut at the trace's length; an idle rank is one cut gap."""
+    gaps = gaps_of(trace_of([(2.0, 0), (5.0, 0), (4.0, 1)], length_h=10, ranks=3))
+    assert gaps.hours_N.tolist() == [2, 3, 5, 4, 6, 10]
+    assert gaps.is_cut_N.tolist() == [False, False, True, False, True, True]
+    assert gaps.process_N.tolist() == [0, 0, 0, 1, 1, 2]
+    assert gaps.hours_N.sum() == 3 * 10
+
+
+def test_gaps_of_the_system_are_between_instants() -> None:
+    """Ranks that die at one hour are one event."""
+    gaps = gaps_of(trace_of([(2.0, 0), (2.0, 1), (5.0, 0)], length_h=10, ranks=2), "system")
+    assert gaps.hours_N.tolist() == [2, 3, 5]
+    assert gaps.is_cut_N.tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(("per", "hours"), [("rank", [3, 5, 6]), ("system", [2, 1, 5])])
+def test_first_gaps_can_be_left_out(per: str, hours: list[float]) -> None:
+    """Then every process is watched from its first failure on, and a rank that never fails says nothing."""
+    trace = trace_of([(2.0, 0), (5.0, 0), (4.0, 1)], length_h=10, ranks=3)
+    gaps = gaps_of(trace, "rank" if per == "rank" else "system", first="left_out")
+    assert gaps.hours_N.tolist() == hours
+    assert gaps.watched_R.sum() == pytest.approx(gaps.hours_N.sum())
+
+
+def test_a_failure_at_hour_zero_makes_no_gap() -> None:
+    """Gaps of no length are counted and left out."""
+    gaps = gaps_of(trace_of([(0.0, 0), (3.0, 0)], length_h=4, ranks=1))
+    assert (gaps.hours_N.tolist(), gaps.num_zero) == ([3, 1], 1)
+
+
+def test_what_the_header_does_not_say_is_read_from_the_entries() -> None:
+    """Without length and ranks the trace ends with its last failure, and has the ranks up to the highest."""
+    told = describe(trace_of([(2.0, 0), (5.0, 3)]))
+    assert (told.length_h, told.num_ranks) == (5.0, 4)
+    assert describe(trace_of([(2.0, 0)], job_h=56)).length_h == 56
+
+
+def test_mtbf_is_hours_by_failures() -> None:
+    """Of a rank: ranks x length / deaths; of the system: length / instants; the exact interval of Poisson counts."""
+    told = describe(trace_of([(1.0, 0), (1.0, 1), (30.0, 2), (70.0, 0)], length_h=100, ranks=4))
+    assert told.rank is not None
+    assert told.rank.mtbf.hours == 4 * 100 / 4
+    assert told.system.mtbf.hours == pytest.approx(100 / 3)
+    interval = told.system.mtbf.poisson
+    ends = 200 / stats.chi2.ppf(0.975, 8), 200 / stats.chi2.ppf(0.025, 6)
+    assert (interval.low, interval.high) == pytest.approx(ends)
+    assert dict(told.group_sizes) == {1: 2, 2: 1}
+
+
+def test_a_trace_without_failures_has_a_bound() -> None:
+    """The MTBF is infinite, at least length / 3.69; there is nothing to fit."""
+    told = describe(trace_of([], length_h=100, ranks=2))
+    assert told.system.mtbf.hours == math.inf
+    assert told.system.mtbf.poisson.low == pytest.approx(27.1, abs=0.1)
+    assert (told.system.fits, told.system.survival, told.concentration) == ((), None, None)
+    assert told.system.verdict.startswith("No family can be fitted")
+
+
+@pytest.mark.parametrize("num", [1, 2, 3, 5])
+def test_few_failures_are_no_obstacle(num: int) -> None:
+    """A handful of deaths gives what can be known, and None for the rest."""
+    told = describe(trace_of([(10.0 * (1 + n), 0) for n in range(num)], length_h=100, ranks=2))
+    assert told.num_deaths == num
+    assert (told.system.gaps.cv is None) == (num < 2)
+    assert {fit.family for fit in told.system.fits} == {"exponential"}
+    assert set(told.system.refused) == {"gamma", "weibull", "lognormal"}
+
+
+def test_counted_deaths_have_no_ranks() -> None:
+    """Where a line says how many die but not which, the system's figures stand and those of ranks are unknown."""
+    told = describe(parse_trace(["# length_h: 50", "hour,rank", "10,4", "20,1", "40,4"], "counts.csv"))
+    assert (told.rank, told.concentration, told.num_ranks) == (None, None, None)
+    assert told.num_deaths == 9
+    assert dict(told.group_sizes) == {1: 1, 4: 2}
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"length_h": "soon"}, "length_h 'soon' in its header; a number above 0"),
+        ({"length_h": "-3"}, "length_h '-3' in its header"),
+        ({"length_h": "4"}, "a failure at hour 5; its header says 4 h were observed"),
+        ({"ranks": "2"}, "ranks 2 in its header; a whole number, at least 4, would be right"),
+        ({"ranks": "4.5"}, "ranks 4.5 in its header"),
+    ],
+)
+def test_a_header_that_contradicts_the_entries_is_refused(header: dict[str, Any], message: str) -> None:
+    """One line says where and what would be right."""
+    with pytest.raises(TraceError, match=f"made.csv: {message}"):
+        describe(trace_of([(2.0, 0), (5.0, 3)], **header))
+
+
+def test_nothing_observed_is_refused() -> None:
+    """An empty trace without a length has no statistics."""
+    with pytest.raises(TraceError, match="no hours observed"):
+        describe(trace_of([]))
+
+
+def test_clockwork_is_not_bursty_and_bursts_are() -> None:
+    """Burstiness is near -1 for clockwork, near 0 for Poisson, above 0 for bursts; bursts widen the MTBF's interval."""
+    rng = np.random.default_rng(0)
+    clock, poisson, bursts = (
+        describe(renewal_trace(gaps_N, 8, seed=1)).system
+        for gaps_N in (rng.normal(10, 0.1, 400), rng.exponential(10, 400), 10 * rng.weibull(0.4, 400))
+    )
+    assert clock.gaps.burstiness == pytest.approx(-1, abs=0.05)
+    assert poisson.gaps.burstiness == pytest.approx(0, abs=0.06)
+    assert bursts.gaps.burstiness is not None
+    assert bursts.gaps.burstiness > 0.2
+    assert bursts.mtbf.dispersion is not None
+    assert poisson.mtbf.dispersion is not None
+    assert bursts.mtbf.dispersion > 2 > poisson.mtbf.dispersion > 0.5
+
+
+def test_memory_is_the_correlation_of_successive_gaps() -> None:
+    """Gaps that alternate between short and long have memory -1."""
+    gaps_N = np.tile([1.0, 9.0], 30)
+    assert describe(renewal_trace(gaps_N, 2, seed=0)).system.gaps.memory == pytest.approx(-1)
+
+
+def test_a_rank_that_fails_again_and_again_is_named() -> None:
+    """The worst comes first, with its node; ranks that are alike give no small p."""
+    told = describe(
+        trace_of([(float(n), 5 if n % 2 else n % 40) for n in range(1, 80)], length_h=80, ranks=40, node="x")
+    )
+    assert told.concentration is not None
+    assert (told.concentration.offenders[0].rank, told.concentration.offenders[0].node) == (5, "x")
+    assert told.concentration.offenders[0].num_failures == 40
+    assert told.concentration.p is not None
+    assert told.concentration.p < 1e-9
+    alike = describe(renewal_trace(np.ones(400), 40, seed=3)).concentration
+    assert alike is not None
+    assert alike.p is not None
+    assert alike.p > 0.01
+
+
+def test_a_falling_rate_is_a_trend() -> None:
+    """Failures that crowd at the beginning score below 0, at the end above; steady ones near 0."""
+    hours_N = np.linspace(0, 1, 101)[1:] ** 2 * 100
+    early = describe(trace_of([(float(hour), 0) for hour in hours_N], length_h=100, ranks=1)).trend
+    late = describe(trace_of([(float(100 - hour), 0) for hour in hours_N], length_h=100, ranks=1)).trend
+    steady = describe(renewal_trace(np.random.default_rng(1).exponential(1, 200), 1, seed=0)).trend
+    assert early is not None
+    assert late is not None
+    assert steady is not None
+    assert early.score < -3 < 3 < late.score
+    assert steady.p > 0.05
+
+
+def test_time_of_day_is_that_of_the_log() -> None:
+    """Failures every 24 h from 09:30 on are all at nine, also in a trace stretched to twice its hours."""
+    stretched: dict[str, Any] = {"stretch": "480 h to 960 h"}
+    for scale, header in ((1, {}), (2, stretched)):
+        deaths = [(24.0 * day * scale, 0) for day in range(1, 20)]
+        told = describe(trace_of(deaths, length_h=480 * scale, ranks=1, began="2005-03-07T09:30:00", **header))
+        assert told.time_of_day is not None
+        assert told.time_of_day.num_by_hour[9] == 19
+        assert sum(told.time_of_day.num_by_weekday) == 19
+        assert told.time_of_day.p < 1e-6
+    assert describe(trace_of([(1.0, 0)], length_h=2, ranks=1)).time_of_day is None
+
+
+def test_repairs_are_told_as_far_as_they_are_known() -> None:
+    """Mean and longest of those given; the down time that lies within the trace counts."""
+    lines = ["# length_h: 100", "# ranks: 2", "hour,rank,repair_h,node", "10,ps0,4,a", "20,ps1,,b", "98,ps0,6,a"]
+    repairs = describe(parse_trace(lines, "repairs.csv")).repairs
+    assert repairs is not None
+    assert (repairs.num, repairs.num_unknown, repairs.mean_h, repairs.longest_h) == (2, 1, 5.0, 6.0)
+    assert repairs.down_frac == pytest.approx((4 + 2) / 200)
+
+
+def large_trace() -> Trace:
+    """24,000 events of 4,000 ranks, a thousand of which never fail."""
+    gaps_N = np.random.default_rng(0).weibull(0.7, 24_000)
+    trace = renewal_trace(gaps_N, 4000, seed=1)
+    return Trace(source="large.csv", entries=trace.entries, header={**trace.header, "ranks": "5000"})
+
+
+def test_a_large_trace_is_described_at_once() -> None:
+    """24,000 events: far less than the 3 s that are allowed, of this process's own time."""
+    trace = large_trace()
+    before_s = time.process_time()
+    told = describe(trace)
+    assert time.process_time() - before_s < 3
+    assert len(told.system.fits) == 4
+
+
+def test_a_window_of_a_log_leaves_first_gaps_out() -> None:
+    """A log's window begins in the middle of gaps; a trace that says so has its first gaps left out of fits."""
+    deaths = [(2.0, 0), (5.0, 0), (4.0, 1)]
+    of_log = describe(trace_of(deaths, length_h=10, ranks=3, window_h="100-110"))
+    made = describe(trace_of(deaths, length_h=10, ranks=3))
+    assert (of_log.first, made.first) == ("left_out", "counted")
+    assert of_log.rank is not None
+    assert made.rank is not None
+    assert (of_log.rank.gaps.num, made.rank.gaps.num) == (1, 3)
+    assert of_log.rank.mtbf == made.rank.mtbf
