@@ -29,6 +29,7 @@ from harness.cluster.protocol import Cluster, Supervisor
 from harness.core.config import Config
 from harness.core.errors import HarnessError
 from harness.data.dataset import Dataset
+from harness.leash import hold_leash
 from harness.model.dlrm import MLPS
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
 
@@ -102,6 +103,10 @@ class Worker:
 
 
 def _main(body: Body, config: Config, folder: Path, pipe: Connection) -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    assert parent.pid is not None
+    hold_leash(parent.pid)
     with suppress(Enough, EOFError):
         body(config, folder, pipe)
 

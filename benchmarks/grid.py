@@ -1,14 +1,16 @@
 """Cells of a grid in a minute, one at a time and several at once, and what a cell costs before it trains.
 
-    python benchmarks/grid.py [--cells 8] [--steps 200] [--jobs 1,2] [--rounds 3] [--json FILE]
+    python benchmarks/grid.py [--cells 8] [--steps 200] [--kinds local1,local2,rpc] [--rounds 3] [--json FILE]
 
-``run.py grid`` as a user starts it, on engine local: cells of ``--steps`` steps of the tiny model with 400,000 rows,
-and cells of one step, whose time is start-up and little else. The same command once more, with nothing left to do,
-tells what the command itself takes (starting, checking, table and report); it is taken off the time per cell.
+``run.py grid`` as a user starts it: cells of ``--steps`` steps of the tiny model with 400,000 rows, and cells of one
+step, whose time is start-up and little else. The same command once more, with nothing left to do, tells what the
+command itself takes (starting, checking, table and report); it is taken off the time per cell. Kinds are ``local`` with
+so many jobs, and ``rpc`` with two PS ranks, whose cells run one at a time.
 """
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,11 +28,13 @@ NUM_ROWS = 400_000
 BATCH_SIZE = 128
 
 
-def experiment(folder: Path, num_cells: int, num_steps: int) -> Path:
+def experiment(folder: Path, engine: str, num_cells: int, num_steps: int) -> Path:
     """A grid of ``num_cells`` seeds without failures."""
-    path = folder / f"steps{num_steps}.yaml"
+    path = folder / f"{engine}_steps{num_steps}.yaml"
     lines = [
         f"name: steps{num_steps}",
+        f"engine: {engine}",
+        "cluster: {num_ps: 2}",
         f"data: {{path: {folder / 'data'}, max_train_samples: {num_steps * BATCH_SIZE}}}",
         "model: {size: tiny}",
         "eval: {max_samples: 1024}",
@@ -54,6 +58,14 @@ def seconds_of(path: Path, out: Path, jobs: int) -> float:
     return seconds
 
 
+def kind_of(name: str) -> tuple[str, int]:
+    """(engine, jobs) of ``local1``, ``local2``, ``rpc``. Raises ArgumentTypeError."""
+    match = re.fullmatch(r"local([1-9][0-9]*)|rpc", name)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"no kind {name!r}; there are rpc, and local with a number of jobs")
+    return ("rpc", 1) if name == "rpc" else ("local", int(match[1]))
+
+
 def one_round(folder: Path, paths: list[Path], jobs: int) -> tuple[float, float, float]:
     """Seconds of the grid of long cells, of that of one-step cells, and of one in which nothing is left to do."""
     out = folder / "out"
@@ -69,26 +81,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--cells", type=int, default=8)
     parser.add_argument("--steps", type=int, default=200, help="of a cell")
-    parser.add_argument("--jobs", default="1,2")
+    parser.add_argument("--kinds", default="local1,local2,rpc")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
-    all_jobs = [int(jobs) for jobs in options.jobs.split(",")]
+    try:
+        kinds = {name: kind_of(name) for name in options.kinds.split(",")}
+    except argparse.ArgumentTypeError as error:
+        parser.error(f"--kinds: {error}")
     facts = machine()
-    rounds: dict[int, list[tuple[float, float, float]]] = {jobs: [] for jobs in all_jobs}
-    with tempfile.TemporaryDirectory(prefix="grid-") as name:
-        folder = Path(name)
+    rounds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in kinds}
+    with tempfile.TemporaryDirectory(prefix="grid-") as temporary:
+        folder = Path(temporary)
         scale = NUM_ROWS / sum(KAGGLE_CARDINALITIES)
         cardinalities = [max(3, round(cardinality * scale)) for cardinality in KAGGLE_CARDINALITIES]
         make_data(folder / "data", cardinalities, options.steps * BATCH_SIZE * 7 // 6 + 7 * 1024, seed=1)
-        paths = [experiment(folder, options.cells, steps) for steps in (options.steps, 1)]
         for _ in range(options.rounds):
-            for jobs in all_jobs:
-                rounds[jobs].append(one_round(folder, paths, jobs))
+            for name, (engine, jobs) in kinds.items():
+                paths = [experiment(folder, engine, options.cells, steps) for steps in (options.steps, 1)]
+                rounds[name].append(one_round(folder, paths, jobs))
     facts["load_average_after"] = os.getloadavg()
-    lines = ["| jobs | cells a minute | s a cell | s of start-up a cell | s of the command |", "|---" * 5 + "|"]
+    lines = ["| cells, jobs | cells a minute | s a cell | s of start-up a cell | s of the command |", "|---" * 5 + "|"]
     figures: dict[str, dict[str, object]] = {}
-    for jobs, seen in rounds.items():
+    for name, seen in rounds.items():
         values = {
             "cells_per_minute": Spread.of(60 * options.cells / (long_s - idle_s) for long_s, _, idle_s in seen),
             "cell_s": Spread.of((long_s - idle_s) / options.cells for long_s, _, idle_s in seen),
@@ -96,11 +111,11 @@ def main() -> None:
             "command_s": Spread.of(idle_s for _, _, idle_s in seen),
         }
         cells = [f"**{s.median:.2f}** ({s.low:.2f}–{s.high:.2f})" for s in values.values()]
-        lines.append(f"| {jobs} | {' | '.join(cells)} |")
-        figures[str(jobs)] = {name: asdict(spread) for name, spread in values.items()}
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+        figures[name] = {key: asdict(spread) for key, spread in values.items()}
     sys.stdout.write("\n".join([*lines, "", heading(facts), ""]))
     setting = {"cells": options.cells, "steps": options.steps, "rounds": options.rounds}
-    write_json(options.json, {"machine": facts, "setting": setting, "jobs": figures})
+    write_json(options.json, {"machine": facts, "setting": setting, "kinds": figures})
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from harness.core.events import Finished
 from harness.folder import State, claim_run, inspect
 from harness.leash import hold_leash, ignore_interrupts
 from harness.settings import Cell
-from harness.spawn import fork_server
+from harness.spawn import fork_server, nest_fork_server
 
 if TYPE_CHECKING:
     from harness.assemble import RunStatus
@@ -135,6 +135,8 @@ def _main(run_cell: RunCell, cell: Cell, pipe: Connection, owner: int) -> None:
     hold_leash(owner)
     try:
         with claim_run(cell.run_dir, cell.hash), _output_to(cell.run_dir / "output.txt"):
+            if cell.config.engine == "rpc":
+                nest_fork_server()  # within the redirected output, before anything starts a thread
             result = _run(run_cell, cell, pipe)
     except HarnessError as error:  # the folder is not ours to write in
         result = one_line(error)

@@ -159,8 +159,8 @@ def test_preparing_and_scoring_are_measured(tmp_path: Path) -> None:
 def test_a_grid_costs_start_up_and_training(tmp_path: Path) -> None:
     """The command alone, and the cells beyond it, all take time."""
     path = tmp_path / "figures.json"
-    start("grid.py", "--cells", "1", "--steps", "3", "--jobs", "1", "--rounds", "1", "--json", str(path))
-    (figures,) = json.loads(path.read_text())["jobs"].values()
+    start("grid.py", "--cells", "1", "--steps", "3", "--kinds", "local1", "--rounds", "1", "--json", str(path))
+    (figures,) = json.loads(path.read_text())["kinds"].values()
     assert figures["command_s"]["median"] > 0
     assert figures["cells_per_minute"]["median"] == pytest.approx(60 / figures["cell_s"]["median"])
 

@@ -1,5 +1,7 @@
 """Laws of the grid runner, with real processes: only the training inside a cell is a small function of this file."""
 
+import json
+import multiprocessing
 import os
 import re
 import select
@@ -9,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
@@ -22,6 +25,7 @@ from harness.core.events import Finished
 from harness.folder import claim_run
 from harness.grid import run_grid
 from harness.settings import Cell, Experiment
+from harness.spawn import fork_server
 
 ROOT = Path(__file__).resolve().parent.parent
 PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
@@ -63,6 +67,27 @@ def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = Non
 def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
     """A terminal's Ctrl-C goes to every process of the foreground."""
     os.kill(os.getpid(), signal.SIGINT)
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def answer(pipe: Connection) -> None:
+    """What a rank could tell: its parent, and whether it found everything imported."""
+    pipe.send((os.getppid(), "harness.assemble" in sys.modules))
+
+
+def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Starts a process as the rpc engine does, and writes down where it came from."""
+    ours, theirs = multiprocessing.Pipe()
+    rank = fork_server().Process(target=answer, args=(theirs,))
+    rank.start()
+    parent, has_all = ours.recv()
+    rank.join()
+    stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8")
+    grandparent = int(stat.rsplit(")", 1)[1].split()[1])
+    is_fork = Path(f"/proc/{parent}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+    num_files = len(list(Path(f"/proc/{parent}/fd").iterdir()))
+    facts = [grandparent == os.getpid(), is_fork, has_all, num_files, parent]
+    (run_dir / "facts").write_text(json.dumps(facts))
     return run_well(config, run_dir, on_status=on_status)
 
 
@@ -156,6 +181,17 @@ def test_rpc_cells_run_alone(tmp_path: Path) -> None:
     journal = Journal()
     run_grid(cells_of(tmp_path, 3, "rpc"), run_well, journal, jobs=3)
     assert journal.most_at_once() == 1
+
+
+def test_ranks_of_a_cell_are_forked_from_the_cell_itself(tmp_path: Path) -> None:
+    """Their fork server is a fork of the cell, holds none of its files, has imported all, and ends with it."""
+    cells = cells_of(tmp_path, 2, engine="rpc")
+    assert [outcome.status for outcome in run_grid(cells, run_a_rank, Journal(), jobs=1)] == ["done", "done"]
+    for cell in cells:
+        *facts, num_files, server = json.loads((cell.run_dir / "facts").read_text())
+        assert facts == [True, True, True]
+        assert num_files <= 12  # standard streams, listener, pipes, selector, leash
+        assert gone(server)
 
 
 def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
