@@ -1,0 +1,190 @@
+"""Failure logs in the original form of each public format, made from the descriptions that the importers cite."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from harness.traces.importers import read_log
+from harness.traces.log import FailureLog
+
+BEGAN = datetime(2004, 10, 1)
+NUM_NODES = 8
+LANL_NAMES = (
+    "System,machine type,nodes,procstot,procsinnode,nodenum,nodenumz,node install,node prod,node decom,fru type,mem,"
+    "cputype,memtype,num intercon,purpose,Prob Started,Prob Fixed,Down Time,Facilities,Hardware,Human Error,Network,"
+    "Undetermined,Software,Same Event"
+)
+FTA_NAMES = (
+    "# event_id\tcomponent_id\tnode_id\tplatform_id\tnode_name\tevent_type\tevent_start_time\tevent_stop_time\t"
+    "event_end_reason"
+)
+
+
+@dataclass(frozen=True, order=True)
+class Down:
+    """``node`` (0 to 7) was down from minute ``start`` to minute ``end``, since midnight of BEGAN."""
+
+    start: int
+    node: int
+    end: int | None
+
+
+MADE = (Down(60, 1, 90), Down(60, 7, 200), Down(300, 1, 301), Down(300, 2, 1500), Down(1000, 4, None))
+
+
+def events(*events: tuple[float, str, str]) -> str:
+    """InfiniteHBD's, of (day, start or end, node)."""
+    kind = {"Level": "Hardware Failure", "Class": "GPU", "Desc": "GPU xid Error"}
+    return json.dumps(
+        [
+            {"node_id": node, "event_time": day, "event_type": f"fault_{what}", "fault_type": kind}
+            for day, what, node in events
+        ],
+        indent=4,
+    )
+
+
+def infinitehbd(downs: Sequence[Down]) -> str:
+    """Starts and ends in order of time."""
+    starts = [(down.start / 1440, "start", f"n{down.node}") for down in downs]
+    ends = [(down.end / 1440, "end", f"n{down.node}") for down in downs if down.end is not None]
+    return events(*sorted(starts + ends))
+
+
+def lanl_line(started: str, fixed: str, down_minutes: str, *, node: str = "3", system: int = 20) -> str:
+    """One record of 26 columns."""
+    left = f"{system},cluster,{NUM_NODES},2048,4,{node},{node},1-Oct,1-Dec,current,part,16,2,2,2,compute"
+    return f"{left},{started},{fixed},{down_minutes},,CPU,,,,,No"
+
+
+def us_date(minute: int) -> str:
+    """As the log has it, without leading zeros."""
+    moment = BEGAN + timedelta(minutes=minute)
+    return f"{moment.month}/{moment.day}/{moment.year} {moment.hour}:{moment.minute:02}"
+
+
+def lanl(downs: Sequence[Down]) -> str:
+    """By node, as the original is."""
+    lines = [
+        lanl_line(
+            us_date(down.start),
+            "" if down.end is None else us_date(down.end),
+            "" if down.end is None else str(down.end - down.start),
+            node=str(down.node),
+        )
+        for down in sorted(downs, key=lambda down: down.node)
+    ]
+    return "\n".join([LANL_NAMES, *lines]) + "\n"
+
+
+def bamboo(downs: Sequence[Down]) -> str:
+    """All there at 0; an instance that comes back keeps its name."""
+    events = [(down.start, "remove", down.node) for down in downs]
+    events += [(down.end, "add", down.node) for down in downs if down.end is not None]
+    lines = [f"0,add,n{node}" for node in range(NUM_NODES)]
+    lines += [f"{minute * 60_000},{what},n{node}" for minute, what, node in sorted(events)]
+    return "\r\n".join(lines) + "\r\n"
+
+
+def counts(downs: Sequence[Down], *, tick: int = 1) -> list[int]:
+    """How many nodes are up at every ``tick`` of the first 1,600 minutes."""
+    return [
+        NUM_NODES - sum(down.start <= minute < (9999 if down.end is None else down.end) for down in downs)
+        for minute in range(0, 1600, tick)
+    ]
+
+
+def skypilot(downs: Sequence[Down], *, with_prices: bool = True, tick: int = 1) -> str:
+    """A tick is so many minutes."""
+    data = counts(downs, tick=tick)
+    log: dict[str, object] = {"metadata": {"gap_seconds": 60 * tick}, "data": data}
+    if with_prices:
+        log["prices"] = [1.3942] * len(data)
+    return json.dumps(log)
+
+
+def fta(downs: Sequence[Down]) -> str:
+    """Up, down, up, ... for each node; nodes 3 and 5 are never down."""
+    base = int((BEGAN - datetime(1970, 1, 1)).total_seconds())
+    lines = [FTA_NAMES]
+    for node in range(NUM_NODES):
+        now = 0
+        spans: list[tuple[int, int, int | None]] = []
+        for down in sorted(down for down in downs if down.node == node):
+            spans += [(1, now, down.start), (0, down.start, down.end)]
+            now = 2000 if down.end is None else down.end
+        spans.append((1, now, 2000))
+        for kind, start, stop in spans:
+            if start != stop:
+                stop_text = "NULL" if stop is None else str(base + stop * 60)
+                number = len(lines)
+                lines.append(
+                    f"{number}\t{node}\t{node}\t0\tnode-{node}\t{kind}\t{base + start * 60}\t{stop_text}\tNULL"
+                )
+    return "\n".join(lines) + "\n"
+
+
+def iso(minute: int | None) -> str | None:
+    """As Philly's log has it."""
+    return None if minute is None else str(BEGAN + timedelta(minutes=minute))
+
+
+def job(status: str, *attempts: tuple[int | None, int | None], servers: Sequence[str] = ("m1",)) -> dict[str, Any]:
+    """With attempts from minute to minute, all on the same servers."""
+    detail = [{"ip": server, "gpus": ["gpu0"]} for server in servers]
+    tried = [{"start_time": iso(start), "end_time": iso(end), "detail": detail} for start, end in attempts]
+    return {"status": status, "vc": "ee9e8c", "jobid": "a_1", "attempts": tried, "submitted_time": iso(0), "user": "c"}
+
+
+def philly(downs: Sequence[Down]) -> str:
+    """A job for each: its attempt fails, and the next one starts when the server is back; else the job failed."""
+    return json.dumps(
+        [
+            job("Failed", (down.start - 30, down.start), servers=[f"m{down.node}"])
+            if down.end is None
+            else job("Pass", (down.start - 30, down.start), (down.end, down.end + 60), servers=[f"m{down.node}"])
+            for down in downs
+        ],
+        indent=1,
+    )
+
+
+def intervals(downs: Sequence[Down], *, per_minute: float = 60, base: float = 0) -> str:
+    """In units of which a minute has ``per_minute``."""
+
+    def text(minute: int | None) -> str:
+        return "" if minute is None else repr(base + minute * per_minute)
+
+    return "\n".join(["node,start,end", *(f"n{down.node},{text(down.start)},{text(down.end)}" for down in downs)])
+
+
+WRITERS: dict[str, Callable[[Sequence[Down]], str]] = {
+    "infinitehbd": infinitehbd,
+    "lanl": lanl,
+    "bamboo": bamboo,
+    "skypilot": skypilot,
+    "fta": fta,
+    "philly": philly,
+    "intervals": intervals,
+}
+
+
+def read(folder: Path, format: str, content: str | bytes, *, strict: bool = False, **options: str | int) -> FailureLog:
+    """Of a file with this content."""
+    path = folder / f"made.{format}"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return read_log(format, path, strict=strict, **options)
+
+
+def minutes(log: FailureLog) -> list[Down]:
+    """Its outages; the node is the number at the end of the name."""
+
+    def minute(hours: float | None) -> int | None:
+        return None if hours is None else round(hours * 60)
+
+    found = [Down(round(outage.start_h * 60), int(outage.node[-1]), minute(outage.end_h)) for outage in log.outages]
+    assert all(abs(outage.start_h * 60 - down.start) < 1e-6 for outage, down in zip(log.outages, found, strict=True))
+    return found

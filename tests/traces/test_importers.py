@@ -1,0 +1,352 @@
+"""Logs of clusters in their original form."""
+
+import itertools
+import json
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.core.errors import TraceError
+from harness.core.seeds import generator
+from harness.traces.importers import FORMATS, bamboo, cleaning, fta, infinitehbd, lanl, philly, read_log
+from harness.traces.log import FailureLog
+from tests.traces import made_logs
+from tests.traces.made_logs import MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
+
+REAL = Path(__file__).resolve().parents[3] / "shared" / "data" / "traces"
+
+has_real = pytest.mark.skipif(not REAL.exists(), reason=f"no logs of real clusters at {REAL}")
+
+
+def gaps(log: FailureLog) -> list[float]:
+    """Hours between consecutive failures of any node."""
+    return [after.start_h - before.start_h for before, after in itertools.pairwise(log.outages)]
+
+
+# --- real files -------------------------------------------------------------------------------------------------------
+
+
+@has_real
+def test_infinitehbd() -> None:
+    """584 faults on 231 nodes, a mean gap of 14.2 h and a median of 5.6 h; 14 of no length have no repair time."""
+    log = read_log("infinitehbd", REAL / "infinitehbd" / "fault_trace.json", strict=False)
+    assert (log.num_read, log.num_kept, len(log.outages)) == (584, 584, 584)
+    assert len(log.nodes) == len({outage.node for outage in log.outages}) == 231
+    assert round(statistics.mean(gaps(log)), 1) == 14.2
+    assert round(statistics.median(gaps(log)), 1) == 5.6
+    assert round(log.length_h / 24) == 349
+    assert log.changed == {cleaning.ZERO: 14, cleaning.DOWN: 2}
+    assert sum(outage.end_h is None for outage in log.outages) == 14
+
+
+@has_real
+def test_lanl_system_20() -> None:
+    """2,478 records read; a failure every 13.2 h, of those kept as of all."""
+    log = read_log("lanl", REAL / "lanl" / "LA-UR-05-7318-system20.csv", system="20")
+    assert (log.num_read, log.num_kept) == (2478, 2474)
+    assert (log.dropped, log.changed) == ({cleaning.SAME: 4}, {lanl.DIFFERS: 5, cleaning.DOWN: 11})
+    assert round(statistics.mean(gaps(log)), 1) == round(sum(gaps(log)) / 2477, 1) == 13.2
+    assert (len(log.nodes), log.began) == (512, "2001-12-20T00:00:00")
+    assert log.outages[0].start_h == 8
+
+
+@has_real
+@pytest.mark.parametrize(("name", "removals", "size", "instances"), [("p3", 167, 32, 177), ("g4dn", 74, 24, 79)])
+def test_bamboo(name: str, removals: int, size: int, instances: int) -> None:
+    """Every removal is a failure; the slots are as many as the cluster was to have."""
+    path = REAL / "bamboo" / f"{name}-trace.csv"
+    by_slot, by_instance = read_log("bamboo", path, strict=True), read_log("bamboo", path, by="instance")
+    assert by_slot.num_kept == by_instance.num_kept == len(by_slot.outages) == removals
+    assert (len(by_slot.nodes), len(by_instance.nodes)) == (size, instances)
+    assert all(outage.end_h is None for outage in by_instance.outages), "no instance comes back under its name"
+
+
+# --- round trips ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("format", sorted(set(FORMATS) - {"skypilot"}))
+def test_what_is_written_is_read(tmp_path: Path, format: str) -> None:
+    """A made log in the format's words gives the outages that it was made from, also under --strict."""
+    options: dict[str, str | int] = {"by": "instance"} if format == "bamboo" else {}
+    log = read(tmp_path, format, WRITERS[format](MADE), strict=True, **options)
+    assert minutes(log) == sorted(MADE)
+    assert (log.num_read, log.num_kept, log.format, log.source) == (5, 5, format, f"made.{format}")
+    assert log.licence
+    assert log.checksum.startswith("sha256:")
+
+
+@pytest.mark.parametrize("format", ["lanl", "fta", "bamboo"])
+def test_nodes_that_never_failed_are_known(tmp_path: Path, format: str) -> None:
+    """Where the format tells of them: 8 nodes, four of which failed."""
+    options: dict[str, str | int] = {"by": "instance"} if format == "bamboo" else {}
+    log = read(tmp_path, format, WRITERS[format](MADE), strict=False, **options)
+    assert len(log.nodes) == NUM_NODES
+    assert len({outage.node for outage in log.outages}) == 4
+
+
+@pytest.mark.parametrize("format", ["lanl", "fta", "philly"])
+def test_a_calendar_begins_at_midnight(tmp_path: Path, format: str) -> None:
+    """Hour 0 is the midnight before the first record, and its date is kept."""
+    assert read(tmp_path, format, WRITERS[format](MADE)).began == "2004-10-01T00:00:00"
+
+
+@pytest.mark.parametrize("with_prices", [True, False])
+def test_counts_are_read(tmp_path: Path, *, with_prices: bool) -> None:
+    """Slots that are not down are as many as the file counts, at every tick; every fall by one is a failure."""
+    log = read(tmp_path, "skypilot", made_logs.skypilot(MADE, with_prices=with_prices), strict=True)
+    here = [
+        len(log.nodes)
+        - sum(
+            outage.start_h * 60 < tick + 0.5 and (outage.end_h is None or outage.end_h * 60 > tick + 0.5)
+            for outage in log.outages
+        )
+        for tick in range(1600)
+    ]
+    assert here == made_logs.counts(MADE)
+    assert (log.num_read, round(log.length_h * 60)) == (5, 1599)
+
+
+def test_who_goes_where_nobody_has_a_name(tmp_path: Path) -> None:
+    """The instance that came first goes first, and a newcomer takes the slot that has been empty for the longest."""
+    text = '{"metadata": {"gap_seconds": 3600}, "data": [3, 1, 2, 3, 2]}'
+    log = read(tmp_path, "skypilot", text)
+    assert [(outage.start_h, outage.node, outage.end_h) for outage in log.outages] == [
+        (1, "slot0", 2),
+        (1, "slot1", 3),
+        (4, "slot2", None),
+    ]
+
+
+@pytest.mark.parametrize(("unit", "per_minute"), [("ms", 60_000), ("s", 60), ("m", 1), ("h", 1 / 60), ("d", 1 / 1440)])
+def test_intervals_in_any_unit(tmp_path: Path, unit: str, per_minute: float) -> None:
+    """The unit is an option; times count from the log's beginning, or from 1970, and then there is a date."""
+    since_1970 = (made_logs.BEGAN - made_logs.datetime(1970, 1, 1)).total_seconds() / 60 * per_minute
+    from_zero = read(tmp_path, "intervals", made_logs.intervals(MADE, per_minute=per_minute), unit=unit)
+    assert (minutes(from_zero), from_zero.began) == (sorted(MADE), None)
+    text = made_logs.intervals(MADE, per_minute=per_minute, base=since_1970)
+    from_1970 = read(tmp_path, "intervals", text, unit=unit)
+    assert from_1970.began == "2004-10-01T00:00:00"
+    assert [outage.start_h for outage in from_1970.outages] == pytest.approx(
+        [outage.start_h for outage in from_zero.outages]
+    )
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_bytes_that_do_not_matter(tmp_path: Path, format: str) -> None:
+    """A byte order mark and any line ends change nothing but the checksum."""
+    text = WRITERS[format](MADE).replace("\r\n", "\n")
+    plain = read(tmp_path, format, text)
+    for dressed in (f"\ufeff{text}", text.replace("\n", "\r\n"), text.replace("\n", "\r"), f"{text}\n\n"):
+        log = read(tmp_path, format, dressed)
+        assert (log.outages, log.nodes, log.num_read) == (plain.outages, plain.nodes, plain.num_read)
+        assert (log.checksum == plain.checksum) == (dressed == text)
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+HALF = lanl_line("1/1/2002 1:00", "1/1/2002 2:00", "60", node="1")  # a second, faultless record
+
+Counts = tuple[dict[str, int], dict[str, int]]  # dropped, changed
+
+RULES = [
+    ("intervals", "a,9,5\nb,6,7", 1, ({cleaning.NEGATIVE: 1}, {}), ":1"),
+    ("intervals", "b,6,7\na,5,5", 2, ({}, {cleaning.ZERO: 1}), ":2"),
+    ("intervals", "a,5,7\na,5,9\nb,5,6", 2, ({cleaning.SAME: 1}, {}), ":2"),
+    ("intervals", "a,5,20\na,7,9", 2, ({}, {cleaning.DOWN: 1}), ":2"),
+    ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {cleaning.ORDER: 1}), ":3"),
+    ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({bamboo.GONE: 1}, {}), ":3"),
+    ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {bamboo.THERE: 1}), ":2"),
+    ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({infinitehbd.NO_START: 1}, {}), ": record 1"),
+    ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {cleaning.ORDER: 1}), ": record 2"),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 2:00', '-60')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 3:00', '0')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
+    ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {}), ":2"),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '', '9', node='')}", 1, ({lanl.NO_NODE: 1}, {}), ":2"),
+    ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '120')}", 2, ({}, {lanl.DIFFERS: 1}), ":2"),
+    ("fta", "1\t1\t7\t0\tn\t0\t5\t9\t0\n2\t1\t7\t0\tn\t3\t9\t12\t0", 1, ({fta.OTHER_TYPE: 1}, {}), ":2"),
+    ("philly", json.dumps([job("Failed", (60, None))]), 0, ({philly.NO_END: 1}, {}), ": record 1"),
+    ("philly", json.dumps([job("Failed", (60, 50))]), 0, ({philly.BACKWARDS: 1}, {}), ": record 1"),
+    ("philly", json.dumps([job("Pass", (60, 90), (90, 99))]), 1, ({}, {philly.STEPS_BACK: 1}), ": record 1"),
+    (
+        "philly",
+        json.dumps([job("Pass", (60, 90)), job("Failed", (60, 90), servers=())]),
+        0,
+        ({philly.NO_SERVER: 1}, {}),
+        ": record 2",
+    ),
+]
+
+
+@pytest.mark.parametrize(("format", "text", "num_kept", "counts", "where"), RULES)
+def test_every_rule_is_counted(
+    tmp_path: Path, format: str, text: str, *, num_kept: int, counts: Counts, where: str
+) -> None:
+    """A record that needs a rule is dropped or mended, told of by the rule's sentence, and refused by --strict."""
+    log = read(tmp_path, format, text)
+    assert (log.num_kept, (log.dropped, log.changed)) == (num_kept, counts)
+    assert log.num_read == num_kept + sum(log.dropped.values())
+    (rule,) = log.dropped or log.changed
+    with pytest.raises(TraceError) as refused:
+        read(tmp_path, format, text, strict=True)
+    assert str(refused.value) == f"{tmp_path}/made.{format}{where}: --strict refuses this; without it: {rule}"
+
+
+def test_overlaps_end_and_the_down_time_stays(tmp_path: Path) -> None:
+    """Of outages of a node that overlap each is kept and none overlaps; it is down when any record says so."""
+    rng = generator(5, "overlaps")
+    starts_E, lengths_E = rng.permutation(900)[:60], rng.integers(1, 60, 60)
+    spans = [(int(start), int(start + length)) for start, length in zip(starts_E, lengths_E, strict=True)]
+    log = read(tmp_path, "intervals", "\n".join(f"a,{start},{end}" for start, end in spans))
+    assert log.num_kept == 60
+    assert log.changed[cleaning.DOWN] > 20
+    assert all(
+        before.end_h is not None and before.end_h <= after.start_h for before, after in itertools.pairwise(log.outages)
+    )
+    said, kept = np.zeros(1000, bool), np.zeros(1000, bool)
+    for start, end in spans:
+        said[start:end] = True
+    for outage in log.outages:
+        assert outage.end_h is not None
+        kept[round(outage.start_h * 3600) : round(outage.end_h * 3600)] = True
+    assert (said == kept).all()
+
+
+def test_an_end_belongs_to_the_fault_of_its_type(tmp_path: Path) -> None:
+    """A long fault of one type stays open while another one of the same server comes and goes."""
+    records = json.loads(events((1, "start", "a"), (3, "start", "a"), (4, "end", "a"), (9, "end", "a")))
+    for record in records[1:3]:
+        record["fault_type"] = "another"
+    log = read(tmp_path, "infinitehbd", json.dumps(records))
+    assert [(outage.start_h / 24, (outage.end_h or 0) / 24) for outage in log.outages] == [(1, 3), (3, 9)]
+    ends = [record for record in records if record["event_type"] == "fault_end"]
+    assert ends[0]["fault_type"] == "another"
+
+
+def test_which_attempts_failed(tmp_path: Path) -> None:
+    """Those that another one followed, and the last one of a failed job, on every server; none that a user killed."""
+    jobs = [
+        job("Pass", (10, 20), (25, 40), servers=("m1", "m2")),
+        job("Killed", (10, 30), servers=("m3",)),
+        job("Failed", (50, 60), servers=("m3",)),
+        job("Failed"),
+    ]
+    log = read(tmp_path, "philly", json.dumps(jobs), strict=True)
+    assert [(outage.node, round(outage.start_h * 60), outage.end_h) for outage in log.outages] == [
+        ("m1", 20, pytest.approx(25 / 60)),
+        ("m2", 20, pytest.approx(25 / 60)),
+        ("m3", 60, None),
+    ]
+    assert log.nodes == ("m1", "m2", "m3")
+
+
+def test_one_system_of_many(tmp_path: Path) -> None:
+    """With a system its records alone are read; without, nodes of all carry their system's number."""
+    text = f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 4:00', '60', node='1', system=2)}"
+    assert read(tmp_path, "lanl", text, system="20").num_read == 1
+    every = read(tmp_path, "lanl", text)
+    assert [outage.node for outage in every.outages] == ["20-1", "2-1"]
+    assert len(every.nodes) == 2 * NUM_NODES
+
+
+# --- what is no log ---------------------------------------------------------------------------------------------------
+
+
+FTA = "1\t1\t7\t0\tn\t"
+
+WRONG = [
+    ("intervals", b"", ": empty"),
+    ("intervals", b" \r\n ", ": empty"),
+    ("intervals", "node,start,end\nk\xe9,1,2".encode("latin-1"), ":2: not UTF-8 (byte 0xe9)"),
+    ("intervals", "a,1,2".encode("utf-16"), ":1: not UTF-8 (byte 0xff)"),
+    ("intervals", "node,start,end", ": no lines but the column names"),
+    ("intervals", "a,1", ":1: 2 columns; expected 'node,start,end'"),
+    ("intervals", "a,1,2\n1,a,2", ":2: start is 'a', not a number"),
+    ("intervals", "a,nan,2", ":1: start is 'nan', not a number"),
+    ("intervals", "a,1e999,2", ":1: start is '1e999', not a number"),
+    ("intervals", "a,1_0,2", ":1: start is '1_0', not a number"),
+    ("intervals", "a,1,1e300", ":1: end '1e300' lies before 0 or after the year 2100"),
+    ("intervals", "a,-1,2", ":1: start '-1' lies before 0"),
+    ("intervals", "a,1,2\nb,1700000000,", ": times of 1 s and of 1700000000 s; all must count from 1970, or all"),
+    ("intervals", '"a,b",1,2', ":1: the node is 'a,b', not a name of a node"),
+    ("intervals", 'a,1,2\n"b,1,2', ":2: not a line of CSV"),
+    ("bamboo", "0,added,a", ":1: '0,added,a'; expected 'milliseconds,add|remove,instance'"),
+    ("bamboo", "add,0,a", ":1: 'add,0,a'; expected"),
+    ("lanl", "a,b,c", ":1: 3 columns; LANL's log has 26"),
+    ("lanl", made_logs.LANL_NAMES.replace("Down Time", "Up Time"), ":1: column 19 is 'Up Time'; expected 'Down Time'"),
+    ("lanl", made_logs.LANL_NAMES, ": no failure in it"),
+    (
+        "lanl",
+        lanl_line("31/12/2001 1:00", "1/1/2002 1:00", "9"),
+        ":1: Prob Started is '31/12/2001 1:00', not a US date",
+    ),
+    ("lanl", lanl_line("1/1/9999 1:00", "", "9"), ":1: Prob Started 1/1/9999 1:00 is not between 1970 and 2100"),
+    ("lanl", lanl_line("1/1/2002 1:00", "", "1e12"), ":1: Down Time is '1e12' minutes, more than ten years"),
+    ("lanl", lanl_line("1/1/2002 1:00", "", "9", node="1e99"), ":1: nodenumz is '1e99', not a whole number"),
+    ("fta", "1 2 3", ":1: 3 columns; event_trace.tab has 9"),
+    ("fta", "1\t1\tn\t0\t7\t0\t5\t9\t0", ":1: node_id is 'n', not a number; are the columns in order?"),
+    ("fta", f"{FTA}0\t5\tlater\t0", ":1: event_stop_time is 'later', not a number"),
+    ("fta", made_logs.FTA_NAMES.replace("node_id", "id_node"), ":1: column 3 is 'id_node'; expected 'node_id'"),
+    ("fta", made_logs.FTA_NAMES, ": no events"),
+    ("infinitehbd", '[{"node_id": "a"', ":1: not JSON (Expecting ',' delimiter); cut short?"),
+    ("infinitehbd", "[" * 100_000, ": nested too deeply"),
+    ("infinitehbd", "[]", ": no events"),
+    ("infinitehbd", "{}", ": the file is a dict, not a list"),
+    ("infinitehbd", "[3]", ": record 1: 3 is no object with 'event_type'"),
+    ("infinitehbd", '[{"node": 3}]', ": record 1: no 'event_type'; there are 'node'"),
+    ("infinitehbd", events((1, "start", "a")).replace("1", "NaN"), ": NaN is no JSON number"),
+    ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 5000), "Exceeds the limit"),
+    ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 500), ": record 1: event_time is 999"),
+    ("infinitehbd", events((1, "start", "a")).replace("1", "true"), ": record 1: event_time is True, not a number"),
+    ("infinitehbd", events((1, "stop", "a")), ": record 1: event_type is 'fault_stop', neither"),
+    ("infinitehbd", events((1, "start", "")), ": record 1: node_id is '', not a name"),
+    ("skypilot", '{"metadata": {}, "data": [1, 2]}', ": no 'gap_seconds'; there are ''"),
+    ("skypilot", '{"metadata": {"gap_seconds": 0}, "data": [1, 2]}', ": gap_seconds is 0 for 2 ticks"),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1]}', ": 1 ticks in data; at least 2 are a log"),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": data is all zeros"),
+    (
+        "skypilot",
+        '{"metadata": {"gap_seconds": 60}, "data": [1, 2.5]}',
+        ": data[1]: the count is 2.5, not a whole number",
+    ),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1, 1e9]}', ": data[1]: the count is 1000000000.0, not a"),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1, 2], "prices": [1]}', ": 1 prices for 2 ticks of data"),
+    ("philly", json.dumps([job("Lost", (1, 2))]), ": record 1: status is 'Lost', not one of Pass, Killed, Failed"),
+    ("philly", json.dumps([job("Pass")]), ": no attempt on any server"),
+    (
+        "philly",
+        json.dumps([job("Pass", (1, 2))]).replace("2004-10-01 00:02", "2004-13-01 00:02"),
+        "not a date and time",
+    ),
+]
+
+
+@pytest.mark.parametrize(("format", "content", "message"), WRONG)
+def test_what_is_no_log_is_one_line(tmp_path: Path, format: str, content: str | bytes, message: str) -> None:
+    """It begins with the file and says where, what, and what would be right."""
+    with pytest.raises(TraceError) as refused:
+        read(tmp_path, format, content)
+    assert str(refused.value).startswith(f"{tmp_path}/made.{format}:")
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_what_cannot_be_asked(tmp_path: Path) -> None:
+    """An unknown format, option, value of one, system, or file."""
+    text = lanl_line("1/2/2002 3:00", "", "9")
+    for format, options, message in [
+        ("lanl", {"unit": "s"}, "format lanl has no option 'unit'; its options: system"),
+        ("fta", {"unit": "s"}, "format fta has no option 'unit'; its options: none"),
+        ("intervals", {"unit": "y"}, "option unit: 'y'; there are ms, s, m, h, d"),
+        ("bamboo", {"by": "rack"}, "option by: 'rack' is neither 'slot' nor 'instance'"),
+        ("lanl", {"system": 2}, f"{tmp_path}/made.lanl: no line of system 2; there are '20'"),
+        ("lanl", {"system": "all"}, "option system: system is 'all', not a number that it could be"),
+        ("nagios", {}, "format 'nagios'; there are infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals"),
+    ]:
+        with pytest.raises(TraceError) as refused:
+            read(tmp_path, format, text, **options)
+        assert str(refused.value) == message
+    for path, reason in [(tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")]:
+        with pytest.raises(TraceError, match=f"{path}: cannot be read .{reason}."):
+            read_log("lanl", path)
