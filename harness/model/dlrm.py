@@ -68,6 +68,7 @@ class DenseNetwork:
         self._top: Mlp = make_mlp(top, ends_in_relu=False)
         self._parameters = {**_named("bottom", self._bottom), **_named("top", self._top)}
         self._pass: _Pass | None = None  # of the last batch trained on
+        self._predicting: _Pass | None = None  # of the last part predicted
         self._must_update = False
 
     def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
@@ -75,8 +76,7 @@ class DenseNetwork:
 
         What :meth:`step` needs is kept for it.
         """
-        if self._pass is None or self._pass.num_samples != len(dense_BI):
-            self._pass = self._make_pass(len(dense_BI))
+        self._pass = self._pass_for(len(dense_BI), self._pass)
         logits_B = self._pass.forward(dense_BI, rows_ND, plan.inverse_A)
         signs_B = torch.rsub(labels_B.to(self.device, self._dtype), 1, alpha=2)
         against_B = signs_B * logits_B
@@ -99,19 +99,21 @@ class DenseNetwork:
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:
         """Logits, (B,) on the CPU. It leaves what :meth:`train` keeps alone."""
         parts: list[Tensor] = []
-        work = self._make_pass(min(len(dense_BI), PREDICT_SAMPLES))
         inverses = plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES)
         for part_BI, inverse_A in zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True):
-            if len(part_BI) != work.num_samples:
-                work = self._make_pass(len(part_BI))
-            parts.append(work.forward(part_BI, rows_ND, inverse_A).to("cpu", copy=True))
+            self._predicting = self._pass_for(len(part_BI), self._predicting)
+            parts.append(self._predicting.forward(part_BI, rows_ND, inverse_A).to("cpu", copy=True))
         return torch.cat(parts)
 
-    def _make_pass(self, num_samples: int) -> "_Pass":
+    def _pass_for(self, num_samples: int, last: "_Pass | None") -> "_Pass":
+        """``last`` again, if it is of this size."""
+        if last is not None and last.num_samples == num_samples:
+            return last
         interaction = Interaction(
             num_samples, NUM_TABLES, self.size.embedding_dim, device=self.device, dtype=self._dtype
         )
-        return _Pass(self._bottom.start(num_samples), interaction, self._top.start(num_samples), num_samples)
+        embeddings_AD = torch.empty((num_samples * NUM_TABLES, self.size.embedding_dim), dtype=self._dtype)
+        return _Pass(embeddings_AD, self._bottom.start(num_samples), interaction, self._top.start(num_samples))
 
     def state(self) -> dict[str, Tensor]:
         """All parameters by name, on the CPU; where the network is there too they share its memory.
@@ -129,10 +131,14 @@ class DenseNetwork:
 
 
 class _Pass:
-    """The network at work on batches of one size, in buffers that the next batch overwrites."""
+    """The network at work on batches of one size, in buffers that the next batch overwrites.
 
-    def __init__(self, bottom: MlpPass, interaction: Interaction, top: MlpPass, num_samples: int) -> None:
-        self.num_samples = num_samples
+    ``embeddings_AD`` is on the CPU, where rows come from.
+    """
+
+    def __init__(self, embeddings_AD: Tensor, bottom: MlpPass, interaction: Interaction, top: MlpPass) -> None:
+        self.num_samples = len(bottom.inputs_BI)
+        self._embeddings_AD = embeddings_AD
         self._bottom = bottom
         self._interaction = interaction
         self._top = top
@@ -140,8 +146,8 @@ class _Pass:
     def forward(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,)."""
         self._bottom.inputs_BI.copy_(dense_BI)
-        embeddings_AD = rows_ND.index_select(0, inverse_A)
-        self._interaction.forward(self._bottom.forward(), embeddings_AD, self._top.inputs_BI)
+        torch.index_select(rows_ND, 0, inverse_A, out=self._embeddings_AD)
+        self._interaction.forward(self._bottom.forward(), self._embeddings_AD, self._top.inputs_BI)
         return self._top.forward().squeeze(1)
 
     def backward(self, grad_BO: Tensor) -> Tensor:

@@ -25,7 +25,11 @@ class Interaction:
         self._dim = dim
         self._vectors_BVD = torch.empty((num_samples, num_vectors, dim), device=device, dtype=dtype)
         self._vectors_BDV = self._vectors_BVD.transpose(1, 2)
+        self._bottom_BD, self._embeddings_BFD = self._vectors_BVD[:, 0], self._vectors_BVD[:, 1:]
         self._grad_BVD = torch.empty_like(self._vectors_BVD)
+        self._bottom_grad_BD, self._embeddings_grad_BFD = self._grad_BVD[:, 0], self._grad_BVD[:, 1:]
+        self._grad_AD = torch.empty((num_samples * num_tables, dim), device=device, dtype=dtype)
+        self._grad_BFD = self._grad_AD.view(num_samples, num_tables, dim)
         self._products_BVV = torch.empty((num_samples, num_vectors, num_vectors), device=device, dtype=dtype)
         self._products_BX = self._products_BVV.view(num_samples, -1)  # X = V V
         i_P, j_P = torch.tril_indices(num_vectors, num_vectors, offset=-1, device=device)
@@ -39,8 +43,8 @@ class Interaction:
 
     def forward(self, bottom_BD: Tensor, embeddings_AD: Tensor, out_BT: Tensor) -> None:
         """Write z to ``out_BT``."""
-        self._vectors_BVD[:, 0] = bottom_BD
-        self._vectors_BVD[:, 1:] = embeddings_AD.view(len(bottom_BD), -1, self._dim)
+        self._bottom_BD.copy_(bottom_BD)
+        self._embeddings_BFD.copy_(embeddings_AD.view_as(self._embeddings_BFD))
         torch.bmm(self._vectors_BVD, self._vectors_BDV, out=self._products_BVV)
         out_BT[:, : self._dim] = bottom_BD
         torch.gather(self._products_BX, 1, self._pairs_BP, out=out_BT[:, self._dim :])
@@ -51,5 +55,6 @@ class Interaction:
         """
         torch.gather(grad_BZ, 1, self._places_BX, out=self._products_BX)  # G, where S was
         torch.bmm(self._products_BVV, self._vectors_BVD, out=self._grad_BVD)
-        bottom_BD = self._grad_BVD[:, 0].add_(grad_BZ[:, : self._dim])
-        return bottom_BD, self._grad_BVD[:, 1:].reshape(-1, self._dim)
+        self._bottom_grad_BD.add_(grad_BZ[:, : self._dim])
+        self._grad_BFD.copy_(self._embeddings_grad_BFD)
+        return self._bottom_grad_BD, self._grad_AD
