@@ -2,6 +2,9 @@
 
 import json
 import math
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,19 @@ def test_env_says_where_figures_come_from(tmp_path: Path) -> None:
     assert env["command"] == "run.py grid made.yaml"
     assert env["num_cores"] >= 1
     assert len(env["load_average"]) == 3
+    assert env["matrix_products"] in ("blas", "onednn")
+    assert env["variables"].keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}, "how threads wait is on record"
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, True), ({"OMP_WAIT_POLICY": "PASSIVE"}, False)])
+def test_threads_wait_briefly_unless_told_otherwise(given: dict[str, str], expected: bool) -> None:
+    """Importing the harness bounds how long OpenMP's threads spin, before torch is loaded; what the user set stands."""
+    script = "import sys, os, harness; print('GOMP_SPINCOUNT' in os.environ, 'torch' in sys.modules)"
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environment = {**kept, **given, "PYTHONPATH": str(Path(__file__).parents[1])}
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(command, env=environment, capture_output=True, check=True, text=True, timeout=60).stdout
+    assert printed == f"{expected} False\n"
 
 
 def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
