@@ -35,8 +35,8 @@ class Mtbf:
     """Mean time between failures: hours observed by failures; infinite without any.
 
     ``poisson``: exact if failures strike independently at a constant rate. ``dispersed``: as wide as the failures'
-    numbers really scatter, over ranks or over windows of time, which bursts and repeat offenders make wider; by
-    Student's t on the log scale; None where there is too little to know the scatter. ``dispersion``: variance of those
+    numbers really scatter, over ranks or over windows of time, if that is wider than Poisson's, as bursts and repeat
+    offenders make it; by Student's t on the log scale; None where there is too little to know the scatter. ``dispersion``: variance of those
     numbers by their mean, 1 if Poisson.
     """
 
@@ -224,7 +224,9 @@ def _mtbf(exposure_h: float, num_W: I64) -> Mtbf:
     if len(num_W) < 2 or not num:
         return Mtbf(hours=hours, poisson=poisson)
     dispersion = float(num_W.var(ddof=1) / num_W.mean())
-    spread = math.exp(float(special.stdtrit(len(num_W) - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(dispersion / num))
+    spread = math.exp(
+        float(special.stdtrit(len(num_W) - 1, (1 + CONFIDENCE) / 2)) * math.sqrt(max(dispersion, 1.0) / num)
+    )
     return Mtbf(hours=hours, poisson=poisson, dispersed=Interval(hours / spread, hours * spread), dispersion=dispersion)
 
 

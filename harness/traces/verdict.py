@@ -1,5 +1,6 @@
 """What fits allow to say of a family, in a plain sentence that claims no more than the data show."""
 
+import math
 from collections.abc import Sequence
 
 from harness.traces.fits import Fit
@@ -10,6 +11,7 @@ TOO_CLOSE = 2.0
 """A difference of AIC below which the lesser family has substantial support (Burnham & Anderson, Model Selection and
 Multimodel Inference, 2002, section 2.6)."""
 _REFUTED = 0.05
+_UNSEEN = 3.0
 
 
 def verdict(fits: Sequence[Fit]) -> str:
@@ -21,7 +23,8 @@ def verdict(fits: Sequence[Fit]) -> str:
     if num < MIN_EVENTS:
         return f"{_count(num)}: too few to tell families apart (at least {MIN_EVENTS} are asked for)."
     close = [fit for fit in ranked if fit.aic - best.aic < TOO_CLOSE]
-    return " ".join(part for part in (_choice(best, close, ranked), _quality(close), _hazard(close)) if part)
+    parts = _choice(best, close, ranked), _quality(close), _tail(best), _hazard(close)
+    return " ".join(part for part in parts if part)
 
 
 def _count(num: int) -> str:
@@ -46,6 +49,15 @@ def _quality(close: Sequence[Fit]) -> str:
     each = ", ".join(f"{fit.family} {_p(fit)}" for fit in close)
     whom = "it does" if len(close) == 1 else "they do"
     return f"Yet {whom} not describe the data ({each}): take the observed times themselves."
+
+
+def _tail(best: Fit) -> str:
+    """Whether the best family lives on durations that nobody has seen."""
+    seen_h = best.exposure_h / best.num_events
+    if best.mean_h < _UNSEEN * seen_h:
+        return ""
+    told = f"{best.mean_h / seen_h:.0f} times the hours observed by failures" if best.mean_h < math.inf else "infinite"
+    return f"Its mean is {told}: a tail that the data do not show, not to be drawn from beyond them."
 
 
 def _p(fit: Fit) -> str:
