@@ -6,5 +6,18 @@ from analysis.fold import check
 from analysis.report import report
 from analysis.show import is_damaged, show
 from analysis.table import table
+from analysis.trace_figures import draw_trace
+from analysis.trace_show import show_trace
 
-__all__ = ["check", "compare", "compare_to", "is_damaged", "load", "report", "show", "table"]
+__all__ = [
+    "check",
+    "compare",
+    "compare_to",
+    "draw_trace",
+    "is_damaged",
+    "load",
+    "report",
+    "show",
+    "show_trace",
+    "table",
+]

@@ -211,7 +211,7 @@ def _panels(
         return ""
     from matplotlib.figure import Figure  # noqa: PLC0415  half a second, for who needs it
 
-    with _style():
+    with style():
         num_columns = min(2, len(blocks))
         num_rows = -(-len(blocks) // num_columns)
         size = ((_PANEL_WIDTH + extra_width) * num_columns, _PANEL_HEIGHT * num_rows)
@@ -223,18 +223,19 @@ def _panels(
                 axes.set_title(block.title, fontsize=11, loc="left", pad=24 if name == "overhead" else 8)
         for axes in grid[len(blocks) :]:
             axes.set_visible(False)
-        return _svg(figure, name)
+        return to_svg(figure, name)
 
 
 @contextmanager
-def _style() -> Iterator[None]:
+def style() -> Iterator[None]:
+    """Figures that are made and written inside have this look."""
     import matplotlib as mpl  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
         yield
 
 
-def _svg(figure: "Figure", name: str) -> str:
+def to_svg(figure: "Figure", name: str) -> str:
     """The figure as an element whose ids cannot meet those of another figure in the same page."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})

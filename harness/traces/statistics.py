@@ -36,8 +36,8 @@ class Mtbf:
 
     ``poisson``: exact if failures strike independently at a constant rate. ``dispersed``: as wide as the failures'
     numbers really scatter, over ranks or over windows of time, if that is wider than Poisson's, as bursts and repeat
-    offenders make it; by Student's t on the log scale; None where there is too little to know the scatter. ``dispersion``: variance of those
-    numbers by their mean, 1 if Poisson.
+    offenders make it; by Student's t on the log scale; None where there is too little to know the scatter.
+    ``dispersion``: variance of those numbers by their mean, 1 if Poisson.
     """
 
     hours: float

@@ -1,0 +1,164 @@
+"""Pictures of a failure trace: when ranks died, how long they lasted, and what the fits make of it."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from analysis.figures import style, to_svg
+from analysis.trace_show import LEVELS, levels_of
+from harness.core.trace import Trace
+from harness.traces.gaps import observe
+from harness.traces.statistics import Level, TraceStatistics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    Draw = Callable[[Axes], None]
+
+FAMILY_COLOURS = {"exponential": "#e69f00", "gamma": "#009e73", "weibull": "#d55e00", "lognormal": "#0072b2"}
+"""One colour for each family (Okabe and Ito's palette, as for strategies)."""
+CAPTIONS = {
+    "time": "When ranks died: each dot is a death, and the line counts them; straight if the rate never changes.",
+    "survival": "The part of the times between failures that are longer than so many hours: as observed (black, Kaplan "
+    "and Meier, with 95 % band) and by the fits.",
+    "hazard": "Failures per hour of what had lasted so long: in classes of equally many failures with 95 % intervals, "
+    "and by the fits. Level is no memory; falling means that failures come in bursts.",
+    "clock": "Instants of failure by the hour of the day, and by the day of the week.",
+}
+_GREY = "#333333"
+_MOST_POINTS = 600  # of a curve; more are not seen
+_MOST_DOTS = 2_000  # drawn as vectors; more would make a page of megabytes
+
+
+def draw_trace(trace: Trace, told: TraceStatistics, folder: Path) -> list[Path]:
+    """Write each figure into ``folder`` as ``NAME.svg`` and ``NAME.png``."""
+    paths: list[Path] = []
+    with style():
+        for name, figure in _figures(trace, told):
+            paths += [folder / f"{name}.svg", folder / f"{name}.png"]
+            figure.savefig(paths[-2], metadata={"Date": None})
+            figure.savefig(paths[-1], dpi=150)
+    return paths
+
+
+def trace_svgs(trace: Trace, told: TraceStatistics, prefix: str) -> dict[str, str]:
+    """Each figure as an element of a page, by its name in ``CAPTIONS``; ids begin with ``prefix``."""
+    with style():
+        return {name: to_svg(figure, f"{prefix}-{name}") for name, figure in _figures(trace, told)}
+
+
+def _figures(trace: Trace, told: TraceStatistics) -> list[tuple[str, "Figure"]]:
+    """Those that there is something for."""
+    levels = [(name, level) for name, level in levels_of(told) if level.survival is not None]
+    drawn: dict[str, list[Draw]] = {
+        "time": [lambda axes: _time(axes, trace, told)] if told.num_deaths else [],
+        "survival": [lambda axes, of=of: _survival(axes, *of) for of in levels],
+        "hazard": [lambda axes, of=of: _hazard(axes, *of) for of in levels],
+        "clock": [lambda axes: _hours(axes, told), lambda axes: _weekdays(axes, told)] if told.time_of_day else [],
+    }
+    return [(name, _row(panels)) for name, panels in drawn.items() if panels]
+
+
+def _row(panels: Sequence["Draw"]) -> "Figure":
+    from matplotlib.figure import Figure  # noqa: PLC0415  half a second, for who needs it
+
+    figure = Figure(figsize=(5.2 * max(len(panels), 1.6), 3.6), layout="constrained")
+    for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
+        draw(axes)
+    return figure
+
+
+def _time(axes: "Axes", trace: Trace, told: TraceStatistics) -> None:
+    """Deaths by hour and rank, and their count. Where ranks are unknown, the count alone."""
+    observed = observe(trace)
+    counts = axes
+    if observed.rank_E is not None:
+        axes.plot(
+            observed.hour_E,
+            observed.rank_E,
+            linestyle="",
+            marker=".",
+            markersize=4 if told.num_deaths < 300 else 2,
+            color=FAMILY_COLOURS["weibull"],
+            rasterized=told.num_deaths > _MOST_DOTS,
+        )
+        axes.set_ylabel("rank", color=FAMILY_COLOURS["weibull"])
+        counts = axes.twinx()
+        counts.grid(visible=False)
+        counts.spines["right"].set_visible(True)
+    chosen = _thinned(len(told.hour_I))
+    total_I = np.cumsum(told.num_I)
+    hours = np.concatenate([[0.0], told.hour_I[chosen], [told.length_h]])
+    counts.step(hours, np.concatenate([[0], total_I[chosen], [total_I[-1]]]), where="post", color=_GREY, linewidth=1.3)
+    counts.set_ylabel("deaths so far", color=_GREY)
+    counts.set_ylim(bottom=0)
+    axes.set_xlim(0, told.length_h)
+    axes.set_xlabel("hours")
+
+
+def _survival(axes: "Axes", name: str, level: Level) -> None:
+    curve = level.survival
+    assert curve is not None
+    chosen = _thinned(len(curve.hours_T))
+    hours_T = curve.hours_T[chosen]
+    axes.fill_between(
+        hours_T, curve.low_T[chosen], curve.high_T[chosen], step="post", color=_GREY, alpha=0.15, linewidth=0
+    )
+    axes.step(hours_T, curve.survival_T[chosen], where="post", color=_GREY, linewidth=1.5, label="observed")
+    grid_G = _grid(level)
+    for fit in level.fits:
+        axes.plot(grid_G, fit.survival(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
+    axes.set(xscale="log", ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
+    _finish(axes, name, "longer than so many hours")
+
+
+def _hazard(axes: "Axes", name: str, level: Level) -> None:
+    grid_G = _grid(level)
+    seen = [one for one in level.hazard if one.num_events]
+    middles = [(max(one.from_h, grid_G[0]) * one.to_h) ** 0.5 for one in seen]
+    bars = [[one.rate_per_h - one.interval.low for one in seen], [one.interval.high - one.rate_per_h for one in seen]]
+    rates = [one.rate_per_h for one in seen]
+    axes.errorbar(middles, rates, yerr=bars, linestyle="", marker="o", capsize=3, color=_GREY, label="observed")
+    for fit in level.fits:
+        axes.plot(grid_G, fit.hazard(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
+    spread: list[float] = [end for one in seen for end in (one.interval.low, one.interval.high)]
+    axes.set(xscale="log", yscale="log", xlim=(grid_G[0], grid_G[-1]), ylim=(0.5 * min(spread), 2 * max(spread)))
+    _finish(axes, name, "failures per hour")
+
+
+def _hours(axes: "Axes", told: TraceStatistics) -> None:
+    assert told.time_of_day is not None
+    axes.bar(np.arange(24) + 0.5, told.time_of_day.num_by_hour, width=0.9, color=FAMILY_COLOURS["lognormal"])
+    axes.set(xlim=(0, 24), xticks=range(0, 25, 6), xlabel="hour of the day", ylabel="instants of failure")
+    axes.grid(visible=False, axis="x")
+
+
+def _weekdays(axes: "Axes", told: TraceStatistics) -> None:
+    assert told.time_of_day is not None
+    axes.bar(range(7), told.time_of_day.num_by_weekday, color=FAMILY_COLOURS["lognormal"])
+    axes.set_xticks(range(7), ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
+    axes.set_ylabel("instants of failure")
+    axes.grid(visible=False, axis="x")
+
+
+def _finish(axes: "Axes", name: str, what: str) -> None:
+    axes.set_xlabel("hours since the last failure")
+    axes.set_ylabel(what)
+    axes.set_title(LEVELS[name], fontsize=11, loc="left")
+    axes.legend(frameon=False, fontsize=9)
+
+
+def _grid(level: Level) -> Any:
+    """Hours at which fits are drawn: where there are durations."""
+    sample = level.sample
+    last = max(sample.ended_E.max(), sample.cut_C.max(initial=0.0))
+    first = max(float(np.quantile(sample.ended_E, 0.01)) / 2, last * 1e-6)
+    return np.geomspace(min(first, last / 10), last, 200)
+
+
+def _thinned(num: int) -> Any:
+    """Indices of at most ``_MOST_POINTS``, the first and the last among them."""
+    return np.unique(np.linspace(0, num - 1, min(num, _MOST_POINTS)).astype(int))
