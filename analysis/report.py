@@ -19,6 +19,7 @@ from analysis.table import (
     summarise,
     table_html,
 )
+from analysis.trace_report import trace_sections
 from harness.environment import utc_now
 from harness.rundir import RunDir, read_json, write_view
 
@@ -80,6 +81,7 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
         table_html(blocks) if blocks else "<p>No cell is done.</p>",
         *(f'<p class="note">{escape(line)}</p>' for line in (CAPTION, *footnotes(blocks))),
         *_figures(blocks, cells),
+        *trace_sections(cells),
         "<h2>All cells</h2>",
         _cells_html(root, cells),
         "<h2>Provenance</h2>",

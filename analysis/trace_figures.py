@@ -24,12 +24,13 @@ CAPTIONS = {
     "time": "When ranks died: each dot is a death, and the line counts them; straight if the rate never changes.",
     "survival": "The part of the times between failures that are longer than so many hours: as observed (black, Kaplan "
     "and Meier, with 95 % band) and by the fits.",
-    "hazard": "Failures per hour of what had lasted so long: in classes of equally many failures with 95 % intervals, "
-    "and by the fits. Level is no memory; falling means that failures come in bursts.",
+    "hazard": "Failures per hour of what had lasted so long: in classes of equally many failures (bars: their width "
+    "and 95 % intervals), and by the fits. Level is no memory; falling means that failures come in bursts.",
     "clock": "Instants of failure by the hour of the day, and by the day of the week.",
 }
 _GREY = "#333333"
-_MOST_POINTS = 600  # of a curve; more are not seen
+_MOST_POINTS = 300  # of a curve; more are not seen
+_LEAST_GAPS = 5  # for a curve to show anything
 _MOST_DOTS = 2_000  # drawn as vectors; more would make a page of megabytes
 
 
@@ -52,7 +53,7 @@ def trace_svgs(trace: Trace, told: TraceStatistics, prefix: str) -> dict[str, st
 
 def _figures(trace: Trace, told: TraceStatistics) -> list[tuple[str, "Figure"]]:
     """Those that there is something for."""
-    levels = [(name, level) for name, level in levels_of(told) if level.survival is not None]
+    levels = [(name, level) for name, level in levels_of(told) if level.gaps.num >= _LEAST_GAPS]
     drawn: dict[str, list[Draw]] = {
         "time": [lambda axes: _time(axes, trace, told)] if told.num_deaths else [],
         "survival": [lambda axes, of=of: _survival(axes, *of) for of in levels],
@@ -121,7 +122,12 @@ def _hazard(axes: "Axes", name: str, level: Level) -> None:
     middles = [(max(one.from_h, grid_G[0]) * one.to_h) ** 0.5 for one in seen]
     bars = [[one.rate_per_h - one.interval.low for one in seen], [one.interval.high - one.rate_per_h for one in seen]]
     rates = [one.rate_per_h for one in seen]
-    axes.errorbar(middles, rates, yerr=bars, linestyle="", marker="o", capsize=3, color=_GREY, label="observed")
+    widths = [
+        [middle - max(one.from_h, grid_G[0]) for one, middle in zip(seen, middles, strict=True)],
+        [one.to_h - middle for one, middle in zip(seen, middles, strict=True)],
+    ]
+    look: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4, "color": _GREY, "elinewidth": 1}
+    axes.errorbar(middles, rates, xerr=widths, yerr=bars, label="observed", **look)
     for fit in level.fits:
         axes.plot(grid_G, fit.hazard(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
     spread: list[float] = [end for one in seen for end in (one.interval.low, one.interval.high)]

@@ -1,0 +1,59 @@
+"""The failure traces of a grid, as sections of its report."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+from analysis.cells import Cell, record_of
+from analysis.trace_figures import CAPTIONS, trace_svgs
+from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
+from harness.core.errors import TraceError
+from harness.core.events import Killed
+from harness.core.trace import Trace
+from harness.injector import read_trace
+from harness.rundir import RunDir, flatten, read_config
+from harness.traces.statistics import TraceStatistics, describe
+
+
+def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
+    """One for each trace that finished cells were run under, in order of their names."""
+    by_path: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell["trace"] is not None and cell["status"] == "done":
+            path = flatten(read_config(Path(cell["path"])))["trace.path"]
+            by_path.setdefault(str(path), []).append(cell)
+    for place, path in enumerate(sorted(by_path)):
+        yield f"<h2>Failure trace {escape(Path(path).stem)}</h2>"
+        yield from _section(Path(path), by_path[path], f"trace{place}")
+
+
+def _section(path: Path, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
+    try:
+        trace = read_trace(path)
+        told = describe(trace)
+    except TraceError as error:
+        return [f'<p class="note">Nothing can be told of it: {escape(str(error))}</p>']
+    if not _is_as_replayed(trace, cells):
+        return [f'<p class="note">{escape(str(path))} is not the file of these runs any more.</p>']
+    figures = (
+        f"<figure>{svg}<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
+        for name, svg in trace_svgs(trace, told, prefix).items()
+    )
+    return [*(f'<p class="note">{escape(line)}</p>' for line in _lines(told)), *figures]
+
+
+def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
+    """Whether the kills on record are at the hours and lines of the file as it is now."""
+    hours = {(entry.line, entry.hour) for entry in trace.entries}
+    events = (event for cell in cells for event in record_of(RunDir(Path(cell["path"]))).events)
+    return all((event.line, event.hour) in hours for event in events if isinstance(event, Killed))
+
+
+def _lines(told: TraceStatistics) -> Iterator[str]:
+    yield f"{headline(told)}."
+    for name, level in levels_of(told):
+        yield (
+            f"A failure of {LEVELS[name]} every {number(level.mtbf.hours)} h (95 %: {between(level.mtbf.poisson)} if "
+            f"Poisson, {between(level.mtbf.dispersed)} as dispersed). {level.verdict}"
+        )
+    yield from remarks(told)
