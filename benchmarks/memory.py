@@ -1,7 +1,7 @@
 """Peak memory of the Kaggle-size model in training, against the bytes of its tables.
 
     python benchmarks/memory.py [--ps 4] [--steps 80] [--batch-size 128] [--strategy cpr_mfu] [--scale 1]
-                                [--folder DIR] [--json FILE]
+                                [--save-mode sync] [--folder DIR] [--json FILE]
 
 Two runs of the real thing on made-up clicks, alike in all but the size of the tables: Kaggle's 26 (33,762,577 rows
 x 16, 2.16 GB), and tables of a few rows. Each is saved whole, trains with ten priority saves, loses a rank and recovers
@@ -88,6 +88,7 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: Sequence
             },
             "trace": {"path": str(folder / "trace.csv")},
             "store": {"fsync": False},
+            "save": {"mode": options.save_mode},
             "wandb": {"mode": "disabled"},
         }
     )
@@ -220,6 +221,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=88)
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--strategy", choices=("cpr_mfu", "cpr_ssu", "cpr_random", "partial"), default="cpr_mfu")
+    parser.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     parser.add_argument("--scale", type=float, default=1.0, help="of the tables, against Kaggle's")
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
     parser.add_argument("--json", type=Path, help="also write the figures here")

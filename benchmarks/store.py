@@ -1,13 +1,18 @@
-"""How fast the checkpoint store is against the plainest way to write the same bytes.
+"""How fast the checkpoint store is against the plainest way to write the same bytes, and what saves cost the steps.
 
     python benchmarks/store.py [--rows 8000000] [--dim 16] [--repeats 5] [--json FILE]
+                               [--rounds 3] [--rows-scale 0.1] [--ps 2] [--steps-per-save 200] [--strategy full]
 
 Each round runs every case once, in turn, so that a machine that slows down slows all of them: compare the medians and
 the ratios, which are taken round by round. ``extra_mb`` is the peak of resident memory above what was resident before.
+
+The second table is of real runs on ``rpc``, Kaggle's dense network and ``--rows-scale`` of its rows, a save every
+``--steps-per-save`` steps (``--rounds 0`` leaves it out). *Stall* is what a save was charged as measured save time.
+*Wall* is all that it cost: by how much the steps from a save to its commit last longer than the same steps without
+saves. A save that is not written when the next one is due makes that one wait, and the figures say so.
 """
 
 import argparse
-import json
 import os
 import shutil
 import statistics
@@ -15,12 +20,16 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+
+from benchmarks._common import Spread, heading, machine, write_json
+from benchmarks._saves import SaveCosts, Setting, measure_saves
 from harness.store import ChosenRows, FileRecord, ShardStore
 
 R_FRAC = 0.125  # CPR's share of rows per priority save
@@ -110,15 +119,35 @@ def report(table: Mapping[str, Mapping[str, float]]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run the rounds, after one to warm up, and print the table."""
-    parser = argparse.ArgumentParser(description="checkpoint store against tofile + fsync")
-    parser.add_argument("--rows", type=int, default=8_000_000)
-    parser.add_argument("--dim", type=int, default=16)
-    parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    args = parser.parse_args()
+def judge(rounds: list[dict[str, Measure]]) -> str:
+    """The two figures that have an aim."""
+
+    def ratio(upper: str, lower: str) -> float:
+        return statistics.median(each[upper].seconds / each[lower].seconds for each in rounds)
+
+    return (
+        f"bandwidth of a full save over tofile + fsync: {ratio('tofile + fsync', 'base'):.2f} (aim: at least 0.8)\n"
+        f"time of a save of 12.5 % over a full one: {ratio('delta 12.5 %', 'base'):.2f} (aim: at most 0.3)"
+    )
+
+
+def report_saves(setting: Setting, costs: SaveCosts) -> str:
+    """The second table as text."""
+
+    def told(spread: Spread) -> str:
+        return f"{spread.median:10.3f} ({spread.low:.3f}-{spread.high:.3f})"
+
+    every = f"a save every {setting.steps_per_save} steps of {costs.step_ms.median:.2f} ms"
+    rows = f"{setting.strategy}, {setting.num_ps} PS ranks, {setting.rows_scale:g} of Kaggle's rows"
+    lines = [f"{rows}, {every}; seconds a save, median (least-most)"]
+    lines += [f"{name:7} stall {told(costs.stall_s[name])}   wall {told(costs.wall_s[name])}" for name in costs.stall_s]
+    stall, wall = costs.over_sync(costs.stall_s), costs.over_sync(costs.wall_s)
+    lines.append(f"in the background over the stall of sync: stall {stall:.2f} (aim: at most 0.25), wall {wall:.2f}")
+    return "\n".join(lines)
+
+
+def one_shard(args: argparse.Namespace) -> list[dict[str, Measure]]:
+    """All rounds of the first table, after one to warm up."""
     rows_ND = torch.randn((args.rows, args.dim), generator=torch.Generator().manual_seed(0))
     read_ND = torch.zeros_like(rows_ND)
     choices = [chosen_rows(args.rows, seed) for seed in range(NUM_DELTAS)]
@@ -129,12 +158,44 @@ def main() -> None:
             rounds.append(one_round(root, rows_ND, read_ND, choices))
         finally:
             shutil.rmtree(root)
-    table = summarise(rounds[1:], rows_ND.nbytes)
-    setting = {"rows": args.rows, "dim": args.dim, "repeats": args.repeats, "load_average": os.getloadavg()[0]}
-    heading = f"{rows_ND.nbytes / 1e9:.3f} GB per shard, load average {setting['load_average']:.2f}"
-    sys.stdout.write(f"{heading}\n{report(table)}\n")
-    if args.json:
-        args.json.write_text(json.dumps({"setting": setting, "cases": table}, indent=1) + "\n")
+    return rounds[1:]
+
+
+def main() -> None:
+    """Measure, print both tables, perhaps write them as JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=8_000_000)
+    parser.add_argument("--dim", type=int, default=16)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3, help="of the runs with saves; 0 leaves them out")
+    parser.add_argument("--rows-scale", type=float, default=0.1)
+    parser.add_argument("--ps", type=int, default=2)
+    parser.add_argument("--steps-per-save", type=int, default=200)
+    parser.add_argument("--strategy", default="full")
+    parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
+    parser.add_argument("--json", type=Path, help="also write the figures here")
+    args = parser.parse_args()
+    facts = machine()
+    num_bytes = args.rows * args.dim * 4
+    rounds = one_shard(args)
+    table = summarise(rounds, num_bytes)
+    sys.stdout.write(f"{num_bytes / 1e9:.3f} GB per shard\n{report(table)}\n{judge(rounds)}\n")
+    costs = None
+    if args.rounds:
+        setting = Setting(
+            rows_scale=args.rows_scale,
+            num_ps=args.ps,
+            steps_per_save=args.steps_per_save,
+            num_rounds=args.rounds,
+            strategy=args.strategy,
+        )
+        with tempfile.TemporaryDirectory(prefix="saves-", dir=args.folder) as folder:
+            costs = measure_saves(setting, Path(folder))
+        sys.stdout.write(f"\n{report_saves(setting, costs)}\n")
+    sys.stdout.write(f"{heading(facts)}\n")
+    options = {key: str(value) for key, value in vars(args).items() if key != "json"}
+    saves = costs and asdict(costs)
+    write_json(args.json, {"machine": facts, "setting": options, "cases": table, "saves": saves})
 
 
 if __name__ == "__main__":
