@@ -55,8 +55,8 @@ class SaveCosts:
 def measure_saves(setting: Setting, folder: Path) -> SaveCosts:
     """Run all variants, a round of each in turn.
 
-    A run pauses shortly before a save, when the one before has been written. In its turn it takes that one untimed; then
-    the clock runs over whole saves, each from its beginning until right before the next.
+    A run pauses shortly before a save, when the one before has been written. In its turn it takes that one untimed,
+    then the clock runs over whole saves, each from its beginning until right before the next.
     """
     config = configure(setting, folder)
     rounds: list[dict[str, float]] = []

@@ -175,6 +175,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
+    torch.set_num_threads(1)  # as in a PS rank
     facts = machine()
     num_bytes = args.rows * args.dim * 4
     rounds = one_shard(args)

@@ -81,7 +81,7 @@ def train(
     try:
         supervisor.record(trainer.run())
     finally:
-        recovery.close()
+        recovery.give_up_save()
 
 
 def _data_path(

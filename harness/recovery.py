@@ -215,8 +215,8 @@ class Recovery:
         self._commit(begun, written, begun.dense.result(), began_s)
         self._supervisor.status(phase="train")
 
-    def close(self) -> None:
-        """Leave no thread behind. A save that was begun is given up."""
+    def give_up_save(self) -> None:
+        """Give up the save that was begun, if there is one: no thread of it is left, and no file of the trainer's."""
         begun, self._begun = self._begun, None
         if begun is not None and begun.dense is not None:
             begun.dense.wait()
@@ -305,7 +305,7 @@ class Recovery:
                 measured["reschedule"] += (now_s := self._clock()) - replaced_s
                 plan = self._plan(frozenset(casualties), progress)
                 if plan.rewind:
-                    self.close()  # the ranks give up their part when they are restored
+                    self.give_up_save()  # ranks give up their part when they are restored
                 num_rows = self._carry_out(plan, progress)
                 measured["load"] += self._clock() - now_s
                 break

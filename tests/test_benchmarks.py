@@ -64,6 +64,18 @@ def test_memory_is_seen_in_every_phase_and_grows_with_the_tables(tmp_path: Path)
     assert [child.name for child in tmp_path.iterdir()] == ["figures.json"]
 
 
+def test_saves_are_measured_with_and_without_background(tmp_path: Path) -> None:
+    """Both tables, and seconds of stall and of wall for either mode."""
+    path = tmp_path / "figures.json"
+    sizes = ["--rows", "2000", "--repeats", "1", "--rounds", "1", "--rows-scale", "0.0003", "--steps-per-save", "6"]
+    printed = start("store.py", *sizes, "--folder", str(tmp_path), "--json", str(path))
+    saves = json.loads(path.read_text())["saves"]
+    assert set(saves["stall_s"]) == set(saves["wall_s"]) == {"sync", "async"}
+    assert min(saves["stall_s"][mode]["low"] for mode in ("sync", "async")) > 0
+    assert "bandwidth of a full save" in printed
+    assert "in the background over" in printed
+
+
 def test_made_up_clicks_are_a_prepared_folder(tmp_path: Path) -> None:
     """The harness reads them; ids are within their tables, mostly small, and equal seeds give equal bytes."""
     for name in ("a", "b"):

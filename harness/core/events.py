@@ -64,7 +64,10 @@ class Trained(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint was committed. machine: seconds (stall), bytes (on disk), compacted (ranks)."""
+    """A checkpoint was committed; written in the background, it is of an earlier step than what is on record before.
+
+    machine: seconds (stall), compacted (ranks).
+    """
 
     kind: ClassVar[str] = "save"
     sequence: int  # manifest number

@@ -41,7 +41,7 @@ class Snapshot:
         self._freed_C = np.empty(len(self._values_CD), dtype=np.int32)
         self._num_used = 0  # slots that ever held a row
         self._num_freed = 0  # of these, slots that are free again
-        self._is_wanted_M = np.full(len(rows_MD), parts is None)
+        self._is_wanted_M = (np.ones if parts is None else np.zeros)(len(rows_MD), bool)
         for part in parts or ():
             self._is_wanted_M[_index(part)] = True
 

@@ -47,7 +47,13 @@ def assert_shows_first_checkpoint(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "victim", [victims.between_content_and_manifest, victims.before_the_rename, victims.inside_a_content_file]
+    "victim",
+    [
+        victims.between_content_and_manifest,
+        victims.before_the_rename,
+        victims.inside_a_content_file,
+        victims.beside_steps,
+    ],
 )
 def test_killed_before_its_manifest_shows_previous(tmp_path: Path, victim: victims.Victim) -> None:
     """A writer that gets SIGKILL before its manifest is in place leaves the previous checkpoint, and one can go on."""

@@ -6,9 +6,11 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+import torch
+
 from harness.core.errors import StoreError
-from harness.store import CheckpointStore, ShardStore
-from tests.store.helpers import rows_of, write_files
+from harness.store import Background, CheckpointStore, FrozenRows, ShardStore, Snapshot
+from tests.store.helpers import NUM_ROWS, rows_of, write_files
 
 Victim = Callable[[Path, Connection], None]
 
@@ -48,6 +50,21 @@ def inside_a_content_file(root: Path, pipe: Connection) -> None:
 
     os.write = write_once
     ShardStore(root, "ps0").write_base(2, 20, rows_of(20))
+
+
+def beside_steps(root: Path, pipe: Connection) -> None:
+    """Checkpoint 2 is being written in the background when its rows have changed."""
+    CheckpointStore(root).commit(write_files(root, 1))
+    rows_MD = rows_of(20)
+    rows = FrozenRows(Snapshot(rows_MD, None, buffer_bytes=1))
+
+    def write() -> None:
+        rows.before_change(torch.tensor([NUM_ROWS - 1]))
+        rows_MD[NUM_ROWS - 1] = 0
+        os.write = lambda *_: ready_to_die(pipe)
+        ShardStore(root, "ps0").write_base(2, 20, rows)
+
+    Background("save", write).wait()
 
 
 def on_a_full_disk(root: Path, pipe: Connection) -> None:
