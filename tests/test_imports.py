@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do not know each other
     ("harness.core",),
-    ("harness.model", "harness.environment", "harness.leash", "harness.spawn"),
+    ("harness.model", "harness.environment", "harness.leash"),
     ("harness.data", "harness.traces", "harness.store", "harness.rundir", "harness.folder", "harness.sink",
-     "harness.keys", "harness.yaml_file", "harness.leash_parent"),
+     "harness.keys", "harness.yaml_file", "harness.leash_parent", "harness.spawn"),
     ("harness.cluster", "harness.settings", "harness.wandb_sink"),
     ("harness.recovery", "harness.injector", "harness.recorder", "harness.advisor"),
     ("harness.datapath", "analysis"),
@@ -43,6 +43,7 @@ CORE_MAY_IMPORT = {
 
 MAY_BRANCH_ON_THE_ENGINE = {
     "harness.assemble": "the one place that knows which engine a run is on",
+    "harness.cell": "only a cell on rpc needs a fork server, and starting one is in no result",
     "harness.grid": "how many cells run at once is a matter of this machine and in no result",
     "analysis.fold": "it judges the record's machine part, and only a process has a wait status",
 }
