@@ -115,6 +115,7 @@ def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> di
         f"{spec.ranks_per_instant:.6g} ranks in each on average",
         "start": spec.start,
         **({"number": f"{number}, the first trace of the seed with the expected number"} if is_typical else {}),
+        "parameters": options(spec),
         "seed": str(seed),
         "command": f"run.py trace generate {options(spec)} --seed {seed}{typical}",
     }

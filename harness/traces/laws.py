@@ -140,7 +140,7 @@ def law_of(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Law:
         raise TraceError(f"--shape: {model} has no shape")
     if (model == "empirical") != bool(gaps_h):
         raise TraceError(
-            f"--model {model}: " + ("has no gaps to draw from" if model == "empirical" else "takes no gaps")
+            f"--model {model}: " + ("say whose gaps, empirical:TRACE.csv" if model == "empirical" else "takes no gaps")
         )
     if model == "exponential":
         return Exponential()

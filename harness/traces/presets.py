@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from harness.core.errors import TraceError
 from harness.core.trace import Trace
 from harness.traces.generate import generate
-from harness.traces.spec import GeneratorSpec, options
+from harness.traces.spec import GeneratorSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,9 +128,6 @@ def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
         **{f"figure {number}": figure for number, figure in enumerate(preset.figures, start=1)},
         "profile": preset.profile,
     }
-    last = {
-        "parameters": options(preset.spec),
-        "command": f"run.py trace generate --preset {name} --seed {seed}" + (" --typical" if is_typical else ""),
-    }
-    header = {**told, **{key: value for key, value in trace.header.items() if key not in told}, **last}
+    command = f"run.py trace generate --preset {name} --seed {seed}" + (" --typical" if is_typical else "")
+    header = {**told, **{key: value for key, value in trace.header.items() if key not in told}, "command": command}
     return replace(trace, source=f"preset {name}", header=header)

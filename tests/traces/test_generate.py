@@ -240,9 +240,10 @@ def test_a_trace_is_number_zero_of_its_seed_and_says_all_that_makes_it_again() -
     np.testing.assert_allclose([entry.hour for entry in trace.entries], hours, atol=1e-6)
     assert [ps_index(str(entry.who)) for entry in trace.entries] == ranks.tolist()
     assert (trace.header["length_h"], trace.header["ranks"], trace.header["seed"]) == ("56", "8", "3")
-    assert trace.header["command"] == (
-        "run.py trace generate --model weibull --shape 0.7 --ranks 8 --length 56 --mtbf-h 4 --per rank "
-        "--start equilibrium --group-probability 0.4 --group-sizes 2:3,4:1 --rack-size 4 --seed 3"
+    assert trace.header["command"] == f"run.py trace generate {trace.header['parameters']} --seed 3"
+    assert trace.header["parameters"] == (
+        "--model weibull --shape 0.7 --ranks 8 --length 56 --mtbf-h 4 --per rank "
+        "--start equilibrium --group-probability 0.4 --group-sizes 2:3,4:1 --rack-size 4"
     )
 
 
@@ -306,7 +307,7 @@ def test_presets_have_the_published_figures() -> None:
         ({"shape": 2.0}, "--shape: exponential has no shape"),
         ({"model": "gamma"}, "--shape: gamma takes a shape from 0.1 to 1000, not None"),
         ({"model": "weibull", "shape": float("nan")}, "--shape: weibull takes a shape from 0.2 to 100, not nan"),
-        ({"model": "empirical"}, "--model empirical: has no gaps to draw from"),
+        ({"model": "empirical"}, "--model empirical: say whose gaps, empirical:TRACE.csv"),
         ({"model": "empirical", "gaps_h": (0.0,)}, "--model empirical: gaps are hours, not negative and not all zero"),
         ({"mtbf_h": None}, "--mtbf-h or --node-mtbf-h: give one of them"),
         ({"node_mtbf_h": 3.0}, "--mtbf-h or --node-mtbf-h: give one of them"),
