@@ -347,6 +347,8 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
         with pytest.raises(TraceError) as refused:
             read(tmp_path, format, text, **options)
         assert str(refused.value) == message
-    for path, reason in [(tmp_path / "none", "No such file or directory"), (tmp_path, "Is a directory")]:
-        with pytest.raises(TraceError, match=f"{path}: cannot be read .{reason}."):
+    none = tmp_path / "none"
+    for path, message in [(none, f"{none}: cannot be read (No such file or directory)"), (tmp_path, "is not a file")]:
+        with pytest.raises(TraceError) as refused:
             read_log("lanl", path)
+        assert str(refused.value).endswith(message)

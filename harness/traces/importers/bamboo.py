@@ -10,7 +10,7 @@ from harness.traces.importers.slots import Slots
 
 LICENCE = "MIT, uclasystem/bamboo (NSDI 2023)"
 GONE = "removals of an instance that is gone already dropped"
-THERE = "additions of an instance that is there already passed over"
+THERE = "additions of an instance that is there already: passed over"
 
 _MILLISECOND_S = 1e-3
 

@@ -16,10 +16,10 @@ LAST_S = 4_102_444_800.0  # the year 2100, in seconds since 1970; hours of a log
 CALENDAR_S = 631_152_000.0  # the year 1990: a log from 0 is shorter than twenty years, one from 1970 is later
 
 NEGATIVE = "records that end before they start dropped"
-ZERO = "records that end when they start kept, repair time unknown"
-SAME = "records of a node at an instant at which it fails already dropped, the later end kept"
-DOWN = "failures of a node that was down already kept, the outage before ends there, the later end counts"
-ORDER = "events earlier than the event before them put in their place"
+ZERO = "records that end when they start: kept, repair time unknown"
+SAME = "second records of a node at one instant dropped, the later end kept"
+DOWN = "failures of a node that was down already: kept, the outage before ends there, the later end counts"
+ORDER = "events earlier than the event before them: put in their place"
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ LICENCE = "released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledg
 NOT_POSITIVE = "records with down time <= 0 dropped"
 NO_TIME = "records without a start dropped"
 NO_NODE = "records without a node number dropped"
-DIFFERS = "records whose down time is not what lies between start and end kept, the down time believed"
+DIFFERS = "records whose down time is not end - start: kept, the down time believed"
 
 _MINUTE_S = 60.0
 _NUM_COLUMNS = 26

@@ -15,7 +15,7 @@ from harness.traces.importers.reading import as_list, as_name, iso_seconds, memb
 LICENCE = "msr-fiddle/philly-traces, provided as is; cite Jeon et al., ATC 2019"
 NO_END = "failures of attempts without an end_time dropped"
 NO_SERVER = "failures of attempts without a server dropped"
-STEPS_BACK = "failures of attempts whose next one starts no later than they end kept, repair time unknown"
+STEPS_BACK = "failures of attempts whose next one starts no later than they end: kept, repair time unknown"
 BACKWARDS = "failures of attempts that end before they start dropped"
 
 _STATUSES = "Pass", "Killed", "Failed"

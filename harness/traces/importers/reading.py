@@ -24,6 +24,8 @@ _1970 = datetime(1970, 1, 1)
 
 def read_text(path: Path) -> tuple[str, str]:
     """The file's text, UTF-8 with or without a byte order mark, and its checksum."""
+    if path.exists() and not path.is_file():
+        raise TraceError(f"{path}: is not a file")
     try:
         content = path.read_bytes()
     except OSError as error:
