@@ -83,6 +83,7 @@ class _Walk:
         self._step = 0
         self._killed: Counter[str] = Counter()
         self._dead: list[str] = []
+        self._repair_h: float | None = None  # that the trace says of the kills since the last recovery
 
     def take(self, event: Event) -> None:
         match event:
@@ -143,6 +144,7 @@ class _Walk:
     def _kill(self, event: Killed) -> None:
         self.fold.num_kills += 1
         self._killed[event.rank] += 1
+        self._repair_h = event.repair_h
         if self._engine == "rpc":
             self._equal(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
@@ -175,7 +177,10 @@ class _Walk:
         profile = self._profile
         self._equal("load_h", event.load_h, profile["o_load_h"])
         self._equal("lost_h", event.lost_h, rerun / self._started.total_samples * profile["job_h"])
-        self._equal("reschedule_h", event.reschedule_h, profile["o_res_h"])
+        self._equal(
+            "reschedule_h", event.reschedule_h, self._repair_h if self._repair_h is not None else profile["o_res_h"]
+        )
+        self._repair_h = None
         for bucket in ("load", "lost", "reschedule"):
             self.fold.hours[bucket] += getattr(event, f"{bucket}_h")
 

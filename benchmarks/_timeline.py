@@ -87,10 +87,11 @@ class TimedCluster:
         """Ask, and wait."""
         return self.call(underway)
 
-    def strike(self, step: int, samples: int) -> None:
+    def strike(self, step: int, samples: int) -> float | None:
         """As the inner cluster does it."""
-        self._inner.strike(step, samples)
+        repair_h = self._inner.strike(step, samples)
         self._struck_s = time.monotonic()
+        return repair_h
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """As the inner cluster does it."""

@@ -1,5 +1,6 @@
 """From a trace file to the strikes of one run."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import xxhash
@@ -45,4 +46,6 @@ def strikes_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[S
         num_ps=config.num_ps,
         seed=config.trace_seed,
     )
+    if config.trace.repair == "ignore":
+        strikes = tuple(replace(strike, repair_h=None) for strike in strikes)
     return () if config.strategy.name == "none" else strikes

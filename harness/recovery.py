@@ -111,6 +111,8 @@ class Recovery:
         self._begun: _Begun | None = None
         self._sequence = 0
         self.num_lost_ranks = 0
+        self.reschedule_h: float | None = None
+        """Emulated hours that rescheduling takes at the next failure; None: what the profile says."""
         self.before: Callable[[], None] = _nothing
         """Called when ranks are found dead, before that is recorded: what happened first is recorded first."""
         self.listeners: list[Callable[[frozenset[Rank]], None]] = []
@@ -358,17 +360,18 @@ class Recovery:
         gone: list[tuple[int, int]] = []
         if plan.rewind:
             assert manifest is not None
-            cost = self.overhead.charge_failure(progress.samples - manifest.samples)
+            cost = self.overhead.charge_failure(progress.samples - manifest.samples, self.reschedule_h)
             self.pls.rewound(manifest.samples)
             if self.updates is not None:
                 self.updates.rewound()
         else:
-            cost = self.overhead.charge_failure()
+            cost = self.overhead.charge_failure(reschedule_h=self.reschedule_h)
             for rank in dead:
                 added[rank] = self.pls.lost(rank, progress.samples)
                 self.pls.restored(rank, progress.samples)
                 if self.updates is not None:
                     gone.append(self.updates.lost(rank, self.spared(rank)))
+        self.reschedule_h = None
         self.num_lost_ranks += len(dead)
         for bucket, seconds in measured.items():
             self.measured_s[bucket] += seconds

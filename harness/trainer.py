@@ -206,7 +206,7 @@ class Trainer:
             self._recovery.settle(self._progress())  # a kill finds what it would find had the save been waited for
             self._struck.add(self._step)
             self._log()
-            self._cluster.strike(self._step, self._progress().samples)
+            self._recovery.reschedule_h = self._cluster.strike(self._step, self._progress().samples)
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._log()

@@ -76,9 +76,9 @@ class LocalCluster:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
         return replies
 
-    def strike(self, step: int, samples: int) -> None:
+    def strike(self, step: int, samples: int) -> float | None:
         """Let the injector act."""
-        self._office.strike(step, samples)
+        return self._office.strike(step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """New servers for the lost ones."""

@@ -171,8 +171,11 @@ class Cluster(Protocol):
         """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
-    def strike(self, step: int, samples: int) -> None:
-        """A planned kill is due at this boundary: let the injector act. Who dies is not told."""
+    def strike(self, step: int, samples: int) -> float | None:
+        """A planned kill is due at this boundary: let the injector act. Who dies is not told.
+
+        Emulated hours that rescheduling takes, None where the trace does not say.
+        """
         ...
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:

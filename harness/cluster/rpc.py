@@ -249,9 +249,9 @@ class RpcCluster:
             raise RankLost(detail, replies, detail)
         return replies
 
-    def strike(self, step: int, samples: int) -> None:
+    def strike(self, step: int, samples: int) -> float | None:
         """Wait at this boundary until the injector has acted."""
-        self._link.call("strike", step, samples)
+        return self._link.call("strike", step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have the supervisor start replacements, and join the new world with them."""

@@ -77,16 +77,26 @@ class Office:
         """Tell whoever watches the run."""
         self._on_status(generation=self.generation, **values)
 
-    def strike(self, step: int, samples: int) -> None:
-        """Kill whom the trace names for this boundary, once."""
+    def strike(self, step: int, samples: int) -> float | None:
+        """Kill whom the trace names for this boundary, once; hours that rescheduling takes, if the trace says."""
         strike = self._due.pop(step, None)
         if strike is None:
-            return
+            return None
         machines = self._hands.kill(strike.ranks)
         for rank, hour, line in zip(strike.ranks, strike.hours, strike.lines, strict=True):
             self._struck.add(rank)
-            event = Killed(step=step, samples=samples, rank=rank, hour=hour, line=line, machine=machines[rank])
-            self.record(event)
+            self.record(
+                Killed(
+                    step=step,
+                    samples=samples,
+                    rank=rank,
+                    hour=hour,
+                    line=line,
+                    repair_h=strike.repair_h,
+                    machine=machines[rank],
+                )
+            )
+        return strike.repair_h
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> int:
         """Record who was lost, start replacements, and form the next generation; its number."""

@@ -125,6 +125,9 @@ class TraceConfig(_Model):
     """A failure trace (failure_traces/README.md); null injects nothing."""
     seed: int | None = None
     """Draws ranks where the trace gives only a count; null takes `seed`."""
+    repair: Literal["reschedule", "ignore"] = "reschedule"
+    """A failure whose trace says how long its ranks were down (column `repair_h`) takes that long to reschedule, the
+    longest of them, instead of the profile's O_res; `ignore`: all failures take O_res."""
     allow_unplanned: bool = False
     """Exit 0 although ranks died that the trace did not name."""
 

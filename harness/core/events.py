@@ -101,6 +101,7 @@ class Killed(Event):
     rank: str
     hour: float  # of the trace entry
     line: int  # of the trace file
+    repair_h: float | None = None  # hours that rescheduling takes by the trace, the longest of this boundary's kills
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -104,11 +104,16 @@ class OverheadLedger:
         self.payload_bytes += payload_bytes
         return cost_h
 
-    def charge_failure(self, rerun_samples: int = 0) -> FailureCost:
-        """One failure, however many ranks it took: load and reschedule whole (R), and the samples to run again."""
+    def charge_failure(self, rerun_samples: int = 0, reschedule_h: float | None = None) -> FailureCost:
+        """One failure, however many ranks it took: load and reschedule whole (R), and the samples to run again.
+
+        ``reschedule_h``: what its trace says that rescheduling took, instead of O_res.
+        """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
-        cost = FailureCost(load_h=costs.o_load_h, lost_h=lost_h, reschedule_h=costs.o_res_h)
+        cost = FailureCost(
+            load_h=costs.o_load_h, lost_h=lost_h, reschedule_h=costs.o_res_h if reschedule_h is None else reschedule_h
+        )
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h
         self.reschedule_h += cost.reschedule_h

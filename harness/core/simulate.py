@@ -143,9 +143,9 @@ class _Run:
         plan = self.strategy.plan_recovery(frozenset(strike.ranks), progress)
         if plan.rewind:
             assert progress.saved_samples is not None, "a rewind needs a checkpoint"
-            self.overhead.charge_failure(progress.samples - progress.saved_samples)
+            self.overhead.charge_failure(progress.samples - progress.saved_samples, strike.repair_h)
             return
-        self.overhead.charge_failure()
+        self.overhead.charge_failure(reschedule_h=strike.repair_h)
         if self.closed_step is not None:
             self.pls.saved(self.closed_step * self.job.batch_size)
             self.closed_step = None

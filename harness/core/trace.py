@@ -21,10 +21,14 @@ _TRAINER = re.compile(r"trainer[0-9]+")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a trace: at ``hour``, the rank named (``"ps3"``) or so many ranks, drawn by seed, die."""
+    """One line of a trace: at ``hour``, the rank named (``"ps3"``) or so many ranks, drawn by seed, die.
+
+    ``repair_h``: hours until they were back, None where the trace does not say.
+    """
 
     hour: float
     who: Rank | int
+    repair_h: float | None = None
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -34,12 +38,14 @@ class Strike:
     """Ranks that die together at the boundary after ``step`` steps.
 
     ``ranks`` are ordered by number; ``hours[i]`` and ``lines[i]`` are of the first entry that took ``ranks[i]``.
+    ``repair_h`` is the longest of its entries, None if none says.
     """
 
     step: int
     ranks: tuple[Rank, ...]
     hours: tuple[float, ...]
     lines: tuple[int, ...]
+    repair_h: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +100,7 @@ def _strike(step: int, struck: Mapping[Rank, Entry]) -> Strike:
         ranks=ranks,
         hours=tuple(struck[rank].hour for rank in ranks),
         lines=tuple(struck[rank].line for rank in ranks),
+        repair_h=max((entry.repair_h for entry in struck.values() if entry.repair_h is not None), default=None),
     )
 
 
@@ -147,17 +154,24 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     if len(values) != len(columns):
         raise TraceError(f"{where}: {len(values)} values for {len(columns)} columns ({','.join(columns)})")
     extra = dict(zip(columns[2:], values[2:], strict=True))
-    return Entry(hour=_hour(values[0], where), who=_who(values[1], where), line=number, extra=extra)
+    repair = extra.get("repair_h")
+    return Entry(
+        hour=_hours("hour", values[0], where),
+        who=_who(values[1], where),
+        repair_h=_hours("repair_h", repair, where) if repair else None,
+        line=number,
+        extra=extra,
+    )
 
 
-def _hour(text: str, where: str) -> float:
+def _hours(column: str, text: str, where: str) -> float:
     try:
-        hour = float(text)
+        hours = float(text)
     except ValueError:
-        raise TraceError(f"{where}: hour {text!r} is not a number") from None
-    if not math.isfinite(hour) or hour < 0:
-        raise TraceError(f"{where}: hour {text} cannot be; hours are finite and start at 0")
-    return hour
+        raise TraceError(f"{where}: {column} {text!r} is not a number") from None
+    if not math.isfinite(hours) or hours < 0:
+        raise TraceError(f"{where}: {column} {text} cannot be; hours are finite and start at 0")
+    return hours
 
 
 def _who(text: str, where: str) -> Rank | int:
