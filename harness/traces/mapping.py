@@ -1,0 +1,249 @@
+"""From the log of a cluster to the trace of a job: which hours, which nodes, which ranks, how fast. Pure."""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Literal
+
+import numpy as np
+
+from harness.core.errors import TraceError
+from harness.core.plans import Rank, ps_rank
+from harness.core.seeds import generator
+from harness.core.trace import Entry, Trace
+from harness.traces.log import FailureLog, Outage
+
+How = Literal["by-node", "round-robin", "seeded"]
+Kind = Literal["densest", "median", "quietest"]
+
+_STARTS_PER_LENGTH = 16  # windows of a length are looked for at every sixteenth of it
+
+
+@dataclass(frozen=True, kw_only=True)
+class MapSpec:
+    """What a job is to see of a log.
+
+    The window is ``first`` to ``last``, hours of the log or ISO dates, or the ``kind`` of window of ``length_h`` hours.
+    ``nodes`` is a regular expression that a node's whole name must match. ``num_ranks`` is of the job; None: a rank for
+    every node. With ``keep_rate`` a failure is kept with probability ranks / nodes, so that a rank fails as often as a
+    node did; without, the job sees the failures of all nodes. ``num_nodes`` is how many nodes were watched, where the
+    log names only those that failed. ``stretch_h``: hours that the window becomes, repairs in proportion.
+    """
+
+    first: str | None = None
+    last: str | None = None
+    kind: Kind | None = None
+    length_h: float | None = None
+    nodes: str | None = None
+    num_nodes: int | None = None
+    num_ranks: int | None = None
+    how: How | None = None
+    keep_rate: bool = False
+    stretch_h: float | None = None
+    has_repairs: bool = True
+    seed: int = 0
+
+
+def map_log(log: FailureLog, spec: MapSpec) -> Trace:
+    """The trace of a job. Failures at one instant stay at one instant; a rank dies once in each.
+
+    Raises:
+        TraceError: a window outside the log, no such node, fewer ranks than the mapping needs.
+    """
+    nodes = _choose_nodes(log, spec.nodes)
+    outages = [outage for outage in log.outages if outage.node in nodes]
+    first_h, last_h = _window(log, outages, spec)
+    outages = [
+        outage for outage in outages if first_h <= outage.start_h < last_h or outage.start_h == last_h == log.length_h
+    ]
+    num_nodes = max(spec.num_nodes or 0, len(nodes))
+    num_ranks = spec.num_ranks or len(nodes)
+    rules = Counter[str]()
+    if spec.keep_rate:
+        outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)
+    ranks = _ranks_of(nodes, num_ranks, spec)
+    scale = 1.0 if spec.stretch_h is None else spec.stretch_h / (last_h - first_h)
+    moved = [_move(outage, first_h, scale) for outage in outages]
+    length_h = (last_h - first_h) * scale
+    entries = _entries(moved, ranks, length_h, has_repairs=spec.has_repairs, rules=rules)
+    header = _header(log, spec, first_h, last_h, length_h, num_ranks, num_nodes, rules)
+    return Trace(source=log.source, entries=entries, header=header)
+
+
+def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
+    """Sorts names as people do: node2 before node10."""
+    return tuple(
+        (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.findall(r"\d+|\D+", name)
+    )
+
+
+# --- which ------------------------------------------------------------------------------------------------------------
+
+
+def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
+    """The nodes of the job's cluster, numbered in natural order."""
+    try:
+        chosen = [node for node in log.nodes if pattern is None or re.fullmatch(pattern, node)]
+    except re.error as error:
+        raise TraceError(f"--nodes: {pattern!r} is not a regular expression: {error}") from error
+    if not chosen:
+        some = ", ".join(sorted(log.nodes, key=natural)[:3])
+        raise TraceError(f"--nodes: no node of {log.source} matches {pattern!r}; its {len(log.nodes)} nodes: {some}, …")
+    return {node: index for index, node in enumerate(sorted(chosen, key=natural))}
+
+
+def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
+    """First and last hour."""
+    if spec.kind is not None:
+        if spec.first is not None or spec.last is not None or spec.length_h is None:
+            raise TraceError(f"--window {spec.kind}: takes --length HOURS, and neither --from nor --to")
+        return _find_window(log, outages, spec.kind, spec.length_h)
+    first_h = 0.0 if spec.first is None else _hour(log, "--from", spec.first)
+    if spec.last is not None:
+        last_h = _hour(log, "--to", spec.last)
+    else:
+        last_h = log.length_h if spec.length_h is None else first_h + spec.length_h
+    if not 0 <= first_h < last_h <= log.length_h:
+        raise TraceError(
+            f"--from, --to: hours {first_h:g} to {last_h:g} are no window of {log.source}, which has 0 to "
+            f"{log.length_h:g}"
+        )
+    return first_h, last_h
+
+
+def _hour(log: FailureLog, option: str, text: str) -> float:
+    """Hours since the log begins, of hours or of an ISO date."""
+    try:
+        hour = float(text)
+    except ValueError:
+        if log.began is None:
+            raise TraceError(f"{option}: {text!r} is no number of hours, and {log.source} has no calendar") from None
+        try:
+            hour = (datetime.fromisoformat(text) - datetime.fromisoformat(log.began)).total_seconds() / 3600
+        except (ValueError, TypeError):
+            raise TraceError(
+                f"{option}: {text!r} is neither hours since the log begins nor a date like {log.began}"
+            ) from None
+    if not math.isfinite(hour):
+        raise TraceError(f"{option}: {text!r} is no hour")
+    return hour
+
+
+def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float) -> tuple[float, float]:
+    """The first window with the most, the median, or the fewest failures among those that begin at every sixteenth
+    of its length.
+    """
+    if not 0 < length_h <= log.length_h:
+        raise TraceError(f"--length: {length_h:g} hours; {log.source} has {log.length_h:g}")
+    starts_W = np.arange(0, log.length_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
+    hours_E = np.array([outage.start_h for outage in outages])
+    counts_W = np.searchsorted(hours_E, starts_W + length_h) - np.searchsorted(hours_E, starts_W)
+    ordered = np.argsort(counts_W, kind="stable")
+    count = counts_W[ordered[{"quietest": 0, "median": (len(ordered) - 1) // 2, "densest": -1}[kind]]]
+    first_h = float(starts_W[np.flatnonzero(counts_W == count)[0]])
+    return first_h, first_h + length_h
+
+
+def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Counter[str]) -> list[Outage]:
+    """Each failure with this probability: a rank fails as often as a node, whichever nodes were the bad ones.
+
+    A seeded choice of as many nodes would keep single nodes' histories, but a handful of them holds most failures, so
+    a small job would nearly always see too few or far too many.
+    """
+    if probability > 1:
+        raise TraceError(f"--keep-rate: more ranks than nodes; {1 / probability:.3g} nodes for each rank")
+    kept = generator(seed, "trace", "thin").random(len(outages)) < probability
+    rules[f"failures left out to keep the rate of a node, each with probability {1 - probability:.6g}"] = int(
+        (~kept).sum()
+    )
+    return [outage for outage, is_kept in zip(outages, kept, strict=True) if is_kept]
+
+
+def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
+    """The rank of each node."""
+    how = spec.how or ("by-node" if num_ranks >= len(nodes) else "round-robin")
+    if how == "by-node" and num_ranks < len(nodes):
+        raise TraceError(
+            f"--map by-node: {len(nodes)} nodes, but {num_ranks} ranks; "
+            "--map round-robin or seeded puts several nodes on a rank, --nodes chooses some"
+        )
+    order = np.arange(len(nodes))
+    if how == "seeded":
+        order = generator(spec.seed, "trace", "nodes").permutation(len(nodes))
+    return {node: ps_rank(int(order[index]) % num_ranks) for node, index in nodes.items()}
+
+
+# --- what becomes of them ---------------------------------------------------------------------------------------------
+
+
+def _move(outage: Outage, first_h: float, scale: float) -> Outage:
+    """In hours of the job."""
+    repair_h = outage.repair_h
+    start_h = (outage.start_h - first_h) * scale
+    return replace(outage, start_h=start_h, end_h=None if repair_h is None else start_h + repair_h * scale)
+
+
+def _entries(
+    outages: Sequence[Outage], ranks: Mapping[str, Rank], length_h: float, *, has_repairs: bool, rules: Counter[str]
+) -> tuple[Entry, ...]:
+    """Lines of the trace, to a ten-thousandth of an hour; of failures of one rank at one instant the longest counts."""
+    found: dict[tuple[float, Rank], tuple[float | None, str]] = {}
+    for outage in outages:
+        hour = min(round(outage.start_h, 4), length_h)
+        key = hour, ranks[outage.node]
+        repair_h = None if outage.repair_h is None or not has_repairs else round(outage.repair_h, 4)
+        if key in found:
+            rules["failures of a node whose rank dies at that instant already"] += 1
+            before = found[key][0]
+            repair_h = max((hours for hours in (before, repair_h) if hours is not None), default=None)
+        found[key] = repair_h, found[key][1] if key in found else outage.node
+    return tuple(
+        Entry(
+            hour=hour,
+            who=rank,
+            repair_h=repair_h,
+            line=number,
+            extra={"repair_h": "" if repair_h is None else f"{repair_h:g}", "node": node},
+        )
+        for number, ((hour, rank), (repair_h, node)) in enumerate(
+            sorted(found.items(), key=lambda item: (item[0][0], natural(item[0][1]))), start=1
+        )
+    )
+
+
+def _header(  # noqa: PLR0917 - all that a reader of the trace must know of where it comes from
+    log: FailureLog,
+    spec: MapSpec,
+    first_h: float,
+    last_h: float,
+    length_h: float,
+    num_ranks: int,
+    num_nodes: int,
+    rules: Mapping[str, int],
+) -> dict[str, str]:
+    """Provenance, in the order in which it is written."""
+    told = [f"{count} {rule}" for rule, count in {**log.dropped, **log.changed, **rules}.items() if count]
+    return {
+        "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} ranks",
+        "source": log.source,
+        "licence": log.licence,
+        "checksum": log.checksum,
+        "format": log.format,
+        "records": f"kept {log.num_kept} of {log.num_read}",
+        **{f"rule {number}": rule for number, rule in enumerate(told, start=1)},
+        **({"began": _began(log.began, first_h)} if log.began else {}),
+        "window_h": f"{first_h:g}-{last_h:g}",
+        **({} if spec.stretch_h is None else {"stretch": f"{last_h - first_h:g} h to {spec.stretch_h:g} h"}),
+        "length_h": f"{length_h:g}",
+        "nodes": str(num_nodes),
+        "ranks": str(num_ranks),
+        "seed": str(spec.seed),
+    }
+
+
+def _began(began: str, first_h: float) -> str:
+    """Calendar time of the window's first hour."""
+    return (datetime.fromisoformat(began) + timedelta(hours=first_h)).isoformat(timespec="seconds")

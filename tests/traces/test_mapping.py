@@ -1,0 +1,165 @@
+"""From a cluster's log to a job's trace."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.core.errors import TraceError
+from harness.core.trace import Trace, parse_trace
+from harness.injector import read_trace
+from harness.traces.log import FailureLog, Outage
+from harness.traces.mapping import MapSpec, map_log, natural
+from harness.traces.write import to_text
+
+
+def make_log(*outages: tuple[float, str, float | None], length_h: float = 100.0, num_nodes: int = 12) -> FailureLog:
+    """A log of nodes n1, n2, ..., n12."""
+    ordered = sorted(Outage(start_h=start, node=node, end_h=end) for start, node, end in outages)
+    return FailureLog(
+        format="made",
+        source="made.csv",
+        licence="none",
+        checksum="0",
+        outages=tuple(ordered),
+        nodes=tuple(f"n{k}" for k in range(1, num_nodes + 1)),
+        length_h=length_h,
+        began="2026-01-01T00:00:00",
+        num_read=len(ordered) + 2,
+        num_kept=len(ordered),
+        dropped={"records with down time <= 0 dropped": 2},
+    )
+
+
+@pytest.fixture
+def log() -> FailureLog:
+    """Five failures, two of them at one instant."""
+    return make_log((10, "n2", 12), (10, "n11", None), (40, "n2", 41), (60, "n10", 60), (90, "n1", 95))
+
+
+def lines(trace: Trace) -> list[tuple[float, str | int, float | None]]:
+    """What matters of a trace."""
+    return [(entry.hour, entry.who, entry.repair_h) for entry in trace.entries]
+
+
+def test_without_options_every_node_is_a_rank(log: FailureLog) -> None:
+    """In natural order of names; every failure is kept, at its hour, with its repair."""
+    assert lines(map_log(log, MapSpec())) == [
+        (10, "ps1", 2),
+        (10, "ps10", None),
+        (40, "ps1", 1),
+        (60, "ps9", 0),
+        (90, "ps0", 5),
+    ]
+
+
+def test_a_window_begins_at_hour_zero_and_stretches(log: FailureLog) -> None:
+    """Hours count from the window's beginning; hours and repairs are scaled alike."""
+    trace = map_log(log, MapSpec(first="30", last="80", stretch_h=25))
+    assert lines(trace) == [(5, "ps1", 0.5), (15, "ps9", 0)]
+    assert trace.header["length_h"] == "25"
+    assert trace.header["began"] == "2026-01-02T06:00:00"
+
+
+def test_a_window_may_be_named_by_dates(log: FailureLog) -> None:
+    """ISO dates are hours since the log began."""
+    by_date = map_log(log, MapSpec(first="2026-01-02T06:00:00", last="2026-01-04T08:00"))
+    assert lines(by_date) == lines(map_log(log, MapSpec(first="30", last="80")))
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("densest", 2), ("quietest", 0), ("median", 1)])
+def test_a_window_is_found_by_its_failures(log: FailureLog, kind: str, expected: int) -> None:
+    """The densest, quietest or median of all windows of a length."""
+    trace = map_log(log, MapSpec(kind=kind, length_h=16))  # pyright: ignore[reportArgumentType]
+    assert len(trace.entries) == expected
+    assert trace.header["length_h"] == "16"
+
+
+def test_failures_at_one_instant_stay_together(log: FailureLog) -> None:
+    """Whatever the mapping; a rank that would die twice at one instant dies once, with the longer repair."""
+    apart = map_log(log, MapSpec(num_ranks=2, how="round-robin"))
+    assert [line[:2] for line in lines(apart)[:2]] == [(10, "ps0"), (10, "ps1")]
+    together = map_log(make_log((10, "n1", 12), (10, "n3", 19)), MapSpec(num_ranks=2, how="round-robin"))
+    assert lines(together) == [(10, "ps0", 9)]
+    assert "1 failures of a node whose rank dies at that instant already" in together.header.values()
+
+
+def test_a_seeded_mapping_is_balanced_and_hangs_on_the_seed(log: FailureLog) -> None:
+    """Every rank gets as many nodes as any other, give or take one; another seed deals them otherwise."""
+    everyone = make_log(*((float(k), f"n{k}", None) for k in range(1, 13)))
+    dealt = [
+        [line[1] for line in lines(map_log(everyone, MapSpec(num_ranks=5, how="seeded", seed=s)))] for s in (0, 0, 1)
+    ]
+    assert dealt[0] == dealt[1] != dealt[2]
+    assert {dealt[0].count(f"ps{k}") for k in range(5)} == {2, 3}
+
+
+def test_keep_rate_keeps_the_rate_of_a_node() -> None:
+    """4,000 failures of 400 nodes, thinned to 8 ranks: about 80, ten for each rank as for each node."""
+    rng = np.random.default_rng(0)
+    outages = [
+        (float(hour), f"n{node}", None)
+        for hour, node in zip(rng.uniform(0, 999, 4000), rng.integers(1, 401, 4000), strict=True)
+    ]
+    log = make_log(*outages, length_h=1000, num_nodes=400)
+    counts = [
+        len(map_log(log, MapSpec(num_ranks=8, keep_rate=True, how="round-robin", seed=s)).entries) for s in range(20)
+    ]
+    assert abs(np.mean(counts) - 80) < 3 * np.sqrt(80 / 20)
+    told = map_log(log, MapSpec(num_ranks=8, keep_rate=True, num_nodes=800))
+    assert len(told.entries) < 60, "nodes that never failed count, too"
+
+
+def test_text_and_back(log: FailureLog, tmp_path: Path) -> None:
+    """What is written reads back as it was, header and all."""
+    trace = map_log(log, MapSpec(num_ranks=3))
+    path = tmp_path / "trace.csv"
+    path.write_text(to_text(trace, command="run.py trace import"))
+    again = read_trace(path)
+    assert lines(again) == lines(trace)
+    assert again.header == {**trace.header, "command": "run.py trace import"}
+    assert again.header["rule 1"] == "2 records with down time <= 0 dropped"
+    assert [entry.extra for entry in again.entries] == [entry.extra for entry in trace.entries]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (MapSpec(first="50", last="20"), "--from, --to: hours 50 to 20 are no window of made.csv, which has 0 to 100"),
+        (MapSpec(last="101"), "hours 0 to 101 are no window"),
+        (MapSpec(first="soon"), "--from: 'soon' is neither hours since the log begins nor a date like 2026-01-01"),
+        (MapSpec(first="nan"), "--from: 'nan' is no hour"),
+        (MapSpec(kind="densest"), "--window densest: takes --length HOURS"),
+        (MapSpec(kind="densest", length_h=500), "--length: 500 hours; made.csv has 100"),
+        (MapSpec(nodes="m.*"), "--nodes: no node of made.csv matches 'm.*'"),
+        (MapSpec(nodes="("), "--nodes: '\\(' is not a regular expression"),
+        (MapSpec(num_ranks=3, how="by-node"), "--map by-node: 12 nodes, but 3 ranks"),
+        (MapSpec(num_ranks=20, keep_rate=True), "--keep-rate: more ranks than nodes"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(log: FailureLog, spec: MapSpec, message: str) -> None:
+    """The option, what was given, what there is."""
+    with pytest.raises(TraceError, match=message.replace("--from, --to", ".*")) as caught:
+        map_log(log, spec)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_log_without_a_calendar_has_no_dates(log: FailureLog) -> None:
+    """A date asks for one."""
+    with pytest.raises(TraceError, match="has no calendar"):
+        map_log(dataclasses.replace(log, began=None), MapSpec(first="2026-01-02"))
+
+
+def test_natural_order() -> None:
+    """Numbers in names count as numbers."""
+    assert sorted(["n10", "n2", "m3", "7", "n"], key=natural) == ["7", "m3", "n", "n2", "n10"]
+
+
+def test_a_mapped_trace_fits_a_run(log: FailureLog) -> None:
+    """The last failure of a window may fall on its last hour, and not behind it."""
+    trace = map_log(make_log((99.99999, "n1", None)), MapSpec(stretch_h=56))
+    (strike,) = parse_trace(to_text(trace).splitlines(), "t").schedule(
+        job_h=56, total_samples=1000, batch_size=10, num_steps=100, num_ps=12, seed=0
+    )
+    assert strike.step == 99
