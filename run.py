@@ -46,6 +46,7 @@ then look closer:
     _add_records(commands)
     _add_data(commands)
     _add_plan(commands)
+    _add_traces(commands)
     _command(commands, "schema", "print the JSON schema of a configuration", "run.py schema > config.schema.json")
     return parser
 
@@ -201,6 +202,80 @@ profile.ranks_per_failure, cluster.num_ps, strategy.pls_target, strategy.r, mode
     plan.add_argument("--shape", type=float, help="of gamma and weibull, sigma of lognormal")
     plan.add_argument("--seed", type=int, default=0, help="of the generated traces (default: 0)")
     plan.add_argument("--figure", type=Path, metavar="FILE.svg", help="overhead against interval")
+def _add_traces(commands: argparse._SubParsersAction) -> None:
+    trace = _command(
+        commands,
+        "trace",
+        "make failure traces of cluster logs, look at them, generate them",
+        """\
+  run.py trace import fault_trace.json --format infinitehbd --out llm.csv \\
+      --window densest --length 56 --ranks 8                 a window of a real log on a job's 8 ranks
+  run.py trace show llm.csv                                  MTBF, gaps, fits
+  run.py trace generate --model weibull --shape 0.7 --mtbf-h 28 --ranks 8 --length 56 --out made.csv
+  run.py replay llm.csv experiments/one.yaml                 train under it""",
+    )
+    kinds = trace.add_subparsers(dest="trace_command", metavar="COMMAND", required=True)
+    _add_import(kinds)
+
+
+def _add_import(kinds: argparse._SubParsersAction) -> None:
+    parser = _command(
+        kinds,
+        "import",
+        "turn a public failure log, in its original form, into a trace",
+        """\
+  run.py trace import fault_trace.json --format infinitehbd --out all.csv         every node a rank, all hours
+  run.py trace import LA-UR-05-7318-system20.csv --format lanl --out lanl.csv \\
+      --from 2003-01-01 --to 2004-01-01 --stretch 56 --keep-rate 8   a year squeezed into 56 h, thinned to 8 ranks
+  run.py trace import p3-trace.csv --format bamboo --out spot.csv --ranks 8       all nodes' failures on 8 ranks
+  run.py trace import jobs.csv --format intervals --unit s --out jobs-trace.csv   node,start,end
+
+What a rule of the format drops or mends is counted and told, and stands in the trace's header; --strict refuses the
+file instead. Formats and rules: docs/TRACES.md.""",
+    )
+    parser.add_argument("file", type=Path, metavar="FILE", help="the log")
+    parser.add_argument(
+        "--format", required=True, metavar="FORMAT", help="infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals"
+    )
+    parser.add_argument("--out", type=Path, required=True, metavar="TRACE.csv", help="file to write")
+    parser.add_argument("--force", action="store_true", help="write it even if it is there")
+    parser.add_argument(
+        "--strict", action="store_true", help="refuse a file with any record that a rule would drop or mend"
+    )
+    parser.add_argument(
+        "--unit", choices=("ms", "s", "m", "h", "d"), help="of the times in an `intervals` file (default: h)"
+    )
+    window = parser.add_argument_group("which hours (default: all)")
+    window.add_argument("--from", dest="first", metavar="WHEN", help="hours since the log begins, or an ISO date")
+    window.add_argument("--to", dest="last", metavar="WHEN", help="the same")
+    window.add_argument("--window", choices=("densest", "median", "quietest"), help="that of all windows of --length")
+    window.add_argument("--length", type=_positive, metavar="H", help="hours of the window")
+    window.add_argument(
+        "--stretch", type=_positive, metavar="H", help="hours of the job that the window becomes; repairs in proportion"
+    )
+    nodes = parser.add_argument_group("which nodes, onto which ranks (default: a rank for every node)")
+    nodes.add_argument("--nodes", metavar="REGEX", help="only nodes whose whole name matches")
+    nodes.add_argument(
+        "--ranks", type=_count, metavar="N", help="ranks of the job; they share the failures of all nodes"
+    )
+    nodes.add_argument(
+        "--keep-rate",
+        type=_count,
+        metavar="N",
+        help="ranks of the job; failures are thinned so that a rank fails as often as a node",
+    )
+    nodes.add_argument(
+        "--num-nodes", type=_count, metavar="M", help="nodes that were watched, if the log names only those that failed"
+    )
+    nodes.add_argument(
+        "--map",
+        choices=("by-node", "round-robin", "seeded"),
+        help="node to rank (default: by-node, round-robin where there are fewer ranks)",
+    )
+    nodes.add_argument(
+        "--no-repairs", action="store_true", help="leave repair times out: rescheduling takes the profile's O_res"
+    )
+    nodes.add_argument("--seed", type=int, default=0, help="of --keep-rate and --map seeded (default: 0)")
 
 
 def _command(commands: argparse._SubParsersAction | None, name: str, summary: str, examples: str) -> _Parser:
@@ -225,6 +300,14 @@ def _count(text: str) -> int:
     return value
 
 
+def _positive(text: str) -> float:
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+_positive.__name__ = "number > 0"
 _count.__name__ = "whole number >= 1"  # argparse: "invalid whole number >= 1 value: '0'"
 
 

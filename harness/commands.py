@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness import console
+from harness import console, trace_commands
 from harness.cell import RunCell, is_done, one_line, run_assembled
 from harness.core.config import Config
 from harness.core.errors import HarnessError, UserError
@@ -33,6 +33,7 @@ _AGAIN = {
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Carry out the command that ``options`` describe; errors become lines on stderr. Returns the exit code."""
+    options.command_line = f"run.py {shlex.join(arguments)}"
     try:
         return COMMANDS[options.command](options)
     except UserError as error:
@@ -184,6 +185,11 @@ def info(options: argparse.Namespace) -> int:
     return OK
 
 
+def trace(options: argparse.Namespace) -> int:
+    """Import, describe or generate failure traces."""
+    return trace_commands.TRACE_COMMANDS[options.trace_command](options)
+
+
 def print_schema(_options: argparse.Namespace) -> int:
     """The JSON schema of a configuration."""
     console.say(json.dumps(schema(), indent=2))
@@ -200,6 +206,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
     "verify": verify,
     "data": data,
     "plan": plan,
+    "trace": trace,
     "schema": print_schema,
 }
 DATA_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"prepare": prepare, "synth": synth, "info": info}

@@ -30,6 +30,7 @@ LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do 
     ("harness.grid",),
     ("harness.console",),
     ("harness.plan_command",),
+    ("harness.trace_commands",),
     ("harness.commands",),
     ("run",),
 )  # fmt: skip

@@ -1,0 +1,86 @@
+"""`run.py trace import | show | generate`: logs of real clusters in, traces out, and what can be said of them."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from harness import console
+from harness.core.errors import TraceError
+from harness.core.trace import Trace
+from harness.traces.importers import read_log
+from harness.traces.log import FailureLog
+from harness.traces.mapping import MapSpec, map_log
+from harness.traces.write import to_text
+
+
+def import_log(options: argparse.Namespace) -> int:
+    """A log in its original form to a trace."""
+    _refuse_to_overwrite(options.out, force=options.force)
+    extra = {} if options.unit is None else {"unit": options.unit}
+    log = read_log(options.format, options.file, strict=options.strict, **extra)
+    spec = MapSpec(
+        first=options.first,
+        last=options.last,
+        kind=options.window,
+        length_h=options.length,
+        nodes=options.nodes,
+        num_nodes=options.num_nodes,
+        num_ranks=options.keep_rate or options.ranks,
+        how=options.map,
+        keep_rate=options.keep_rate is not None,
+        stretch_h=options.stretch,
+        has_repairs=not options.no_repairs,
+        seed=options.seed,
+    )
+    trace = map_log(log, spec)
+    _write(options.out, trace, options.command_line)
+    _tell_import(log, trace)
+    console.say(f"wrote {options.out}: {summary(trace)}")
+    return 0
+
+
+def summary(trace: Trace) -> str:
+    """One line: how many deaths, of how many ranks, in how many hours."""
+    hours = float(trace.header.get("length_h") or trace.header.get("job_h") or 0) or max(
+        (entry.hour for entry in trace.entries), default=0.0
+    )
+    instants = len({entry.hour for entry in trace.entries})
+    every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
+    ranks = trace.header.get("ranks", "?")
+    return f"{len(trace.entries)} deaths at {instants} instants, {ranks} ranks, {hours:g} h{every}"
+
+
+def _tell_import(log: FailureLog, trace: Trace) -> None:
+    """What was read, and what each rule did to it."""
+    dropped = log.num_read - log.num_kept
+    console.say(f"{log.source}: kept {log.num_kept:,} of {log.num_read:,} records" + (":" if dropped else ""))
+    for rules, verb in ((log.dropped, "dropped"), (log.changed, "changed")):
+        for rule, count in rules.items():
+            if count:
+                console.say(f"  {count:,} {verb}: {rule}")
+    if log.outages:
+        console.say(
+            f"{len(log.outages):,} failures of {len({outage.node for outage in log.outages}):,} nodes in "
+            f"{log.length_h:,.1f} h, one every {log.length_h / len(log.outages):.3g} h"
+        )
+    told = len(log.dropped) + len(log.changed)
+    for key, rule in trace.header.items():
+        if key.startswith("rule ") and int(key.removeprefix("rule ")) > told:
+            console.say(f"  mapping: {rule}")
+
+
+def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
+    if path.exists() and not force:
+        raise TraceError(f"--out: {path} is there already; --force writes it anew")
+    if not path.parent.is_dir():
+        raise TraceError(f"--out: {path.parent}: no such folder")
+
+
+def _write(path: Path, trace: Trace, command_line: str) -> None:
+    """The whole file or none of it."""
+    draft = path.with_name(f".{path.name}.part")
+    draft.write_text(to_text(trace, command=command_line), encoding="utf-8")
+    draft.replace(path)
+
+
+TRACE_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"import": import_log}
