@@ -2,21 +2,30 @@
 
 import argparse
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 from harness import console
 from harness.core.errors import TraceError
 from harness.core.trace import Trace
+from harness.injector import read_trace
+from harness.traces.generate import generate
 from harness.traces.importers import read_log
+from harness.traces.learn import spec_like
 from harness.traces.log import FailureLog
 from harness.traces.mapping import MapSpec, map_log
+from harness.traces.presets import generate_preset
+from harness.traces.spec import GeneratorSpec, parse_sizes
+from harness.traces.statistics import describe
 from harness.traces.write import to_text
 
 
 def import_log(options: argparse.Namespace) -> int:
     """A log in its original form to a trace."""
     _refuse_to_overwrite(options.out, force=options.force)
-    extra = {} if options.unit is None else {"unit": options.unit}
+    names = ("unit", "system", "by")
+    extra = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     log = read_log(options.format, options.file, strict=options.strict, **extra)
     spec = MapSpec(
         first=options.first,
@@ -36,6 +45,54 @@ def import_log(options: argparse.Namespace) -> int:
     _write(options.out, trace, options.command_line)
     _tell_import(log, trace)
     console.say(f"wrote {options.out}: {summary(trace)}")
+    return 0
+
+
+def generate_trace(options: argparse.Namespace) -> int:
+    """A trace out of parameters or a preset."""
+    _refuse_to_overwrite(options.out, force=options.force)
+    given = {field.name: getattr(options, field.name, None) for field in fields(GeneratorSpec)}
+    given = {name: value for name, value in given.items() if value is not None}
+    if options.preset is not None:
+        if given:
+            raise TraceError(f"--preset: has its own {', '.join(map(_option, given))}; leave one or the other out")
+        trace = generate_preset(options.preset, options.seed, is_typical=options.typical)
+    else:
+        trace = generate(_spec(given), options.seed, is_typical=options.typical)
+    _write(options.out, trace, options.command_line)
+    console.say(f"wrote {options.out}: {summary(trace)}")
+    return 0
+
+
+def _spec(given: dict[str, Any]) -> GeneratorSpec:
+    """Of the options given; ``--model fit:`` and ``empirical:`` learn the others from a trace."""
+    if "group_sizes" in given:
+        given["group_sizes"] = parse_sizes(given["group_sizes"])
+    how, colon, path = given.get("model", "exponential").partition(":")
+    if not colon:
+        return GeneratorSpec(**given)
+    if how not in ("fit", "empirical"):
+        raise TraceError(f"--model: {how}:… ; expected fit:TRACE.csv or empirical:TRACE.csv")
+    del given["model"]
+    return spec_like(read_trace(Path(path)), how, given)
+
+
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def show(options: argparse.Namespace) -> int:
+    """What can be said of a trace."""
+    import analysis
+
+    trace = read_trace(options.trace)
+    with console.amount_progress("bootstrap") as progress:
+        statistics = describe(trace, options.bootstrap or 0)
+    console.show(analysis.show_trace(statistics))
+    if options.figures is not None:
+        options.figures.mkdir(parents=True, exist_ok=True)
+        for path in analysis.draw_trace(trace, statistics, options.figures):
+            console.say(f"figure: {path}")
     return 0
 
 
@@ -83,4 +140,8 @@ def _write(path: Path, trace: Trace, command_line: str) -> None:
     draft.replace(path)
 
 
-TRACE_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"import": import_log}
+TRACE_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "import": import_log,
+    "show": show,
+    "generate": generate_trace,
+}
