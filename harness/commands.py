@@ -12,14 +12,13 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness import console, trace_commands
+from harness import console
 from harness.cell import RunCell, is_done, one_line, run_assembled
 from harness.core.config import Config
 from harness.core.errors import HarnessError, UserError
 from harness.folder import State, claim_grid, claim_run, inspect, take_back
 from harness.grid import default_jobs, run_grid
 from harness.keys import schema
-from harness.plan_command import plan
 from harness.rundir import write_view
 from harness.settings import Cell, Experiment, load_config, load_experiment, to_yaml
 
@@ -187,7 +186,16 @@ def info(options: argparse.Namespace) -> int:
 
 def trace(options: argparse.Namespace) -> int:
     """Import, describe or generate failure traces."""
+    from harness import trace_commands
+
     return trace_commands.TRACE_COMMANDS[options.trace_command](options)
+
+
+def plan(options: argparse.Namespace) -> int:
+    """What the closed forms advise."""
+    from harness.plan_command import plan as advise
+
+    return advise(options)
 
 
 def print_schema(_options: argparse.Namespace) -> int:

@@ -12,7 +12,6 @@ from harness.core.trace import Trace
 from harness.injector import read_trace
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
-from harness.traces.learn import spec_like
 from harness.traces.log import FailureLog
 from harness.traces.mapping import MapSpec, map_log
 from harness.traces.presets import generate_preset
@@ -73,6 +72,8 @@ def _spec(given: dict[str, Any]) -> GeneratorSpec:
         return GeneratorSpec(**given)
     if how not in ("fit", "empirical"):
         raise TraceError(f"--model: {how}:… ; expected fit:TRACE.csv or empirical:TRACE.csv")
+    from harness.traces.learn import spec_like  # noqa: PLC0415 - fits, and so scipy's optimisers
+
     del given["model"]
     return spec_like(read_trace(Path(path)), how, given)
 
