@@ -129,7 +129,7 @@ def _add_generate(kinds: argparse._SubParsersAction) -> None:
         "make a trace up, by a law, after another trace, or of a published regime",
         """\
   run.py trace generate --model weibull --shape 0.7 --mtbf-h 28 --ranks 8 --length-h 56 --out bursts.csv
-  run.py trace generate --model exponential --mtbf-h 13.2 --nodes 512 --ranks 8 --length-h 8760 --stretch-h 56 --out year.csv
+  run.py trace generate --mtbf-h 13.2 --nodes 512 --ranks 8 --length-h 8760 --stretch-h 56 --out year.csv
   run.py trace generate --model fit:llm.csv --seed 3 --out like-llm.csv
   run.py trace generate --preset llama3 --typical --out llama3.csv
 
