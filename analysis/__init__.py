@@ -3,19 +3,22 @@
 from analysis.cells import load
 from analysis.compare import compare, compare_to
 from analysis.fold import check
+from analysis.regimes import regime_table
 from analysis.report import report
 from analysis.show import is_damaged, show
-from analysis.table import table
+from analysis.table import blocks_of, table
 from analysis.trace_figures import draw_trace
 from analysis.trace_show import show_trace
 
 __all__ = [
+    "blocks_of",
     "check",
     "compare",
     "compare_to",
     "draw_trace",
     "is_damaged",
     "load",
+    "regime_table",
     "report",
     "show",
     "show_trace",

@@ -8,6 +8,7 @@ from typing import Any
 
 from analysis import figures
 from analysis.cells import STATUSES, Cell, cells_of, load
+from analysis.regimes import regime_html
 from analysis.table import (
     CAPTION,
     UNKNOWN,
@@ -80,6 +81,7 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
         *([f'<p class="note">{escape(shown_setting(blocks[0]))}</p>'] if len(blocks) == 1 else []),
         table_html(blocks) if blocks else "<p>No cell is done.</p>",
         *(f'<p class="note">{escape(line)}</p>' for line in (CAPTION, *footnotes(blocks))),
+        regime_html(blocks),
         *_figures(blocks, cells),
         *trace_sections(cells),
         "<h2>All cells</h2>",

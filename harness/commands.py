@@ -265,5 +265,8 @@ def _show_run(run_dir: Path) -> int:
 def _show_grid(out: Path) -> None:
     import analysis
 
-    console.show(analysis.table(analysis.load(out)))
+    frame = analysis.load(out)
+    console.show(analysis.table(frame))
+    if (regimes := analysis.regime_table(analysis.blocks_of(frame))) is not None:
+        console.show(regimes)
     console.say(f"report: {analysis.report(out)}")
