@@ -20,6 +20,9 @@ from harness.traces.statistics import describe
 from harness.traces.write import to_text
 
 
+_LONG_REPAIR = 0.02  # of the trace's length
+
+
 def import_log(options: argparse.Namespace) -> int:
     """A log in its original form to a trace."""
     _refuse_to_overwrite(options.out, force=options.force)
@@ -44,6 +47,7 @@ def import_log(options: argparse.Namespace) -> int:
     _write(options.out, trace, options.command_line)
     _tell_import(log, trace)
     console.say(f"wrote {options.out}: {summary(trace)}")
+    _warn_of_repairs(trace)
     return 0
 
 
@@ -84,15 +88,15 @@ def _option(name: str) -> str:
 
 def show(options: argparse.Namespace) -> int:
     """What can be said of a trace."""
-    import analysis
+    from analysis.trace_figures import draw_trace  # noqa: PLC0415 - pandas and matplotlib take a second
+    from analysis.trace_show import show_trace  # noqa: PLC0415
 
     trace = read_trace(options.trace)
-    with console.amount_progress("bootstrap") as progress:
-        statistics = describe(trace, options.bootstrap or 0)
-    console.show(analysis.show_trace(statistics))
+    statistics = describe(trace, options.bootstrap or 0)
+    console.show(show_trace(statistics))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
-        for path in analysis.draw_trace(trace, statistics, options.figures):
+        for path in draw_trace(trace, statistics, options.figures):
             console.say(f"figure: {path}")
     return 0
 
@@ -125,6 +129,17 @@ def _tell_import(log: FailureLog, trace: Trace) -> None:
     for key, rule in trace.header.items():
         if key.startswith("rule ") and int(key.removeprefix("rule ")) > told:
             console.say(f"  mapping: {rule}")
+
+
+def _warn_of_repairs(trace: Trace) -> None:
+    """A node's repair is seldom what a job waits for: say so where it would swamp everything else."""
+    repairs = sorted(entry.repair_h for entry in trace.entries if entry.repair_h is not None)
+    length_h = float(trace.header["length_h"])
+    if repairs and repairs[len(repairs) // 2] > _LONG_REPAIR * length_h:
+        console.note(
+            f"note: half of the repairs take {repairs[len(repairs) // 2]:.3g} h or more of {length_h:g}; a failure is charged "
+            "its longest repair. Where jobs go on elsewhere, --no-repairs, or trace.repair=ignore in a run, charges O_res"
+        )
 
 
 def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
