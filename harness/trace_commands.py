@@ -19,7 +19,6 @@ from harness.traces.spec import GeneratorSpec, parse_sizes
 from harness.traces.statistics import describe
 from harness.traces.write import to_text
 
-
 _LONG_REPAIR = 0.02  # of the trace's length
 
 
@@ -116,10 +115,9 @@ def _tell_import(log: FailureLog, trace: Trace) -> None:
     """What was read, and what each rule did to it."""
     dropped = log.num_read - log.num_kept
     console.say(f"{log.source}: kept {log.num_kept:,} of {log.num_read:,} records" + (":" if dropped else ""))
-    for rules, verb in ((log.dropped, "dropped"), (log.changed, "changed")):
-        for rule, count in rules.items():
-            if count:
-                console.say(f"  {count:,} {verb}: {rule}")
+    for rule, count in {**log.dropped, **log.changed}.items():
+        if count:
+            console.say(f"  {count:,} {rule}")
     if log.outages:
         console.say(
             f"{len(log.outages):,} failures of {len({outage.node for outage in log.outages}):,} nodes in "
@@ -134,11 +132,11 @@ def _tell_import(log: FailureLog, trace: Trace) -> None:
 def _warn_of_repairs(trace: Trace) -> None:
     """A node's repair is seldom what a job waits for: say so where it would swamp everything else."""
     repairs = sorted(entry.repair_h for entry in trace.entries if entry.repair_h is not None)
-    length_h = float(trace.header["length_h"])
-    if repairs and repairs[len(repairs) // 2] > _LONG_REPAIR * length_h:
+    median_h, length_h = repairs[len(repairs) // 2] if repairs else 0.0, float(trace.header["length_h"])
+    if median_h > _LONG_REPAIR * length_h:
         console.note(
-            f"note: half of the repairs take {repairs[len(repairs) // 2]:.3g} h or more of {length_h:g}; a failure is charged "
-            "its longest repair. Where jobs go on elsewhere, --no-repairs, or trace.repair=ignore in a run, charges O_res"
+            f"note: half of the repairs take {median_h:.3g} h or more of {length_h:g}; a failure takes its longest "
+            "repair. Where jobs go on elsewhere, --no-repairs, or trace.repair=ignore in a run, takes O_res"
         )
 
 

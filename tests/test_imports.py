@@ -15,7 +15,9 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do not know each other
-    ("harness.core",),
+    ("harness.core", "harness.parsing"),
+    ("harness.trace_arguments",),
+    ("harness.arguments",),
     ("harness.model", "harness.environment", "harness.leash"),
     ("harness.data", "harness.traces", "harness.store", "harness.rundir", "harness.folder", "harness.sink",
      "harness.keys", "harness.yaml_file", "harness.leash_parent", "harness.spawn"),

@@ -192,7 +192,7 @@ def _entries(
     """Lines of the trace, to a ten-thousandth of an hour; of failures of one rank at one instant the longest counts."""
     found: dict[tuple[float, Rank], tuple[float | None, str]] = {}
     for outage in outages:
-        hour = min(round(outage.start_h, 4), length_h)
+        hour = min(round(outage.start_h, 4), math.floor(length_h * 1e4) / 1e4)
         key = hour, ranks[outage.node]
         repair_h = None if outage.repair_h is None or not has_repairs else round(outage.repair_h, 4)
         if key in found:

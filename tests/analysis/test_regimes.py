@@ -34,7 +34,7 @@ def names(regime: Regime) -> tuple[list[str], list[str]]:
 
 
 def test_the_cheapest_harmless_strategies_are_taken() -> None:
-    """A cheaper one that loses AUC beyond its interval is named as such; equal costs are ties; controls are no choice."""
+    """A cheaper one that is seen to lose AUC is named as such; equal costs are ties; controls are no choice."""
     rare, dense = regimes([RARE, DENSE])
     assert names(rare) == (["cpr_mfu", "cpr_ssu"], ["cpr_vanilla"])
     assert names(dense) == (["full"], ["cpr_mfu"])
