@@ -8,7 +8,7 @@ G instants of a group, C ranks to choose from.
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -18,7 +18,7 @@ from scipy import special
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.core.seeds import derive, words
-from harness.core.trace import Entry, Trace
+from harness.core.trace import Trace, parse_trace
 from harness.traces.spec import GeneratorSpec, options
 
 F64 = NDArray[np.float64]
@@ -88,16 +88,12 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
     for index, (hour, rank) in enumerate(zip(deaths.hours_E.tolist(), deaths.ranks_E.tolist(), strict=True)):
         repair_h = None if deaths.repairs_E is None else float(deaths.repairs_E[index])
         seen.setdefault((min(round(hour, _DECIMALS), length_h), rank), repair_h)
-    entries = tuple(
-        _entry(hour, rank, repair_h, line)
-        for line, ((hour, rank), repair_h) in enumerate(sorted(seen.items(), key=lambda item: item[0]), start=1)
-    )
-    return Trace(source=f"generated ({spec.model})", entries=entries, header=_header(spec, seed, number, is_typical))
-
-
-def _entry(hour: float, rank: int, repair_h: float | None, line: int) -> Entry:
-    repair = "" if repair_h is None else f"{repair_h:.{_DECIMALS}g}"
-    return Entry(hour=hour, who=ps_rank(rank), line=line, extra={"repair_h": repair, "node": ""})
+    rows = [
+        f"{hour:.12g},{ps_rank(rank)},{'' if repair_h is None else f'{repair_h:.{_DECIMALS}g}'},"
+        for (hour, rank), repair_h in sorted(seen.items(), key=lambda item: item[0])
+    ]
+    read = parse_trace(["hour,rank,repair_h,node", *rows], f"generated ({spec.model})")  # as a file of it would be read
+    return replace(read, header=_header(spec, seed, number, is_typical))
 
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:

@@ -289,7 +289,7 @@ def test_presets_have_the_published_figures() -> None:
     """Two single failures, five of four ranks, an MTBF of three hours; bursts whose median gap is 5.6 of 14.2 h; 167
     preemptions of 32 nodes in 11.4 h.
     """
-    assert [entry.line for entry in generate_preset("cpr56", 0, is_typical=True).entries] == [1, 2]
+    assert len(generate_preset("cpr56", 0, is_typical=True).entries) == 2
     assert len(generate_preset("poster50", 0, is_typical=True).entries) == 5 * 4
     assert PRESETS["llama3"].spec.instant_mtbf_h == pytest.approx(3.1, abs=0.02)
     assert PRESETS["infinitehbd"].spec.law.gap(np.array([0.5]))[0] * 14.2 == pytest.approx(5.6, abs=0.05)
