@@ -67,11 +67,11 @@ class GeneratorSpec:
 
     def __post_init__(self) -> None:
         _require(1 <= self.ranks <= MAX_PS, f"--ranks: {self.ranks} is not between 1 and {MAX_PS}")
-        _require_hours("--length", self.length_h)
+        _require_hours("--length-h", self.length_h)
         _require((self.mtbf_h is None) != (self.node_mtbf_h is None), "--mtbf-h or --node-mtbf-h: give one of them")
         _require_hours("--mtbf-h", self.mtbf_h)
         _require_hours("--node-mtbf-h", self.node_mtbf_h)
-        _require_hours("--stretch", self.stretch_h)
+        _require_hours("--stretch-h", self.stretch_h)
         _require(self.nodes is None or self.nodes >= 1, f"--nodes: {self.nodes} is not at least 1")
         _require(
             self.nodes is None or self.mtbf_h is not None, "--nodes: says what --mtbf-h was measured on; not given"
@@ -85,7 +85,7 @@ class GeneratorSpec:
         _ = self.law
         _require(
             self.expected_instants * self.ranks_per_instant <= MAX_DEATHS,
-            f"--length: {self.expected_instants * self.ranks_per_instant:.3g} deaths are to be expected, "
+            f"--length-h: {self.expected_instants * self.ranks_per_instant:.3g} deaths are to be expected, "
             f"{MAX_DEATHS} at most can be made: is the MTBF in hours?",
         )
 
@@ -162,7 +162,7 @@ def options(spec: GeneratorSpec) -> str:
             text = f"{value}:{spec.like}"
         elif field.name == "group_sizes":
             text = ",".join(f"{size}:{_number(weight)}" for size, weight in spec.group_sizes)
-        parts.append(f"--{_OPTIONS.get(field.name, field.name.replace('_', '-'))} {text}")
+        parts.append(f"--{field.name.replace('_', '-')} {text}")
     return " ".join(parts)
 
 
@@ -171,7 +171,6 @@ def _number(value: float) -> str:
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
-_OPTIONS = {"length_h": "length", "stretch_h": "stretch"}  # named as those of `run.py trace import`
 _ALWAYS = ("model", "ranks", "length_h", "per", "start")
 
 

@@ -242,7 +242,7 @@ def test_a_trace_is_number_zero_of_its_seed_and_says_all_that_makes_it_again() -
     assert (trace.header["length_h"], trace.header["ranks"], trace.header["seed"]) == ("56", "8", "3")
     assert trace.header["command"] == f"run.py trace generate {trace.header['parameters']} --seed 3"
     assert trace.header["parameters"] == (
-        "--model weibull --shape 0.7 --ranks 8 --length 56 --mtbf-h 4 --per rank "
+        "--model weibull --shape 0.7 --ranks 8 --length-h 56 --mtbf-h 4 --per rank "
         "--start equilibrium --group-probability 0.4 --group-sizes 2:3,4:1 --rack-size 4"
     )
 
@@ -312,8 +312,8 @@ def test_presets_have_the_published_figures() -> None:
         ({"mtbf_h": None}, "--mtbf-h or --node-mtbf-h: give one of them"),
         ({"node_mtbf_h": 3.0}, "--mtbf-h or --node-mtbf-h: give one of them"),
         ({"mtbf_h": 0.0}, "--mtbf-h: 0.0 is not a number of hours above 0"),
-        ({"mtbf_h": 1e-5}, "--length: 5.6e+06 deaths are to be expected, 1000000 at most can be made"),
-        ({"length_h": float("inf")}, "--length: inf is not a number of hours above 0"),
+        ({"mtbf_h": 1e-5}, "--length-h: 5.6e+06 deaths are to be expected, 1000000 at most can be made"),
+        ({"length_h": float("inf")}, "--length-h: inf is not a number of hours above 0"),
         ({"ranks": 0}, "--ranks: 0 is not between 1 and 1000"),
         ({"nodes": 0}, "--nodes: 0 is not at least 1"),
         ({"per": "node"}, "--per: 'node' is neither system nor rank"),

@@ -115,6 +115,36 @@ def test_a_generated_trace_can_be_made_again(capsys: pytest.CaptureFixture[str],
     assert read_trace(paths[3]).header["ranks"] == "6"
 
 
+EVERY_OPTION = (
+    "--model gamma --shape 0.6 --ranks 8 --length-h 20 --mtbf-h 3.3333333333333335 --nodes 16 --per rank --start fresh "
+    "--group-probability 0.3 --group-sizes 2:3,4:1 --rack-size 4 --early-factor 2.5 --early-h 3 --repair-median-h 1 "
+    "--repair-mean-h 2 --stretch-h 60"
+)
+
+
+@pytest.mark.parametrize(
+    "asked", [EVERY_OPTION, "--preset spot_p3", "--model fit:{trace}", "--model empirical:{trace}"]
+)
+def test_the_parameters_in_a_header_make_the_trace_again(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, asked: str
+) -> None:
+    """Whatever was asked for, by name or after another trace, which the header then names."""
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    asked = asked.format(trace="failure_traces/preset-llama3.csv")
+    code, _, err = trace_command(capsys, "generate", *asked.split(), "--seed", "3", "--out", first)
+    assert (code, err) == (0, "")
+    header = read_trace(first).header
+    assert header["parameters"] == asked or asked != EVERY_OPTION
+    assert trace_command(capsys, "generate", *header["parameters"].split(), "--seed", "3", "--out", second)[0] == 0
+    assert read_trace(second).entries
+    assert rows(second) == rows(first)
+
+
+def rows(path: Path) -> list[str]:
+    """The lines that are no header."""
+    return [line for line in path.read_text().splitlines() if not line.startswith("#")]
+
+
 def test_show_tells_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Numbers on the console, pictures in a folder."""
     code, said, _ = trace_command(capsys, "show", "failure_traces/preset-llama3.csv", "--figures", tmp_path / "new")
