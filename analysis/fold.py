@@ -30,6 +30,7 @@ class Fold:
     generation: int = 0
     captured: dict[str, int] = field(default_factory=lambda: {"updates": 0, "tracked": 0})
     lost: dict[str, int] = field(default_factory=lambda: {"updates": 0, "tracked": 0})
+    recovered: dict[str, int] = field(default_factory=lambda: {"updates": 0, "tracked": 0})
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -166,6 +167,8 @@ class _Walk:
         self.fold.num_lost_ranks += len(event.ranks)
         self.fold.lost["updates"] += event.lost_updates or 0
         self.fold.lost["tracked"] += event.lost_tracked or 0
+        self.fold.recovered["updates"] += event.recovered_updates or 0
+        self.fold.recovered["tracked"] += event.recovered_tracked or 0
         rerun = 0
         if event.rewind:
             self._rewind(event)
@@ -191,6 +194,7 @@ class _Walk:
         self._equal("resume_samples", event.resume_samples, self._saved.samples)
         self._equal("checkpoint", event.sequence, self._saved.sequence)
         self._equal("PLS of a rewind", sum(event.pls.values()), 0.0)
+        self._equal("rows recovered from the cache of a rewind", event.recovered_rows, 0)
         self._step = event.resume_step
         self._since = dict.fromkeys(self._since, event.resume_samples)
 
@@ -218,6 +222,9 @@ class _Walk:
             self._problem(f"{', '.join(unseen)} was killed, but nobody lost it")
         self._finish_updates("updates", event.applied_updates, event.lost_updates, event.update_pls)
         self._finish_updates("tracked", event.applied_tracked, event.lost_tracked, event.update_pls_tracked)
+        for which, claimed in (("updates", event.recovered_updates), ("tracked", event.recovered_tracked)):
+            if claimed is not None:
+                self._equal(f"recovered {which}", claimed, total.recovered[which])
 
     def _finish_updates(self, which: str, applied: int | None, lost: int | None, claimed: float | None) -> None:
         if applied is None or lost is None:

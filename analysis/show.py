@@ -119,6 +119,9 @@ def _recovery(event: Any) -> str:
         num_rerun = event.step - event.resume_step
         return f"all ranks from {source}, back to step {event.resume_step}, steps run again: {num_rerun}"
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"
+    if event.recovered_rows:
+        updates = "" if event.recovered_updates is None else f" with {event.recovered_updates:,} updates"
+        lost += f", {event.recovered_rows:,} rows{updates} kept from the cache"
     return f"{', '.join(event.ranks)} from {source}: {event.num_rows:,} rows, PLS +{sum(event.pls.values()):.4%}{lost}"
 
 

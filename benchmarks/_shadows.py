@@ -14,7 +14,6 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import torch
 
 from benchmarks._common import skewed_ids
 from benchmarks._workers import Parts, gated_train
@@ -102,21 +101,19 @@ def fill(ranks: Sequence[Sequence[RankServer]], placement: Placement, num_steps:
     By the message of a lookahead cache whose windows are 32 steps.
     """
     rng = generator(config.seed, "touches")
-    nothing = torch.empty(0, dtype=torch.int64), torch.empty((0, ranks[0][0].shard.rows_MD.shape[1]))
     for first in range(0, num_steps, _CHUNK_STEPS):
         step = min(first + _CHUNK_STEPS, num_steps)
         num_samples = (step - first) * config.trainer.batch_size
         ids_BF = np.stack([skewed_ids(rng, rows, num_samples) for rows in placement.cardinalities], axis=1)
         plan = plan_batch(ids_BF, placement, np.arange(num_samples) % config.strategy.ssu_period == 0)
         for k, servers in enumerate(ranks):
-            told = WriteBack(
-                step=step,
-                rows_N=nothing[0],
-                values_ND=nothing[1],
-                touched_U=plan.rows[k],
-                counts_U=plan.counts[k],
-                sampled=((step, plan.rows[k][plan.sampled[k]]),),
-            )
             for server in servers:
+                told = WriteBack(
+                    step=step,
+                    rows_N=plan.rows[k],
+                    values_ND=server.shard.gather(plan.rows[k]),
+                    counts_N=plan.counts[k],
+                    sampled=((step, plan.rows[k][plan.sampled[k]]),),
+                )
                 reply = server.handle(Exchange(push=told))
                 assert reply is None, reply

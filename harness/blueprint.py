@@ -102,8 +102,13 @@ class Blueprint:
 
     @property
     def counts_updates(self) -> bool:
-        """Whether shards count unsaved updates. Where nothing is saved these are all that were sent, which is known."""
-        return self.config.metrics.update_pls and self.strategy.saves_initially
+        """Whether shards count unsaved updates. Where nothing is saved these are all that were sent, which is known.
+
+        A cache that rows are recovered from must know them row by row.
+        """
+        cache = self.config.cache
+        is_asked = cache.mode == "lookahead" and cache.recover_from_cache
+        return is_asked or (self.config.metrics.update_pls and self.strategy.saves_initially)
 
     @property
     def num_rows(self) -> int:

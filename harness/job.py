@@ -14,7 +14,7 @@ from harness.core.config import Config
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Rank
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
-from harness.core.trackers import NEEDS_COUNTS, NEEDS_SAMPLES
+from harness.core.trackers import NEEDS_SAMPLES
 from harness.datapath import Batches, DataPath, DirectPath, SplitPath
 from harness.environment import products
 from harness.lookahead import LookaheadPath
@@ -124,6 +124,7 @@ def _data_path(
         lookahead=config.cache.lookahead,
         max_rows=config.cache.max_rows,
         is_boundary=lambda step: due_at(step).anything,
-        tells_counts=blueprint.counts_updates or tracker in NEEDS_COUNTS,
+        recovers_from_cache=config.cache.recover_from_cache,
+        count_updates=UpdateCounter(blueprint.placement, blueprint.tracked),
         tells_samples=tracker in NEEDS_SAMPLES,
     )

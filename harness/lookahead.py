@@ -1,116 +1,48 @@
 """The lookahead cache: rows that coming batches share live at the trainer (BagPipe, SOSP 2023, arXiv 2202.12429).
 
-The order of batches is known, so an oracle tells for each window of steps which rows to have, which to keep for the
-next window, and which to write back. A window trains on the cache alone; one message per rank and window carries what
-leaves and fetches, in the background, what the next window needs. Exact: a cached row is updated by the arithmetic that
-its PS rank would use, and no row is read while a newer version is elsewhere.
+The order of batches is known, so an oracle (``harness.oracle``) tells for each window of steps which rows to have,
+which to keep for the next window, and which to write back. A window trains on the cache alone; one message per rank and
+window carries what leaves and fetches, in the background, what the next window needs. Exact: a cached row is updated by
+the arithmetic that its PS rank would use, and no row is read while a newer version is elsewhere.
 
 Windows end where something is due: there every dirty row and every touch not yet told is flushed, so that a save, an
 evaluation and a tracker's choice find what they would find without a cache, and every rank is asked again right after,
-so that a kill is found at its own boundary. When a shard is restored alone, all cached rows of it are discarded and
-fetched again: the run equals the uncached run with the same kills.
+so that a kill is found at its own boundary.
 
-Keys are rows in the rank-major order of all rows (``Placement.positions``). U distinct keys of a window, K keys of the
-cache, N distinct rows of a batch, D embedding dim.
+When a shard is restored alone, all cached rows of it are discarded and fetched again: the run equals the uncached run
+with the same kills. Or, with ``recovers_from_cache``, rows stay that are newer here than in the checkpoint. Then each
+row is fetched with the number of its updates that no save has captured, asked for again after every save, and messages
+to the ranks carry all of these updates instead of the new ones: a replacement takes over rows, counts and all.
+
+Keys are rows in the rank-major order of all rows (``Placement.positions``). U distinct keys of a window, H rows that
+are held, N distinct rows of a batch, D embedding dim.
 """
 
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.cluster.protocol import Exchange, WriteBack
+from harness.cache import RowCache, Traffic
+from harness.cluster.protocol import Counted, Exchange, WriteBack
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
+from harness.core.pls import UpdateCounter
 from harness.data.dataset import Batch
 from harness.datapath import Batches, pull
-from harness.recovery import Recovery, Underway
+from harness.oracle import Keys, Oracle, Rows, Window
+from harness.recovery import Kept, Recovery, Underway
 
-Keys = NDArray[np.int64]
+ID_BYTES, COUNT_BYTES, VALUE_BYTES = 8, 4, 4
 
-
-@dataclass(frozen=True)
-class PlannedStep:
-    """A batch, its plan, and the keys of its distinct rows, ascending (N,)."""
-
-    batch: Batch
-    plan: BatchPlan
-    keys_N: Keys
-
-
-@dataclass(frozen=True)
-class Window:
-    """Consecutive steps, the first number ``first``, and all keys they touch, ascending (U,)."""
-
-    first: int
-    steps: tuple[PlannedStep, ...]
-    keys_U: Keys
-
-    @property
-    def stop(self) -> int:
-        """Number of finished steps after the window."""
-        return self.first + len(self.steps)
-
-
-@dataclass
-class Traffic:
-    """Rows moved, and bytes of all tensors on the wire; ``uncached`` is what one message a step would have moved."""
-
-    accessed_rows: int = 0
-    fetched_rows: int = 0
-    written_rows: int = 0
-    num_bytes: int = 0
-    uncached_bytes: int = 0
-    peak_rows: int = 0
-
-    def summary(self) -> dict[str, float]:
-        """For the record."""
-        return {
-            "hit_rate": 1 - self.fetched_rows / self.accessed_rows if self.accessed_rows else 0.0,
-            "fetched_rows": self.fetched_rows,
-            "written_rows": self.written_rows,
-            "peak_rows": self.peak_rows,
-            "bytes": self.num_bytes,
-            "uncached_bytes": self.uncached_bytes,
-        }
-
-
-class Cache:
-    """Rows by ascending key: values (K, D), which are newer than the PS rank's, and updates not yet told of."""
-
-    def __init__(self, dim: int) -> None:
-        self.keys_K: Keys = np.empty(0, np.int64)
-        self.values_KD = torch.empty((0, dim))
-        self.is_dirty_K = np.empty(0, bool)
-        self.counts_K = np.empty(0, np.int32)
-
-    def missing(self, keys_U: Keys) -> Keys:
-        """Those of ``keys_U`` that are not here."""
-        return np.setdiff1d(keys_U, self.keys_K, assume_unique=True)
-
-    def keep(self, is_kept_K: NDArray[np.bool_]) -> None:
-        """Forget all other rows."""
-        if not is_kept_K.all():
-            self.keys_K = self.keys_K[is_kept_K]
-            self.values_KD = self.values_KD[torch.from_numpy(is_kept_K)]
-            self.is_dirty_K = self.is_dirty_K[is_kept_K]
-            self.counts_K = self.counts_K[is_kept_K]
-
-    def add(self, keys_U: Keys, values_UD: Tensor) -> None:
-        """Rows that are not here, clean."""
-        if not len(keys_U):
-            return
-        keys = np.concatenate([self.keys_K, keys_U])
-        order = np.argsort(keys, kind="stable")
-        self.keys_K = keys[order]
-        self.values_KD = torch.cat([self.values_KD, values_UD])[torch.from_numpy(order)]
-        self.is_dirty_K = np.concatenate([self.is_dirty_K, np.zeros(len(keys_U), bool)])[order]
-        self.counts_K = np.concatenate([self.counts_K, np.zeros(len(keys_U), np.int32)])[order]
+SHARE_OF_WINDOW = 3
+"""Rows of three windows at most are cached or under way at one time: of one that ended, the one at work, the next."""
 
 
 class LookaheadPath:
@@ -118,10 +50,11 @@ class LookaheadPath:
 
     Args:
         lookahead: steps that the oracle sees; two windows.
-        max_rows: bound on the rows of the cache; windows are cut short to keep it. A single step may need more.
+        max_rows: bound on the rows that are cached or under way. A single step may need more.
         is_boundary: whether something is due after so many steps.
+        recovers_from_cache: rows of a dead rank that are newer here than in the checkpoint survive.
+        count_updates: counts updates as the ledger does.
         tells_samples: a tracker needs the rows of sub-sampled inputs, step by step.
-        tells_counts: somebody counts updates.
     """
 
     def __init__(
@@ -136,7 +69,8 @@ class LookaheadPath:
         lookahead: int,
         max_rows: int | None,
         is_boundary: Callable[[int], bool],
-        tells_counts: bool,
+        recovers_from_cache: bool,
+        count_updates: UpdateCounter,
         tells_samples: bool,
     ) -> None:
         self._recovery = recovery
@@ -146,38 +80,48 @@ class LookaheadPath:
         self._learning_rate = learning_rate
         self._num_steps = num_steps
         self._window_steps = max(1, lookahead // 2)
-        self._max_window_rows = None if max_rows is None else max(1, max_rows // 2)
+        self._max_rows = max_rows
         self._is_boundary = is_boundary
-        self._tells_counts = tells_counts
+        self._recovers = recovers_from_cache
+        self._count_updates = count_updates
         self._tells_samples = tells_samples
-        self._base_R = batches.placement.rank_base_R
+        first_R = batches.placement.rank_base_R.tolist()
+        self._spans = {rank: (first_R[k], first_R[k + 1]) for k, rank in enumerate(ranks)}  # keys of each rank
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
         self.traffic = Traffic()
-        recovery.listeners.append(self._discard)
+        self._num_evicted = self._minimum_bytes = 0
+        recovery.listeners.append(self._hold_on)
+        recovery.spared = self._spared
+        if recovers_from_cache:
+            recovery.save_listeners.append(self._ask_what_is_unsaved)
         self.reset()
 
     def reset(self) -> None:
         """Full recovery took place: every cached row is void."""
-        self._cache = Cache(self._dim)
+        max_window_rows = None if self._max_rows is None else max(1, self._max_rows // SHARE_OF_WINDOW)
+        self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
+        self._cache = RowCache(self._dim, max_rows=self._max_rows)
+        self._held = Rows.none()  # here, or coming
         self._sampled: list[tuple[int, Keys]] = []
         self._window: Window | None = None
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
-        self._underway: tuple[Keys, Underway] | None = None
+        self._underway: tuple[Rows, Told | None, Underway] | None = None
         self._must_ask = True  # something was due: hear from every rank before going on
-        self._slots: list[Tensor] = []
+        self._knows_unsaved = True  # no save took place since these were asked for
         self._fetched: tuple[Tensor, Tensor] | None = None
+        self._flushing: BatchPlan | None = None  # the batch of the step that is flushed
 
     # --- the step loop's side ---------------------------------------------------------------------------------------
 
     def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
         """The next batch with its rows, from the cache."""
-        if self._window is None or progress.step == self._window.stop or self._must_ask:
+        if self._window is None or progress.step == self._window.stop:
             self._enter(progress)
         assert self._window is not None
         index = progress.step - self._window.first
-        planned, slots_N = self._window.steps[index], self._slots[index]
-        rows_ND = self._cache.values_KD.index_select(0, slots_N)
+        planned, slots_N = self._window.steps[index], self._window.slots[index]
+        rows_ND = self._cache.values_SD.index_select(0, slots_N)
         self._fetched = slots_N, rows_ND
         return planned.batch, planned.plan, rows_ND
 
@@ -194,28 +138,38 @@ class LookaheadPath:
         assert self._window is not None
         assert self._fetched is not None
         slots_N, rows_ND = self._fetched
-        self._cache.values_KD.index_put_((slots_N,), torch.sub(rows_ND, grads_ND, alpha=self._learning_rate))
-        slots = slots_N.numpy()
-        self._cache.is_dirty_K[slots] = True
-        if self._tells_counts:
-            self._cache.counts_K[slots] += plan.counts_N
-        if self._tells_samples:
-            is_sampled_N = plan.sampled_N
-            keys_N = self._window.steps[progress.step - self._window.first].keys_N
-            self._sampled.append((progress.step + 1, keys_N[is_sampled_N]))
-        self.traffic.accessed_rows += len(slots)
-        self.traffic.uncached_bytes += len(slots) * (8 + 4 * self._dim + 8 + 4 * self._dim + 4 + 1)
+        self._cache.values_SD.index_copy_(0, slots_N, torch.sub(rows_ND, grads_ND, alpha=self._learning_rate))
+        if progress.step + 1 == self._window.stop:
+            self._count(self._window)
         if is_boundary:
             assert progress.step + 1 == self._window.stop, "windows end at boundaries"
-            self._flush(progress)
+            self._flush(plan, progress, meanwhile)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """The ranks hold everything: it has been flushed."""
         return pull(self._recovery, self._ranks, plan, progress)
 
     def summary(self) -> dict[str, float]:
-        """What the cache saved."""
-        return self.traffic.summary()
+        """What moved; ``minimum_bytes`` no cache with the same sight can do without (``harness.oracle.least_rows``)."""
+        beyond = {"evicted_rows": self._num_evicted, "minimum_bytes": self._minimum_bytes}
+        return {**self.traffic.summary(), **beyond}
+
+    def _count(self, window: Window) -> None:
+        """Every step of ``window`` is done."""
+        self._cache.count(window.rows.slots, window.counts_U)
+        num_accessed = sum(len(slots_N) for slots_N in window.slots)
+        num_sampled = 0
+        if self._tells_samples:
+            sampled = ((window.first + k, step.sampled_S) for k, step in enumerate(window.steps, start=1))
+            self._sampled += sampled
+            num_sampled = sum(len(step.sampled_S) for step in window.steps)
+        row_bytes = ID_BYTES + VALUE_BYTES * self._dim
+        counted = COUNT_BYTES if self._recovers else 0
+        traffic = self.traffic
+        traffic.accessed_rows += num_accessed
+        traffic.uncached_bytes += num_accessed * (2 * row_bytes + COUNT_BYTES + 1)  # and whether it is sampled
+        self._minimum_bytes += window.least.fetched * (row_bytes + counted)
+        self._minimum_bytes += window.least.written * (row_bytes + COUNT_BYTES) + num_sampled * ID_BYTES
 
     # --- windows ------------------------------------------------------------------------------------------------------
 
@@ -224,25 +178,32 @@ class LookaheadPath:
         window = self._following or self._plan(progress.step).result()
         assert window.first == progress.step
         self._receive(progress)
-        following = self._following = self._look_ahead(window)
-        needed_U = window.keys_U if following is None else np.union1d(window.keys_U, following.keys_U)
-        leaving = self._leaving(needed_U, progress.step)
-        missing = self._cache.missing(window.keys_U)
+        if self._window is None:
+            self._hold(window)
+        following = self._look_ahead(window)
+        staying = self._held if following is None else self._held[~following.is_leaving_H]
+        missing = self._missing(staying)
         while self._must_ask or len(missing):
+            # A boundary's deaths are found here, before anything is let go. They may leave new gaps.
             self._must_ask = False
-            self._sent(missing, leaving)
-            self._underway = missing, self._recovery.start(self._messages(missing, leaving))
-            leaving = None  # told; what is asked again below is rows alone
+            self._start(missing, None)
             self._receive(progress)
-            missing = self._cache.missing(window.keys_U)  # a shard may have been restored meanwhile
-        coming = np.empty(0, np.int64) if following is None else self._cache.missing(following.keys_U)
-        if leaving is not None or len(coming):
-            self._sent(coming, leaving)
-            self._underway = coming, self._recovery.start(self._messages(coming, leaving))
-        self._window = window
-        keys_K = self._cache.keys_K
-        self._slots = [torch.from_numpy(np.searchsorted(keys_K, step.keys_N)) for step in window.steps]
-        self.traffic.peak_rows = max(self.traffic.peak_rows, len(keys_K) + len(coming))
+            missing = self._missing(staying)
+        if following is not None:
+            leaving = self._let_go(following, progress.step)
+            self._hold(following)
+            if leaving is not None or len(following.coming):
+                self._start(following.coming, leaving)
+        self._window, self._following = window, following
+
+    def _hold(self, window: Window) -> None:
+        """From now on the rows of the window before and of ``window`` are to be here."""
+        self._held = window.held
+        self._cache.reserve(window.num_slots)
+        self.traffic.peak_rows = max(self.traffic.peak_rows, len(window.held))
+
+    def _missing(self, staying: Rows) -> Rows:
+        return staying[~self._cache.is_here_S[staying.slots]]
 
     def _look_ahead(self, window: Window) -> Window | None:
         """The window after ``window``, planned while the one before that ran; the next is begun now."""
@@ -253,82 +214,77 @@ class LookaheadPath:
         return following
 
     def _plan(self, first: int) -> Future[Window]:
-        """Plan the window that begins at ``first``, in the background: numpy mostly works without the interpreter."""
-        return self._planner.submit(self._plan_until, first, self._stop_of(first))
+        """Plan the window that begins at ``first``, in the background: numpy mostly works without the interpreter.
 
-    def _stop_of(self, first: int) -> int:
-        """Where a window that begins at ``first`` ends: after so many steps, or where something is due."""
+        It ends after so many steps, or where something is due, which is asked here: the trainer knows, and now.
+        """
         last = min(first + self._window_steps, self._num_steps)
-        return next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
-
-    def _plan_until(self, first: int, stop: int) -> Window:
-        steps = tuple(self._plan_step(step) for step in range(first, stop))
-        keys_U = np.unique(np.concatenate([step.keys_N for step in steps]))
-        while self._max_window_rows is not None and len(keys_U) > self._max_window_rows and len(steps) > 1:
-            steps = steps[: len(steps) // 2]
-            keys_U = np.unique(np.concatenate([step.keys_N for step in steps]))
-        return Window(first, steps, keys_U)
-
-    def _plan_step(self, step: int) -> PlannedStep:
-        batch, plan = self._batches(step)
-        return PlannedStep(batch, plan, plan.keys_N)
+        stop = next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
+        return self._planner.submit(self._oracle.plan, first, stop, is_flushed=self._is_boundary(stop))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _leaving(self, needed_U: Keys, step: int) -> "Leaving | None":
-        """Take out of the cache what the oracle does not see again; what of it to tell the ranks, touches included."""
-        cache = self._cache
-        is_kept_K = np.isin(cache.keys_K, needed_U, assume_unique=True)
-        is_told_K = cache.is_dirty_K & ~is_kept_K
-        leaving = self._take(is_told_K, step) if is_told_K.any() or self._sampled else None
-        cache.keep(is_kept_K)
-        return leaving
+    def _let_go(self, following: Window, step: int) -> "Told | None":
+        """Forget what the oracle does not see again; what of it to tell the ranks, touches included."""
+        leaving = self._held[following.is_leaving_H]
+        is_dirty = self._cache.untold_S[leaving.slots] > 0
+        told = self._tell(leaving[is_dirty], step) if is_dirty.any() or self._sampled else None
+        self._cache.forget(leaving.slots)
+        self._num_evicted += len(leaving)
+        self.traffic.peak_rows = max(self.traffic.peak_rows, len(self._held) + len(following.coming))
+        return told
 
-    def _take(self, is_told_K: NDArray[np.bool_], step: int) -> "Leaving":
-        """Dirty rows to write back now, with the updates that each had; they are clean then."""
-        cache = self._cache
-        leaving = Leaving(
-            step,
-            cache.keys_K[is_told_K],
-            cache.values_KD[torch.from_numpy(is_told_K)],
-            cache.counts_K[is_told_K],
-            self._sampled,
-        )
-        cache.counts_K[is_told_K] = 0
-        cache.is_dirty_K = cache.is_dirty_K & ~is_told_K
+    def _tell(self, rows: Rows, step: int) -> "Told":
+        """Rows to write back now, with their updates; they are clean then. All touches that are not yet told."""
+        cache, sampled = self._cache, self._sampled
+        counts_N = (cache.unsaved_S if self._recovers else cache.untold_S)[rows.slots]
+        values_ND = cache.values_SD.index_select(0, torch.from_numpy(rows.slots))
+        cache.untold_S[rows.slots] = 0
         self._sampled = []
-        return leaving
+        return Told(step, rows.keys, values_ND, counts_N, sampled, counts_all=self._recovers)
 
-    def _messages(self, wanted_U: Keys, leaving: "Leaving | None") -> dict[Rank, Exchange]:
+    def _start(self, wanted: Rows, told: "Told | None") -> None:
         """One message to every rank, empty if need be, so that no death goes unseen."""
-        cuts = np.searchsorted(wanted_U, self._base_R)
-        return {
+        empty_M = torch.empty(0, dtype=torch.int64)
+        requests = {
             rank: Exchange(
-                push=None if leaving is None else leaving.of(self._base_R[k], self._base_R[k + 1]),
-                pull_N=torch.from_numpy(wanted_U[cuts[k] : cuts[k + 1]] - self._base_R[k]),
+                push=None if told is None else told.of(first, last),
+                pull_N=torch.from_numpy(wanted.between(first, last).keys - first),
+                unsaved_M=empty_M if self._recovers else None,
             )
-            for k, rank in enumerate(self._ranks)
+            for rank, (first, last) in self._spans.items()
         }
+        self._note(len(wanted), told)
+        self._underway = wanted, told, self._recovery.start(requests)
 
-    def _sent(self, wanted_U: Keys, leaving: "Leaving | None") -> None:
-        num_written = 0 if leaving is None else len(leaving.keys_N)
-        self.traffic.fetched_rows += len(wanted_U)
-        self.traffic.written_rows += num_written
-        self.traffic.num_bytes += len(wanted_U) * (8 + 4 * self._dim) + num_written * (8 + 4 * self._dim + 8 + 4)
-        if leaving is not None:
-            self.traffic.num_bytes += sum(8 * len(keys) for _, keys in leaving.sampled)
+    def _note(self, num_fetched: int, told: "Told | None") -> None:
+        traffic = self.traffic
+        traffic.fetched_rows += num_fetched
+        traffic.sent_bytes += num_fetched * ID_BYTES
+        traffic.received_bytes += num_fetched * (VALUE_BYTES * self._dim + (COUNT_BYTES if self._recovers else 0))
+        if told is not None:
+            traffic.written_rows += len(told.keys_N)
+            traffic.sent_bytes += len(told.keys_N) * (ID_BYTES + VALUE_BYTES * self._dim + COUNT_BYTES)
+            traffic.sent_bytes += sum(ID_BYTES * len(keys_S) for _, keys_S in told.sampled)
 
     def _receive(self, progress: Progress) -> None:
         """Add the rows that are under way to the cache."""
-        if self._underway is not None:
-            keys_U, underway = self._underway
-            self._underway = None
-            replies = self._recovery.finish(underway, progress)
-            self._cache.add(keys_U, torch.cat([reply for reply in replies.values() if reply is not None]))
+        if self._underway is None:
+            return
+        rows, _, underway = self._underway
+        replies = self._recovery.finish(underway, progress)
+        self._underway = None
+        if self._recovers:
+            counted = cast("list[Counted]", list(replies.values()))
+            values_KD = torch.cat([each.rows_ND for each in counted])
+            self._cache.take_in(rows.slots, values_KD, torch.cat([each.unsaved_NM for each in counted]))
+        else:
+            self._cache.take_in(rows.slots, torch.cat(list(replies.values())), None)
 
-    def _flush(self, progress: Progress) -> None:
+    def _flush(self, plan: BatchPlan, progress: Progress, meanwhile: Callable[[], None]) -> None:
         """Give every rank what it would have without a cache. Rows stay, clean."""
         assert self._window is not None
+        self._flushing = plan
         self._receive(progress)
         after = dataclasses.replace(
             progress,
@@ -336,24 +292,78 @@ class LookaheadPath:
             samples=progress.samples + len(self._window.steps[-1].batch.labels_B),
             previous_samples=progress.samples,
         )
-        leaving = self._take(self._cache.is_dirty_K, after.step)
-        nothing = np.empty(0, np.int64)
-        self._sent(nothing, leaving)
+        dirty = self._held[self._cache.untold_S[self._held.slots] > 0]
+        self._start(Rows.none(), self._tell(dirty, after.step))
         self._must_ask = True
-        self._recovery.ask(self._messages(nothing, leaving), after)
+        meanwhile()
+        self._receive(after)
+        self._flushing = None
 
-    def _discard(self, casualties: frozenset[Rank]) -> None:
-        """Shards were restored alone: their cached rows, and what was not yet told of them, are no more."""
-        is_kept_K = np.ones(len(self._cache.keys_K), bool)
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _hold_on(self, casualties: frozenset[Rank]) -> dict[Rank, Kept]:
+        """Shards were restored alone: discard their cached rows, or hold on to those that are newer."""
+        kept: dict[Rank, Kept] = {}
         for rank in casualties:
-            first, last = self._base_R[ps_index(rank)], self._base_R[ps_index(rank) + 1]
-            is_kept_K &= ~((self._cache.keys_K >= first) & (self._cache.keys_K < last))
-            self._sampled = [(step, keys[(keys < first) | (keys >= last)]) for step, keys in self._sampled]
-        self._cache.keep(is_kept_K)
+            rows = self._held.between(*self._spans[rank])
+            # With a save under way counts leave out what it froze, and the checkpoint is still the one before.
+            if self._recovers and self._knows_unsaved and not self._recovery.is_saving:
+                kept[rank] = self._keep(rank, rows[self._cache.is_here_S[rows.slots]])
+            else:
+                self._discard(rank, rows)
+                kept[rank] = self._keep(rank, Rows.none())
+        return kept
+
+    def _discard(self, rank: Rank, rows: Rows) -> None:
+        first, last = self._spans[rank]
+        self._cache.forget(rows.slots)
+        self._sampled = [(step, keys[(keys < first) | (keys >= last)]) for step, keys in self._sampled]
+
+    def _keep(self, rank: Rank, rows: Rows) -> Kept:
+        """Rows with unsaved updates are newer than the checkpoint: to be told again, all of it. Others equal it.
+
+        Rows that are on their way back live on whether they are still held or not: the message is sent again.
+        """
+        told_keys, told_counts = np.empty(0, np.int64), np.empty(0, np.int32)
+        told = self._underway[1] if self._underway and self._recovers else None
+        if told is not None:
+            cut = slice(*np.searchsorted(told.keys_N, self._spans[rank]))
+            told_keys, told_counts = told.keys_N[cut], told.counts_N[cut]
+        unsaved = self._cache.unsaved_S[rows.slots]
+        is_newer = (unsaved > 0) & ~np.isin(rows.keys, told_keys, assume_unique=True)
+        self._cache.untold_S[rows.slots[is_newer]] = unsaved[is_newer]
+        keys = np.concatenate([rows.keys[is_newer], told_keys])
+        order = np.argsort(keys)
+        counts = np.concatenate([unsaved[is_newer], told_counts])
+        updates_R, tracked_R = self._count_updates(keys[order], counts[order])
+        return Kept(num_rows=len(keys), updates=(updates_R[ps_index(rank)], tracked_R[ps_index(rank)]))
+
+    def _spared(self, rank: Rank) -> tuple[int, int]:
+        """In a flush, less than nothing: the step's own updates do not count as sent yet, but are lost like others."""
+        if self._flushing is None:
+            return 0, 0
+        updates_R, tracked_R = self._count_updates(self._flushing.keys_N, self._flushing.counts_N)
+        return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]
+
+    def _ask_what_is_unsaved(self, progress: Progress) -> None:
+        """A save captured updates, and only the ranks know of which rows. Rows with news for them know better."""
+        self._knows_unsaved = False
+        cache, slots = self._cache, self._held.slots
+        clean = self._held[(cache.untold_S[slots] == 0) & (cache.unsaved_S[slots] > 0) & cache.is_here_S[slots]]
+        nothing_N = torch.empty(0, dtype=torch.int64)
+        requests = {
+            rank: Exchange(pull_N=nothing_N, unsaved_M=torch.from_numpy(clean.between(first, last).keys - first))
+            for rank, (first, last) in self._spans.items()
+        }
+        replies = self._recovery.ask(requests, progress)
+        cache.unsaved_S[clean.slots] = torch.cat([reply.unsaved_NM for reply in replies.values()]).numpy()
+        self.traffic.sent_bytes += len(clean) * ID_BYTES
+        self.traffic.received_bytes += len(clean) * COUNT_BYTES
+        self._knows_unsaved = True
 
 
 @dataclass(frozen=True)
-class Leaving:
+class Told:
     """Dirty rows of all ranks, by ascending key, as of ``step``; the updates of each, and the sampled rows by step."""
 
     step: int
@@ -361,17 +371,17 @@ class Leaving:
     values_ND: Tensor
     counts_N: NDArray[np.int32]
     sampled: list[tuple[int, Keys]]
+    counts_all: bool
 
     def of(self, first: int, last: int) -> WriteBack:
         """The part of one rank, whose keys are ``first <= key < last``."""
         cut = slice(*np.searchsorted(self.keys_N, [first, last]))
-        rows_N = torch.from_numpy(self.keys_N[cut] - first)
         sampled = ((step, keys[slice(*np.searchsorted(keys, [first, last]))] - first) for step, keys in self.sampled)
         return WriteBack(
             step=self.step,
-            rows_N=rows_N,
+            rows_N=torch.from_numpy(self.keys_N[cut] - first),
             values_ND=self.values_ND[cut],
-            touched_U=rows_N,
-            counts_U=torch.from_numpy(self.counts_N[cut]),
+            counts_N=torch.from_numpy(self.counts_N[cut]),
+            counts_all=self.counts_all,
             sampled=tuple((step, torch.from_numpy(keys)) for step, keys in sampled if len(keys)),
         )

@@ -75,6 +75,21 @@ class StoreSpec:
     in_background: bool = False  # save while training goes on
 
 
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Rows of a dead rank that are newer at the trainer than in the checkpoint.
+
+    ``updates``: those of these rows that no save has captured, of all tables and of the tracked ones.
+    """
+
+    num_rows: int = 0
+    updates: tuple[int, int] = (0, 0)
+
+
+Holder = Callable[[frozenset[Rank]], Mapping[Rank, Kept] | None]
+"""Somebody with rows of PS ranks: forgets those of ranks whose shards were restored alone, or says what it keeps."""
+
+
 class Recovery:
     """Saves, and brings the dead back.
 
@@ -115,10 +130,12 @@ class Recovery:
         """Emulated hours that rescheduling takes at the next failure; None: what the profile says."""
         self.before: Callable[[], None] = _nothing
         """Called when ranks are found dead, before that is recorded: what happened first is recorded first."""
-        self.listeners: list[Callable[[frozenset[Rank]], None]] = []
+        self.listeners: list[Holder] = []
         """Are told whose shards were restored alone: whoever holds rows of theirs holds rows that are no more."""
         self.spared: Callable[[Rank], tuple[int, int]] = _nothing_spared
         """Updates sent to a rank, all and tracked, that its replacement gets though the shard is restored alone."""
+        self.save_listeners: list[Callable[[Progress], None]] = []
+        """Are told that the ranks froze what they save: what was unsaved may be no longer."""
         self.measured_s: dict[str, float] = defaultdict(float, save=0.0, load=0.0, lost=0.0, reschedule=0.0)
 
     @property
@@ -132,6 +149,11 @@ class Recovery:
         """Samples behind the newest save, committed or begun."""
         newest = self._begun.progress if self._begun else self._manifest
         return newest.samples if newest else None
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether a save was begun that is not committed yet."""
+        return self._begun is not None
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Have every request served, whoever dies meanwhile; replies in rank order. See :meth:`finish`."""
@@ -201,6 +223,8 @@ class Recovery:
             self._begun = begun
         else:
             self._commit(begun, written, write_dense(), began_s)
+        for listener in self.save_listeners:
+            listener(progress)
         self._supervisor.status(phase="train")
 
     def settle(self, progress: Progress) -> None:
@@ -318,9 +342,10 @@ class Recovery:
                 f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
                 "(cluster.max_replacements_in_a_row)"
             )
-        self._charge(plan, progress, sorted(casualties, key=ps_index), num_rows, measured)
+        kept = dict.fromkeys(sorted(casualties, key=ps_index), Kept())
         for listener in () if plan.rewind else self.listeners:
-            listener(frozenset(casualties))
+            kept |= listener(frozenset(casualties)) or {}
+        self._charge(plan, progress, kept, num_rows, measured)
         self._supervisor.status(phase="train")
         if plan.rewind:
             assert self._manifest is not None
@@ -353,7 +378,12 @@ class Recovery:
         return sum(reply.num_rows for reply in self._cluster.call(requests).values())
 
     def _charge(
-        self, plan: RecoveryPlan, progress: Progress, dead: list[Rank], num_rows: int, measured: Mapping[str, float]
+        self,
+        plan: RecoveryPlan,
+        progress: Progress,
+        kept: Mapping[Rank, Kept],
+        num_rows: int,
+        measured: Mapping[str, float],
     ) -> None:
         manifest = self._manifest if plan.source == "checkpoint" else None
         added: dict[Rank, float] = {}
@@ -366,20 +396,20 @@ class Recovery:
                 self.updates.rewound()
         else:
             cost = self.overhead.charge_failure(reschedule_h=self.reschedule_h)
-            for rank in dead:
+            for rank in kept:
                 added[rank] = self.pls.lost(rank, progress.samples)
                 self.pls.restored(rank, progress.samples)
                 if self.updates is not None:
-                    gone.append(self.updates.lost(rank, self.spared(rank)))
+                    gone.append(self.updates.lost(rank, self.spared(rank), kept[rank].updates))
         self.reschedule_h = None
-        self.num_lost_ranks += len(dead)
+        self.num_lost_ranks += len(kept)
         for bucket, seconds in measured.items():
             self.measured_s[bucket] += seconds
         self._supervisor.record(
             Recovered(
                 step=progress.step,
                 samples=progress.samples,
-                ranks=dead,
+                ranks=list(kept),
                 rewind=plan.rewind,
                 source=plan.source,
                 resume_step=manifest.step if plan.rewind and manifest else progress.step,
@@ -389,6 +419,9 @@ class Recovery:
                 pls=added,
                 lost_updates=None if self.updates is None else sum(updates for updates, _ in gone),
                 lost_tracked=None if self.updates is None else sum(tracked for _, tracked in gone),
+                recovered_rows=sum(each.num_rows for each in kept.values()),
+                recovered_updates=None if self.updates is None else sum(each.updates[0] for each in kept.values()),
+                recovered_tracked=None if self.updates is None else sum(each.updates[1] for each in kept.values()),
                 load_h=cost.load_h,
                 lost_h=cost.lost_h,
                 reschedule_h=cost.reschedule_h,

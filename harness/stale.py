@@ -40,6 +40,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.cache import Traffic
 from harness.cluster.protocol import Exchange, Push
 from harness.core.caches import I64, Pending, WorkerCaches
 from harness.core.lookup import BatchPlan
@@ -47,7 +48,6 @@ from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
 from harness.data.dataset import Batch
 from harness.datapath import Batches, pull
-from harness.lookahead import Traffic
 from harness.recovery import Recovery
 
 
@@ -106,7 +106,7 @@ class StalePath:
         self._recovery = recovery
         self._batches = batches
         self._ranks = ranks
-        self._lookup_bytes = 8 + 4 * dim  # row id; row
+        self._id_bytes, self._row_bytes = 8, 4 * dim
         self._gradient_bytes = 8 + 4 * dim + 4 + 1  # row id; gradient; count; whether it is sampled
         self._learning_rate = learning_rate
         self._num_steps = num_steps
@@ -234,7 +234,8 @@ class StalePath:
     def _store(self, turn: Turn, keys_K: I64, replies: dict[Rank, Tensor]) -> None:
         self._caches.store(turn.worker, keys_K, torch.cat(list(replies.values())))
         self.traffic.fetched_rows += len(keys_K)
-        self.traffic.num_bytes += len(keys_K) * self._lookup_bytes
+        self.traffic.sent_bytes += len(keys_K) * self._id_bytes
+        self.traffic.received_bytes += len(keys_K) * self._row_bytes
         self.traffic.peak_rows = max(self.traffic.peak_rows, self._caches.num_rows)
 
     def _discard(self, casualties: frozenset[Rank]) -> None:
@@ -261,7 +262,7 @@ class StalePath:
     def _pushes(self, pending: Pending, step: int) -> list[Push]:
         """What each rank is sent of ``pending``, as the gradients of step ``step``."""
         self.traffic.written_rows += len(pending.keys_N)
-        self.traffic.num_bytes += len(pending.keys_N) * self._gradient_bytes
+        self.traffic.sent_bytes += len(pending.keys_N) * self._gradient_bytes
         cuts = np.searchsorted(pending.keys_N, self._base_R)
         spans = [slice(cuts[k], cuts[k + 1]) for k in range(len(self._ranks))]
         return [
@@ -291,4 +292,4 @@ class StalePath:
         self.seen.total += int(behind_N.sum())
         self.seen.worst = max(self.seen.worst, int(behind_N.max()))
         self.traffic.accessed_rows += len(slots_N)
-        self.traffic.uncached_bytes += len(slots_N) * (self._lookup_bytes + self._gradient_bytes)
+        self.traffic.uncached_bytes += len(slots_N) * (self._id_bytes + self._row_bytes + self._gradient_bytes)

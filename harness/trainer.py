@@ -282,6 +282,8 @@ class Trainer:
             lost_updates=updates.lost_updates if updates else None,
             applied_tracked=updates.applied_tracked if updates else None,
             lost_tracked=updates.lost_tracked if updates else None,
+            recovered_updates=updates.recovered_updates if updates else None,
+            recovered_tracked=updates.recovered_tracked if updates else None,
             num_failures=overhead.num_failures,
             num_lost_ranks=recovery.num_lost_ranks,
             num_unplanned=0,

@@ -42,7 +42,8 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
     staleness = config.cache.staleness or 1
     return (
         Variant("none", {"mode": "none"}),
-        Variant("lookahead", {"mode": "lookahead"}),
+        Variant("lookahead", {"mode": "lookahead", "recover_from_cache": False}),
+        Variant("recovering", {"mode": "lookahead", "recover_from_cache": True}, is_exact=False),
         # One engine will do: how a message is carried does not depend on the staleness.
         Variant("stale0", {"mode": "stale", "staleness": 0}, engines=("local",)),
         Variant("stale", {"mode": "stale", "staleness": staleness}, is_exact=False),

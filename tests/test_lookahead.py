@@ -4,11 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from harness.cluster.protocol import Exchange
+import analysis
+from harness import assemble
+from harness.cluster.local import LocalRanks
+from harness.cluster.protocol import Exchange, Restore, Save
 from harness.core.config import Config
-from harness.core.events import Event
+from harness.core.events import Event, Finished, Recovered, Saved
+from harness.recorder import read_events
+from harness.rundir import read_config
 from tests.runs import changed, run
-from tests.test_unplanned import run_mortal
+from tests.test_unplanned import MortalRanks, named, run_mortal
 
 
 def facts(events: list[Event]) -> list[dict]:
@@ -74,3 +79,142 @@ def test_a_partial_recovery_inside_a_window_discards_what_is_cached_of_the_shard
     finished = run_mortal(mortal, tmp_path / "mortal", monkeypatch, {("ps2", number, Exchange): "after"})
     assert finished.num_unplanned == 1
     assert finished.applied_updates == 400 * 26
+
+
+# --- bounds and what is moved -----------------------------------------------------------------------------------------
+
+
+def test_what_is_moved_is_the_least_possible(config: Config, tmp_path: Path) -> None:
+    """Without failures rows, counts and touches on the wire are those that no cache of this sight can do without."""
+    for strategy, recovers in (("none", False), ("cpr_ssu", False), ("never_save", True)):
+        cached = changed(
+            config,
+            trace__path=None,
+            strategy__name=strategy,
+            cache__mode="lookahead",
+            cache__lookahead=24,
+            cache__recover_from_cache=recovers,
+        )
+        cache = run(cached, tmp_path / strategy)[0].cache
+        assert cache is not None
+        assert cache["bytes"] == cache["sent_bytes"] + cache["received_bytes"] == cache["minimum_bytes"]
+        assert cache["bytes"] < cache["uncached_bytes"]
+        assert cache["fetched_rows"] == pytest.approx((1 - cache["hit_rate"]) * cache["accessed_rows"])
+
+
+def test_asking_again_after_saves_costs_little(config: Config, tmp_path: Path) -> None:
+    """With recover_from_cache and saves, counts that are asked for again are all that is moved beyond the least."""
+    cached = changed(
+        config,
+        trace__path=None,
+        strategy__name="partial",
+        cache__mode="lookahead",
+        cache__lookahead=24,
+        cache__recover_from_cache=True,
+    )
+    finished, _ = run(cached, tmp_path / "run")
+    assert finished.cache is not None
+    beyond = finished.cache["bytes"] - finished.cache["minimum_bytes"]
+    assert 0 < beyond <= finished.num_saves * finished.cache["peak_rows"] * (8 + 4)
+
+
+# --- rows that outlive their rank -------------------------------------------------------------------------------------
+
+
+class KeptRanks(LocalRanks):
+    """Ranks whose counters can be looked at when the run is over."""
+
+    num_unsaved = 0  # updates, on all ranks of the last run
+
+    def close(self) -> None:
+        """Add up what they have counted, and close them."""
+        pending = (server.shard.pending_M for server in self.servers.values())
+        KeptRanks.num_unsaved = sum(int(pending_M.sum()) for pending_M in pending if pending_M is not None)
+        super().close()
+
+
+class MortalKeptRanks(MortalRanks, KeptRanks):
+    """Both."""
+
+
+def outstanding(events: list[Event]) -> int:
+    """Updates that according to the ledger are neither captured nor lost."""
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    captured = sum(event.captured_updates or 0 for event in events if isinstance(event, Saved))
+    return (finished.applied_updates or 0) - captured - (finished.lost_updates or 0)
+
+
+def test_what_the_cache_holds_of_a_dead_rank_is_not_lost(config: Config, tmp_path: Path) -> None:
+    """With the whole past in the cache a death changes nothing: all updates are recovered, parameters are equal."""
+    trace = tmp_path / "late.csv"
+    trace.write_text("hour,rank\n40,ps1\n40,ps2\n")
+    config = changed(config, trace__path=str(trace), cache__mode="lookahead", cache__lookahead=600)
+    reference, _ = run(changed(config, strategy__name="none", trace__path=None), tmp_path / "none")
+    config = changed(config, strategy__name="never_save")
+    discarded, _ = run(config, tmp_path / "discarded")
+    kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept")
+    (recovered,) = [event for event in events if isinstance(event, Recovered)]
+    assert kept.digests == reference.digests != discarded.digests
+    assert (kept.lost_updates, kept.recovered_updates) == (0, discarded.lost_updates)
+    assert kept.recovered_updates == recovered.recovered_updates
+    assert kept.recovered_tracked == recovered.recovered_tracked == discarded.lost_tracked
+    assert kept.pls == discarded.pls > 0, "plain PLS counts samples, not rows"
+
+
+@pytest.mark.parametrize("strategy", ["never_save", "cpr_vanilla", "cpr_mfu", "cpr_ssu"])
+def test_every_update_is_captured_lost_or_counted(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """After ten failures with recovery from the cache: nothing twice, nothing forgotten, and less lost than without."""
+    monkeypatch.setattr(assemble, "LocalRanks", KeptRanks)
+    config = changed(config, data__max_train_samples=512, strategy__name=strategy)
+    config = changed(config, cache__mode="lookahead", cache__lookahead=7)
+    discarded, _ = run(config, tmp_path / "discarded")
+    kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept")
+    assert analysis.check(events, read_config(tmp_path / "kept")) == []
+    assert outstanding(events) == KeptRanks.num_unsaved
+    assert (kept.lost_updates or 0) < (discarded.lost_updates or 0)
+    assert (kept.recovered_updates or 0) > 0 == discarded.recovered_updates
+
+
+def test_full_recovery_does_not_care(config: Config, tmp_path: Path) -> None:
+    """A rewind takes the cache along: bit-equal to no failure whatever recover_from_cache says."""
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    config = changed(config, strategy__name="full", cache__mode="lookahead", cache__recover_from_cache=True)
+    rewound, _ = run(config, tmp_path / "full")
+    assert rewound.digests == reference.digests
+    assert (rewound.auc, rewound.lost_updates, rewound.recovered_updates) == (reference.auc, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "recovers"), [("partial", False), ("cpr_mfu", False), ("cpr_mfu", True), ("cpr_ssu", True)]
+)
+@pytest.mark.parametrize(
+    "doom",
+    [
+        *({("ps2", number, Exchange): when} for number in (1, 2, 3, 8, 9, 13) for when in ("before", "after")),
+        {("ps2", 4, Exchange): "after", ("ps1", 4, Exchange): "after", ("ps1", 1, Restore): "after"},
+        {("ps2", 2, Save): "after"},
+        {("ps2", 2, Save): "before", ("ps3", 2, Save): "after"},
+        {("ps2", 6, Exchange): "after", ("ps2", 7, Exchange): "after", ("ps2", 8, Exchange): "after"},
+    ],
+    ids=named,
+)
+def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 - pytest's
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict, strategy: str, recovers: bool
+) -> None:
+    """Whichever message fails, dirty rows and rows on their way included: the ledger and the ranks agree."""
+    monkeypatch.setattr("tests.test_unplanned.MortalRanks", MortalKeptRanks)
+    config = changed(
+        config,
+        data__max_train_samples=240,
+        strategy__name=strategy,
+        strategy__interval_samples=60,
+        cache__mode="lookahead",
+        cache__lookahead=8,
+        cache__recover_from_cache=recovers,
+    )
+    finished = run_mortal(config, tmp_path / "mortal", monkeypatch, doom)
+    assert outstanding(read_events(tmp_path / "mortal" / "events.jsonl")) == KeptRanks.num_unsaved
+    assert finished.applied_updates == 240 * 26

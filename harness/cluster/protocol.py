@@ -36,16 +36,17 @@ class Push:
 class WriteBack:
     """Rows that were updated elsewhere, as of step ``step``; taken in once however often it is sent.
 
-    ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``touched_U`` and ``counts_U`` (int32) are the rows
-    updated since the last message and how many updates each had. ``sampled`` are, for every step with any, the rows
-    that a sub-sampled input touched, in order; empty unless a tracker asks for them.
+    ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``counts_N`` (int32) are the updates of each since
+    the last message or, with ``counts_all``, all that no save has captured: such a message says how things are, not
+    what has changed, so it is right also for a shard that was restored meanwhile. ``sampled`` are, for every step with
+    any, the rows that a sub-sampled input touched, in order; empty unless a tracker asks for them.
     """
 
     step: int
     rows_N: Tensor
     values_ND: Tensor
-    touched_U: Tensor
-    counts_U: Tensor
+    counts_N: Tensor
+    counts_all: bool = False
     sampled: tuple[tuple[int, Tensor], ...] = ()
 
 
@@ -53,11 +54,21 @@ class WriteBack:
 class Exchange:
     """One message: take in ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
 
-    Applied before read, so nothing that is read is stale. A lookup touches no tracker and no counter.
+    Applied before read, so nothing that is read is stale. A lookup touches no tracker and no counter. With
+    ``unsaved_M`` (rows again) the reply is :class:`Counted`; such a message has a ``pull_N``.
     """
 
     push: Push | WriteBack | None = None
     pull_N: Tensor | None = None
+    unsaved_M: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Counted:
+    """``rows_ND`` that were looked up, and the updates that no save has captured, int32: theirs, then of M more."""
+
+    rows_ND: Tensor
+    unsaved_NM: Tensor
 
 
 @dataclass(frozen=True)

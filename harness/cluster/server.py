@@ -11,6 +11,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import (
     Collect,
+    Counted,
     Digest,
     Exchange,
     Failure,
@@ -86,7 +87,7 @@ class RankServer:
         """Leave no thread behind: what is being written is of no use any more."""
         self._saver.abandon()
 
-    def _exchange(self, request: Exchange) -> Tensor | None:
+    def _exchange(self, request: Exchange) -> Tensor | Counted | None:
         push = request.push
         if isinstance(push, WriteBack):
             self._take_in(push)
@@ -100,10 +101,17 @@ class RankServer:
             num_parts=push.num_parts,
         ):
             self._tracker.touched(push.step, push.rows_N, push.sampled_N)
-        return None if request.pull_N is None else self.shard.gather(request.pull_N)
+        if request.pull_N is None:
+            return None
+        rows_ND = self.shard.gather(request.pull_N)
+        if request.unsaved_M is None:
+            return rows_ND
+        return Counted(rows_ND, self.shard.unsaved(torch.cat([request.pull_N, request.unsaved_M])))
 
     def _take_in(self, written: WriteBack) -> None:
-        taken = self.shard.write(written.step, written.rows_N, written.values_ND, written.touched_U, written.counts_U)
+        taken = self.shard.write(
+            written.step, written.rows_N, written.values_ND, written.counts_N, counts_all=written.counts_all
+        )
         for step, rows_S in written.sampled if taken else ():
             self._tracker.touched(step, rows_S, torch.ones(len(rows_S), dtype=torch.bool))
 

@@ -57,8 +57,12 @@ class CacheConfig(_Model):
     lookahead: Annotated[int, Field(ge=2)] = 200
     """Steps that the oracle sees."""
     max_rows: PositiveInt | None = None
-    """Bound on cached rows, those of all workers together. To keep it windows of `lookahead` are cut short, and `stale`
-    evicts what was used longest ago."""
+    """Bound on cached rows. `lookahead` counts those under way too, and cuts its windows short; `stale` counts those of
+    all workers together, and evicts what was used longest ago."""
+    recover_from_cache: bool = False
+    """`lookahead`: when a shard is restored alone, rows that are newer in the cache than in the checkpoint survive with
+    their updates, and are written back. `false`: they are discarded, and the run equals the one without a cache. `true`
+    counts unsaved updates at the ranks, 4 bytes a row."""
     staleness: Annotated[int, Field(ge=0, le=2**30)] = 100
     """`stale`: how many updates of a row by others a worker may miss, and how many own ones keep back. The default is
     that of Hetu's click-log examples."""

@@ -141,6 +141,9 @@ class Recovered(Event):
     pls: dict[str, float]  # added, by dead rank
     lost_updates: int | None  # added
     lost_tracked: int | None  # the same over tracked tables
+    recovered_rows: int = 0  # of dead ranks, newer in the trainer's cache than in the checkpoint
+    recovered_updates: int | None = None  # that no save had captured, in those rows: not lost
+    recovered_tracked: int | None = None  # the same over tracked tables
     load_h: float
     lost_h: float
     reschedule_h: float
@@ -165,6 +168,8 @@ class Finished(Event):
     lost_updates: int | None
     applied_tracked: int | None
     lost_tracked: int | None
+    recovered_updates: int | None = None  # that deaths would have lost without the trainer's cache
+    recovered_tracked: int | None = None
     num_failures: int  # failure events that struck
     num_lost_ranks: int
     num_unplanned: int

@@ -69,9 +69,11 @@ class _Tally:
     sent: int = 0
     captured: int = 0
     lost: int = 0
+    recovered: int = 0
     sent_tracked: int = 0
     captured_tracked: int = 0
     lost_tracked: int = 0
+    recovered_tracked: int = 0
 
     def copy(self) -> "_Tally":
         return _Tally(**vars(self))
@@ -125,16 +127,21 @@ class UpdateLedger:
         """The checkpoint exists, and its :meth:`captured` were told: :meth:`rewound` comes back to :meth:`saving`."""
         self._checkpoint = self._saving
 
-    def lost(self, rank: Rank, spared: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    def lost(
+        self, rank: Rank, spared: tuple[int, int] = (0, 0), recovered: tuple[int, int] = (0, 0)
+    ) -> tuple[int, int]:
         """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``.
 
-        ``spared``: so many that were sent and not captured its replacement gets all the same.
+        ``spared``: so many that were sent and not captured its replacement gets all the same. ``recovered``: so many
+        live on in rows that the trainer holds, until a save captures them or the rank dies again.
         """
         tally = self._tallies[rank]
-        gone = tally.sent - tally.captured - tally.lost - spared[0]
-        gone_tracked = tally.sent_tracked - tally.captured_tracked - tally.lost_tracked - spared[1]
+        gone = tally.sent - tally.captured - tally.lost - spared[0] - recovered[0]
+        gone_tracked = tally.sent_tracked - tally.captured_tracked - tally.lost_tracked - spared[1] - recovered[1]
         tally.lost += gone
         tally.lost_tracked += gone_tracked
+        tally.recovered += recovered[0]
+        tally.recovered_tracked += recovered[1]
         return gone, gone_tracked
 
     def rewound(self) -> None:
@@ -163,6 +170,16 @@ class UpdateLedger:
     def lost_tracked(self) -> int:
         """The same, of tracked tables."""
         return sum(tally.lost_tracked for tally in self._tallies.values())
+
+    @property
+    def recovered_updates(self) -> int:
+        """Updates that deaths would have lost, had the trainer not held their rows."""
+        return sum(tally.recovered for tally in self._tallies.values())
+
+    @property
+    def recovered_tracked(self) -> int:
+        """The same, of tracked tables."""
+        return sum(tally.recovered_tracked for tally in self._tallies.values())
 
     @property
     def update_pls(self) -> float | None:

@@ -101,19 +101,29 @@ class Shard:
             self.applied_step = step
         return True
 
-    def write(self, step: int, rows_N: Tensor, values_ND: Tensor, touched_U: Tensor, counts_U: Tensor) -> bool:
+    def write(
+        self, step: int, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor, *, counts_all: bool = False
+    ) -> bool:
         """Take in rows that were updated elsewhere, as of ``step``. False, and nothing done, if that was done before.
 
-        ``touched_U`` (distinct) are the rows updated since the last time, ``counts_U`` (int32) how often each.
+        ``counts_N`` (int32) is how often each was updated since the last time. With ``counts_all`` they are all unsaved
+        updates and replace what was counted: doing it twice changes nothing, so it is done whatever the step.
         """
-        if step <= self.applied_step:
+        if step <= self.applied_step and not counts_all:
             return False
         self.before_change(rows_N)
         self.rows_MD.index_put_((rows_N,), values_ND)
-        if self.pending_M is not None:
-            self.pending_M.index_add_(0, touched_U, counts_U)
-        self.applied_step = step
+        if self.pending_M is not None and counts_all:
+            self.pending_M.index_copy_(0, rows_N, counts_N)
+        elif self.pending_M is not None:
+            self.pending_M.index_add_(0, rows_N, counts_N)
+        self.applied_step = max(step, self.applied_step)
         return True
+
+    def unsaved(self, rows_N: Tensor) -> Tensor:
+        """Updates of each of ``rows_N`` that no save has captured, int32 (N,)."""
+        assert self.pending_M is not None, "nobody counts updates here"
+        return self.pending_M.index_select(0, rows_N)
 
     def take_pending(self, rows: Tensor | slice) -> int:
         """Updates of ``rows`` that were not saved; they now count as saved."""
