@@ -2,6 +2,11 @@
 
     python benchmarks/auc.py [--scores 3000000] [--rounds 7] [--json FILE]
 
+scikit-learn is not in requirements.txt, since nothing but this needs it. To have it beside the environment, not in it:
+
+    pip install --no-deps --target DIR scikit-learn joblib threadpoolctl narwhals cloudpickle
+    PYTHONPATH=DIR python benchmarks/auc.py
+
 The method: a stable argsort of the scores, sums over it, a trapezoid per group of ties. Scores are logits in float32,
 as a model gives them, once as they are and once rounded to about 1,000 values, so that nearly all are tied. Both are
 timed in turn; the results must agree to 1e-12, or the exit code is 1.

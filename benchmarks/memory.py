@@ -1,7 +1,7 @@
 """Peak memory of the Kaggle-size model in training, against the bytes of its tables.
 
     python benchmarks/memory.py [--ps 4] [--steps 80] [--batch-size 128] [--strategy cpr_mfu] [--scale 1]
-                                [--save-mode sync] [--folder DIR] [--json FILE]
+                                [--save-mode sync] [--max-rows N] [--folder DIR] [--json FILE]
 
 Two runs of the real thing on made-up clicks, alike in all but the size of the tables: Kaggle's 26 (33,762,577 rows
 x 16, 2.16 GB), and tables of a few rows. Each is saved whole, trains with ten priority saves, loses a rank and recovers
@@ -12,6 +12,9 @@ for each process: no spike is missed, but peaks add up that were not at the same
 
 So short a run touches few rows. What one rank takes at worst, every row of its shard touched before every save, until
 its deltas are compacted, is measured on one rank alone and printed below.
+
+With ``--max-rows`` both runs have a lookahead cache of that bound; how many rows it held at most, those under way and
+those of the next window included, is printed against the bound.
 
 Checkpoints take about 2.5 times the tables on disk, in the system's temporary folder unless ``--folder`` names another,
 and are removed at the end. They are written without fsync, which decides when pages reach the disk and not who holds
@@ -26,9 +29,10 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
@@ -81,6 +85,7 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: Sequence
             "trainer": {"batch_size": options.batch_size},
             "eval": {"max_samples": 4096},
             "cluster": {"num_ps": options.ps},
+            "cache": {"mode": "lookahead", "max_rows": options.max_rows} if options.max_rows else {},
             "strategy": {
                 "name": options.strategy,
                 "r": 0.125,
@@ -112,14 +117,22 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
         pipe.send(phase)
 
     try:
-        assemble.run(config, run_dir, on_status=tell)
+        pipe.send(assemble.run(config, run_dir, on_status=tell).cache or {})
     except HarnessError as error:
         pipe.send(error)
     pipe.close()
 
 
-def watch(config: Config, run_dir: Path) -> dict[str, Phase]:
-    """Carry out a run in processes of its own and look at their memory all the while; what was seen, by phase.
+@dataclass
+class Seen:
+    """Of one run: memory by phase, and what its cache says of itself."""
+
+    phases: dict[str, Phase] = field(default_factory=dict)
+    cache: dict[str, float] = field(default_factory=dict)
+
+
+def watch(config: Config, run_dir: Path) -> Seen:
+    """Carry out a run in processes of its own and look at their memory all the while.
 
     Raises the HarnessError that ended the run.
     """
@@ -129,7 +142,7 @@ def watch(config: Config, run_dir: Path) -> dict[str, Phase]:
     process.start()
     theirs.close()
     assert process.pid is not None
-    phases: dict[str, Phase] = {}
+    result = Seen()
     phase, seen_s = "start", time.monotonic()
     try:
         while True:
@@ -137,16 +150,19 @@ def watch(config: Config, run_dir: Path) -> dict[str, Phase]:
                 message = ours.recv()
                 if isinstance(message, HarnessError):
                     raise message
+                if isinstance(message, dict):
+                    result.cache = message
+                    continue
                 phase = message
             if phase == "done":
                 continue  # ranks are leaving: what is seen of them now is some part of the world
             seen = memory_of_tree(process.pid)
             now_s = time.monotonic()
-            phases.setdefault(phase, Phase()).add(now_s - seen_s, seen)
+            result.phases.setdefault(phase, Phase()).add(now_s - seen_s, seen)
             seen_s = now_s
     except EOFError:
         process.join()
-    return phases
+    return result
 
 
 def memory_of_tree(root: int) -> list[Memory]:
@@ -203,15 +219,15 @@ def cardinalities_of(scale: float) -> list[int]:
     return [max(3, round(cardinality * scale)) for cardinality in KAGGLE_CARDINALITIES]
 
 
-def run(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Phase], dict[str, Phase], int]:
+def run(options: argparse.Namespace, folder: Path) -> tuple[Seen, Seen, int]:
     """What was seen with large and with tiny tables, and the bytes of the large ones."""
     cardinalities = cardinalities_of(options.scale)
-    phases: list[dict[str, Phase]] = []
+    seen: list[Seen] = []
     for name, sizes in (("small", [min(c, TINY_ROWS) for c in cardinalities]), ("big", cardinalities)):
         config = configure(options, folder / name, sizes)
-        phases.append(watch(config, folder / name / "run"))
+        seen.append(watch(config, folder / name / "run"))
         shutil.rmtree(folder / name)
-    return phases[1], phases[0], sum(cardinalities) * ROW_BYTES
+    return seen[1], seen[0], sum(cardinalities) * ROW_BYTES
 
 
 def main() -> None:
@@ -223,6 +239,7 @@ def main() -> None:
     parser.add_argument("--strategy", choices=("cpr_mfu", "cpr_ssu", "cpr_random", "partial"), default="cpr_mfu")
     parser.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     parser.add_argument("--scale", type=float, default=1.0, help="of the tables, against Kaggle's")
+    parser.add_argument("--max-rows", type=int, help="with a lookahead cache of so many rows (cache.max_rows)")
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()
@@ -234,7 +251,7 @@ def main() -> None:
             parser.error(f"{name}: {free_bytes / 1e9:.1f} GB free, {needed_bytes / 1e9:.1f} GB needed (--folder)")
         big, small, table_bytes = run(options, Path(name))
         rank = one_rank(cardinalities_of(options.scale), options.ps, Path(name))
-    whole, tiny = peak(big), peak(small)
+    whole, tiny = peak(big.phases), peak(small.phases)
     ratio = (whole.pss_bytes - tiny.pss_bytes) / table_bytes
     high_water_ratio = (whole.high_water_bytes - tiny.high_water_bytes) / table_bytes
     verdict = (
@@ -242,10 +259,19 @@ def main() -> None:
         f"peak beyond that {ratio:.3f} x tables, limit {LIMIT}"
     )
     worst = ", ".join(f"{action} {peak:.3f}" for action, peak in rank.items())
-    sys.stdout.write(f"{table(big, small, table_bytes)}\n\n{verdict}\none rank, every row touched: {worst}\n")
+    sys.stdout.write(
+        f"{table(big.phases, small.phases, table_bytes)}\n\n{verdict}\none rank, every row touched: {worst}\n"
+    )
+    if options.max_rows:
+        rows = int(big.cache["peak_rows"])
+        sys.stdout.write(f"cache: {rows:,} rows at most, {rows / options.max_rows:.3f} of its bound\n")
     sys.stdout.write(f"{heading(facts)}\n")
     setting = {key: str(value) for key, value in vars(options).items() if key != "json"}
-    seen = {"big": {k: asdict(v) for k, v in big.items()}, "small": {k: asdict(v) for k, v in small.items()}}
+    seen: dict[str, Any] = {
+        name: {phase: asdict(values) for phase, values in each.phases.items()}
+        for name, each in (("big", big), ("small", small))
+    }
+    seen["cache"] = big.cache
     ratios = {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": rank}
     write_json(options.json, {"machine": facts, "setting": setting, "table_bytes": table_bytes, **ratios, **seen})
 

@@ -11,6 +11,8 @@ Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense netwo
     plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
     local    the trainer of this harness on engine local, two PS ranks
     rpcN     the same on engine rpc with N PS ranks; rpcN_lookahead: with cache.mode=lookahead
+    rpc2_pullpush, rpc2_naive   rpc2 with cluster.data_path=pull_push, naive: two messages a step and rank, two a
+                                table and rank; with ``--only rpc2,rpc2_pullpush,rpc2_naive --memory-gb 14``
 
 Every variant trains in processes of its own, from data on disk to applied gradients, planning included, and sleeps
 while the others are measured. A round runs each of them in turn, ``--lead`` steps untimed and ``--steps`` timed, and
@@ -52,9 +54,9 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def rpc(num_ps: int, **settings: Any) -> Variant:
+def rpc(num_ps: int, data_path: str = "fused", **settings: Any) -> Variant:
     """The trainer with ``num_ps`` rank processes."""
-    return Variant(trainer, {"engine": "rpc", "cluster": {"num_ps": num_ps}, **settings})
+    return Variant(trainer, {"engine": "rpc", "cluster": {"num_ps": num_ps, "data_path": data_path}, **settings})
 
 
 REFERENCES = {
@@ -64,7 +66,7 @@ REFERENCES = {
     "plain": Variant(plain),
     "local": Variant(trainer, {"engine": "local", "cluster": {"num_ps": 2}}),
 }
-LOOKAHEAD = {"cache": {"mode": "lookahead"}}
+LOOKAHEAD: dict[str, Any] = {"cache": {"mode": "lookahead"}}
 VARIANTS = {
     "rpc2": rpc(2),
     "rpc2_lookahead": rpc(2, **LOOKAHEAD),
@@ -73,6 +75,9 @@ VARIANTS = {
     "rpc8": rpc(8),
     "rpc8_lookahead": rpc(8, **LOOKAHEAD),
 }
+SPLIT = {"rpc2_pullpush": rpc(2, data_path="pull_push"), "rpc2_naive": rpc(2, data_path="naive")}
+"""Measured where they are asked for."""
+ALL = {**REFERENCES, **VARIANTS, **SPLIT}
 RATIOS = (
     ("local", "plain"),
     ("floor", "local"),
@@ -81,9 +86,13 @@ RATIOS = (
     ("rpc4", "plain"),
     ("rpc8", "plain"),
     ("kernels", "local"),
+    ("rpc2", "rpc2_pullpush"),
+    ("rpc2", "rpc2_naive"),
     *((f"rpc{num_ps}_lookahead", other) for num_ps in (2, 4, 8) for other in ("plain", "local", f"rpc{num_ps}")),
 )
 """Samples per second of the first over those of the second."""
+NAMES = {("rpc2", "rpc2_pullpush"): "rpc2_fused_over_pullpush", ("rpc2", "rpc2_naive"): "rpc2_fused_over_naive"}
+"""Of pairs whose difference has a name of its own."""
 
 Round = dict[str, float]
 """Milliseconds of a step, by variant."""
@@ -123,7 +132,7 @@ def measure(names: Sequence[str], options: argparse.Namespace, base: Config, fol
     rounds: list[Round] = []
     with ExitStack() as stack:
         workers: dict[str, Worker] = {}
-        for name, variant in {**REFERENCES, **{name: VARIANTS[name] for name in names}}.items():
+        for name, variant in {**REFERENCES, **{name: ALL[name] for name in names}}.items():
             workers[name] = start(variant, base, folder / f"{names[0]}-{name}")
             stack.callback(workers[name].close)
         for worker in workers.values():
@@ -140,9 +149,10 @@ def ratios(rounds: Sequence[Round]) -> dict[str, Spread]:
     """Of samples per second, for each pair of RATIOS that was measured together."""
     found: dict[str, Spread] = {}
     for upper, lower in RATIOS:
+        name = NAMES.get((upper, lower), f"{upper}_over_{lower}")
         values = [each[lower] / each[upper] for each in rounds if upper in each and lower in each]
         if values:
-            found[f"{upper}_over_{lower}"] = Spread.of(values)
+            found[name] = Spread.of(values)
     return found
 
 
@@ -151,7 +161,7 @@ def table(rounds: Sequence[Round], batch_size: int) -> tuple[str, dict[str, dict
     flops = sum(product.num_flops for product in products(SIZES["kaggle"], batch_size))
     lines = ["| variant | ms a step | samples/s | x plain | |", "|---" * 5 + "|"]
     values: dict[str, dict[str, Any]] = {}
-    for name in [name for name in (*REFERENCES, *VARIANTS) if any(name in each for each in rounds)]:
+    for name in [name for name in ALL if any(name in each for each in rounds)]:
         each_ms = [each[name] for each in rounds if name in each]
         spread = Spread.of(each_ms)
         speed = batch_size / spread.median * 1e3
@@ -181,8 +191,8 @@ def main() -> None:
     options = parser.parse_args()
     names = options.only.split(",")
     for name in names:
-        if name not in VARIANTS:
-            parser.error(f"--only: no variant {name!r}; there are {', '.join(VARIANTS)}")
+        if name not in {**VARIANTS, **SPLIT}:
+            parser.error(f"--only: no variant {name!r}; there are {', '.join((*VARIANTS, *SPLIT))}")
     facts = machine(options.threads)
     rounds: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="throughput-") as folder:

@@ -54,12 +54,14 @@ def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
 def test_memory_is_seen_in_every_phase_and_grows_with_the_tables(tmp_path: Path) -> None:
     """Tables, saves and a recovery all happen under the sampler's eyes, and the tables show in what it sees."""
     path = tmp_path / "figures.json"
-    printed = start("memory.py", "--ps", "2", "--scale", "0.02", "--folder", str(tmp_path), "--json", str(path))
+    sizes = ["--ps", "2", "--scale", "0.02", "--max-rows", "4000"]
+    printed = start("memory.py", *sizes, "--folder", str(tmp_path), "--json", str(path))
     figures = json.loads(path.read_text())
     assert {"start", "initial save", "train", "priority save"} <= figures["big"].keys()
     # Not the PSS: at this size it hangs on who else on the machine has mapped the same libraries.
     assert figures["high_water_ratio"] > 0.5
     assert figures["one_rank"]["compaction"] > 1.0
+    assert figures["cache"]["peak_rows"] > 0
     assert "| **whole run** |" in printed
     assert [child.name for child in tmp_path.iterdir()] == ["figures.json"]
 
@@ -106,14 +108,16 @@ def test_spread_is_median_and_range() -> None:
 def test_throughput_measures_each_variant_in_every_round(tmp_path: Path) -> None:
     """As many figures as rounds, and a ratio for each pair that was measured together, of their samples per second."""
     path = tmp_path / "figures.json"
-    sizes = ["--rounds", "2", "--steps", "2", "--lead", "1", "--rows-scale", "0.001", "--only", "rpc2"]
+    sizes = ["--rounds", "2", "--steps", "2", "--lead", "1", "--rows-scale", "0.001", "--only", "rpc2,rpc2_naive"]
     printed = start("throughput.py", *sizes, "--json", str(path))
     figures = json.loads(path.read_text())
     variants = figures["variants"]
-    assert set(variants) == {"floor", "floor_onednn", "kernels", "plain", "local", "rpc2"}
+    assert set(variants) == {"floor", "floor_onednn", "kernels", "plain", "local", "rpc2", "rpc2_naive"}
     assert all(len(each["ms"]) == 2 and min(each["ms"]) > 0 for each in variants.values())
     assert variants["floor"]["gflops_per_s"] > 0
-    assert {"local_over_plain", "floor_over_local", "rpc2_over_plain"} <= set(figures["ratios"])
+    assert {"local_over_plain", "floor_over_local", "rpc2_over_plain", "rpc2_fused_over_naive"} <= set(
+        figures["ratios"]
+    )
     assert not [name for name in figures["ratios"] if "rpc8" in name]
     ours = [its / mine for mine, its in zip(variants["local"]["ms"], variants["plain"]["ms"], strict=True)]
     assert figures["ratios"]["local_over_plain"] == pytest.approx(sum(ours) / 2)
@@ -154,6 +158,19 @@ def test_trackers_are_charged_for_touching_and_for_choosing(tmp_path: Path) -> N
         assert 0 < each["num_rows"] <= 0.125 * 0.0003 * sum(KAGGLE_CARDINALITIES)
         share_pct = 100 * (each["choose_ms"] + each["clear_ms"]) / each["steps"] / step["step"]
         assert each["whole_pct"] == pytest.approx(share_pct + 100 * step[each["tracker"]] / step["step"])
+
+
+def test_every_engine_is_measured_at_every_point(tmp_path: Path) -> None:
+    """A figure for each point and engine, and a picture of the axis."""
+    path = tmp_path / "figures.json"
+    sizes = ["--axes", "batch", "--points", "8,16", "--rounds", "1", "--steps", "2", "--lead", "1", "--threads", "1"]
+    start("scaling.py", *sizes, "--rows-scale", "0.0003", "--pictures", str(tmp_path), "--json", str(path))
+    curves = json.loads(path.read_text())["ms"]["batch"]
+    assert set(curves) == {"local", "rpc", "rpc, lookahead"}
+    for points in curves.values():
+        assert set(points) == {"8", "16"}
+        assert all(spread["median"] > 0 for spread in points.values())
+    assert (tmp_path / "scaling_batch.svg").read_text().startswith("<?xml")
 
 
 def test_preparing_and_scoring_are_measured(tmp_path: Path) -> None:
