@@ -266,3 +266,15 @@ def test_a_slow_wire_counts_what_passes(tmp_path: Path) -> None:
         assert figures[name]["sent"] + figures[name]["received"] > figures[name]["accounted"] > 0
     assert figures["lookahead"]["sent"] < figures["uncached"]["sent"]
     assert figures["ratio"]["median"] > 0
+
+
+def test_every_parameter_of_every_family_is_fitted(tmp_path: Path) -> None:
+    """Five ways to observe, four families with seven parameters: a line each, and what held is counted."""
+    path = tmp_path / "figures.json"
+    sizes = ["--trials", "3", "--traces", "2", "--events", "60", "--workers", "1"]
+    printed = start("trace_fits.py", *sizes, "--json", str(path))
+    lines = json.loads(path.read_text())["lines"]
+    assert len(lines) == len({(line["how"], line["family"], line["parameter"]) for line in lines}) == 5 * 7
+    assert all(0 <= line["num_held"] <= line["num"] == (3 if line["confidence"] == 0.95 else 2) for line in lines)
+    assert sum(line["num_held"] for line in lines) > 0.8 * sum(line["num"] for line in lines)
+    assert "within chance" in printed

@@ -5,7 +5,7 @@ censoring (Efron, JASA 76, 1981), so no family is trusted. The p-value: renewal 
 drawn and observed for as long as the real ones, so that censoring comes about as it did, and each is fitted in turn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -20,17 +20,20 @@ _MOST_DRAWS = 20_000_000  # 160 MB; a fit whose durations are mostly next to zer
 _LEAST_H = 1e-300  # a duration drawn as zero, by the floats' doing
 
 
-def bootstrapped(fit: Fit, sample: Sample, watched_R: F64, *, num: int, seed: int) -> Fit:
+def bootstrapped(
+    fit: Fit, sample: Sample, watched_R: F64, *, num: int, seed: int, tick: Callable[[], None] = lambda: None
+) -> Fit:
     """``fit`` with bootstrap intervals and p-value, of ``num`` samples each, drawn by (seed, family).
 
-    ``watched_R``: for how long each of the renewal processes was watched that ``sample`` is of.
+    ``watched_R``: for how long each of the renewal processes was watched that ``sample`` is of. ``tick`` is called
+    before each of the ``2 * num`` samples is drawn.
     """
     return replace(
         fit,
-        bootstrap_intervals=_intervals(fit, sample, num, generator(seed, "bootstrap", "cases", fit.family)),
+        bootstrap_intervals=_intervals(fit, sample, num, generator(seed, "bootstrap", "cases", fit.family), tick),
         goodness=replace(
             fit.goodness,
-            p_bootstrap=_p_value(fit, num, watched_R, generator(seed, "bootstrap", "renewals", fit.family)),
+            p_bootstrap=_p_value(fit, num, watched_R, generator(seed, "bootstrap", "renewals", fit.family), tick),
         ),
     )
 
@@ -55,11 +58,14 @@ def draw_renewals(family: str, theta_P: F64, watched_R: F64, rng: np.random.Gene
     return Sample(gaps_RB[has_ended_RB], watched_R - lasts_R)
 
 
-def _intervals(fit: Fit, sample: Sample, num: int, rng: np.random.Generator) -> Mapping[str, Interval]:
+def _intervals(
+    fit: Fit, sample: Sample, num: int, rng: np.random.Generator, tick: Callable[[], None]
+) -> Mapping[str, Interval]:
     """Percentiles of the parameters over samples drawn with replacement."""
     all_N = np.append(sample.ended_E, sample.cut_C)
     found: list[F64] = []
     for _ in range(num):
+        tick()
         chosen_N = rng.integers(len(all_N), size=len(all_N))
         has_ended_N = chosen_N < sample.num_events
         if (
@@ -75,13 +81,14 @@ def _intervals(fit: Fit, sample: Sample, num: int, rng: np.random.Generator) -> 
     }
 
 
-def _p_value(fit: Fit, num: int, watched_R: F64, rng: np.random.Generator) -> float | None:
+def _p_value(fit: Fit, num: int, watched_R: F64, rng: np.random.Generator, tick: Callable[[], None]) -> float | None:
     """How often a process of the fitted family lies as far from its own fit; the data are one of ``num + 1``.
 
     None if such processes cannot be drawn, or not be fitted.
     """
     num_fitted = num_farther = 0
     for _ in range(num):
+        tick()
         try:
             sample = draw_renewals(fit.family, fit.theta_P, watched_R, rng)
         except TraceError:

@@ -3,10 +3,11 @@
 Lines of arrays: E deaths, D gaps between them, I instants, R ranks, W windows of time.
 """
 
+import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -161,14 +162,24 @@ class TraceStatistics:
     num_bootstraps: int
 
 
-def describe(trace: Trace, bootstrap: int = 0, *, seed: int = 0) -> TraceStatistics:
+def describe(
+    trace: Trace, bootstrap: int = 0, *, seed: int = 0, progress: Callable[[int, int], None] | None = None
+) -> TraceStatistics:
     """Everything about ``trace``; with ``bootstrap`` samples for each fit, drawn by ``seed``.
+
+    ``progress`` is told how many samples of how many (at most) have been begun.
 
     Raises TraceError if its header contradicts it, or nothing was observed.
     """
     observed = observe(trace)
     if not observed.length_h:
         raise TraceError(f"{trace.source}: no hours observed; '# length_h: HOURS' in its header would be right")
+    begun = itertools.count(1)
+
+    def tick() -> None:
+        if progress is not None:
+            progress(next(begun), 2 * 2 * len(FAMILIES) * bootstrap)  # of two kinds, at two levels
+
     is_ranked = observed.rank_E is not None and observed.num_ranks is not None
     hour_I, num_I = observed.instants
     death_gap_D = np.diff(np.repeat(hour_I, num_I))
@@ -184,8 +195,8 @@ def describe(trace: Trace, bootstrap: int = 0, *, seed: int = 0) -> TraceStatist
         first=first,
         hour_I=hour_I,
         num_I=num_I,
-        rank=None if ranks is None else _level(ranks, _rank_mtbf(observed), bootstrap, seed),
-        system=_level(system, _system_mtbf(observed), bootstrap, seed),
+        rank=None if ranks is None else _level(ranks, _rank_mtbf(observed), bootstrap, seed, tick),
+        system=_level(system, _system_mtbf(observed), bootstrap, seed, tick),
         death_gap_mean_h=float(death_gap_D.mean()) if len(death_gap_D) else None,
         death_gap_median_h=float(np.median(death_gap_D)) if len(death_gap_D) else None,
         group_sizes=dict(sorted(Counter(num_I.tolist()).items())),
@@ -230,11 +241,11 @@ def _mtbf(exposure_h: float, num_W: I64) -> Mtbf:
     return Mtbf(hours=hours, poisson=poisson, dispersed=Interval(hours / spread, hours * spread), dispersion=dispersion)
 
 
-def _level(gaps: Gaps, mtbf: Mtbf, bootstrap: int, seed: int) -> Level:
+def _level(gaps: Gaps, mtbf: Mtbf, bootstrap: int, seed: int, tick: Callable[[], None]) -> Level:
     sample = gaps.sample
     fits, refused = _fits(sample) if sample.num_events else ((), {})
     if bootstrap:
-        fits = tuple(bootstrapped(one, sample, gaps.watched_R, num=bootstrap, seed=seed) for one in fits)
+        fits = tuple(bootstrapped(one, sample, gaps.watched_R, num=bootstrap, seed=seed, tick=tick) for one in fits)
     return Level(
         mtbf=mtbf,
         gaps=_summary(gaps),

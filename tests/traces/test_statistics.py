@@ -130,6 +130,14 @@ def test_clockwork_is_not_bursty_and_bursts_are() -> None:
     assert bursts.mtbf.dispersion > 2 > poisson.mtbf.dispersion > 0.5
 
 
+def test_a_bootstrap_tells_how_far_it_is() -> None:
+    """Every sample begun is told, up to all of them, where each family can be fitted to ranks and to the system."""
+    told: list[tuple[int, int]] = []
+    trace = renewal_trace(np.random.default_rng(2).exponential(5, 30), 2, seed=1)
+    describe(trace, 2, progress=lambda done, total: told.append((done, total)))
+    assert told == [(number, 32) for number in range(1, 33)]
+
+
 def test_memory_is_the_correlation_of_successive_gaps() -> None:
     """Gaps that alternate between short and long have memory -1."""
     gaps_N = np.tile([1.0, 9.0], 30)

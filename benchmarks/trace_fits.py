@@ -1,0 +1,204 @@
+"""Whether fits of times between failures are as sure as they say: how often intervals hold the parameter that is true.
+
+    python benchmarks/trace_fits.py [--trials 300] [--traces 1000] [--events 400] [--seed 0] [--workers 2] [--json FILE]
+
+First, durations drawn at random: each parameter of each family alone, by how many of the 95 % intervals hold it; none
+cut short, or about a third by a random clock. Second, traces of the generator (harness/traces/generate.py): by how many
+of the 99 % intervals, from a system process of which so many gaps are seen in full, from ranks whose clocks start at 0,
+and from ranks that have long been running, each rank's last gap cut short. The last column says what is within chance:
+if intervals hold as often as they claim, a line is outside that range once in a thousand.
+"""
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from scipy import special, stats
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+
+from harness.core.seeds import generator
+from harness.traces.families import FAMILIES, Sample
+from harness.traces.fits import fit_sample
+from harness.traces.gaps import Observed, rank_gaps, system_gaps
+from harness.traces.generate import generate_many
+from harness.traces.spec import GeneratorSpec
+
+MEAN_H = 20.0
+SHAPES = {"exponential": None, "gamma": 0.6, "weibull": 0.7, "lognormal": 1.4}
+NUM_RANKS = 40
+_CUT_CLOCK_H = 45.0  # cuts a quarter to a third of the durations
+_OUTSIDE = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One parameter under one way to observe: how many intervals held it."""
+
+    how: str
+    family: str
+    parameter: str
+    true: float
+    num: int
+    num_held: int
+    confidence: float
+    mean_estimate: float
+
+    @property
+    def chance(self) -> tuple[float, float]:
+        """Range of the share if each interval holds with the confidence it claims."""
+        low, high = stats.binom.ppf([_OUTSIDE / 2, 1 - _OUTSIDE / 2], self.num, self.confidence)
+        return float(low) / self.num, float(high) / self.num
+
+
+def true_parameters(family: str) -> dict[str, float]:
+    """Those with mean ``MEAN_H`` and the shape above."""
+    shape = SHAPES[family]
+    if shape is None:
+        return {"mean_h": MEAN_H}
+    if family == "gamma":
+        return {"shape": shape, "scale_h": MEAN_H / shape}
+    if family == "weibull":
+        return {"shape": shape, "scale_h": MEAN_H / float(special.gamma(1 + 1 / shape))}
+    return {"median_h": MEAN_H * math.exp(-(shape**2) / 2), "sigma": shape}
+
+
+def drawn(family: str, num: int, num_events: int, seed: int, *, is_cut: bool) -> Iterator[Sample]:
+    """Samples of ``num_events`` durations, cut short by an exponential clock if asked for."""
+    kind = FAMILIES[family]
+    theta_P = np.log([true_parameters(family)[name] for name in kind.parameters])
+    for trial in range(num):
+        rng = generator(seed, "trace_fits", family, trial, int(is_cut))
+        lasted_N = kind.draw(theta_P, rng, (num_events,))
+        clock_N = rng.exponential(_CUT_CLOCK_H, num_events) if is_cut else np.full(num_events, np.inf)
+        yield Sample(lasted_N[lasted_N <= clock_N], clock_N[lasted_N > clock_N])
+
+
+def generated(family: str, num: int, num_events: int, seed: int, *, how: str) -> Iterator[Sample]:
+    """Gaps of generated traces: ``uncut`` (of the system, the same number of each), ``fresh`` or ``running`` ranks."""
+    is_uncut = how == "uncut"
+    spec = GeneratorSpec(
+        model=family,
+        shape=SHAPES[family],
+        ranks=NUM_RANKS,
+        per="system" if is_uncut else "rank",
+        start="equilibrium" if how == "running" else "fresh",
+        length_h=MEAN_H * num_events * 1.6 if is_uncut else MEAN_H * num_events / NUM_RANKS,
+        mtbf_h=MEAN_H if is_uncut else MEAN_H / NUM_RANKS,
+    )
+    deaths = generate_many(spec, seed, num)
+    for trial in range(num):
+        hour_E, rank_E = deaths.of(trial)
+        observed = Observed(hour_E, np.ones(len(hour_E), np.int64), rank_E, spec.length_h, NUM_RANKS)
+        if is_uncut:
+            ended_E = system_gaps(observed).sample.ended_E
+            yield Sample(ended_E[:num_events], np.zeros(0))
+        else:
+            yield rank_gaps(observed, first="left_out" if how == "running" else "counted").sample
+
+
+Make = Callable[[str, int, int, int], Iterator[Sample]]
+WAYS: dict[str, tuple[Make, float]] = {
+    "durations, none cut": (partial(drawn, is_cut=False), 0.95),
+    "durations, some cut": (partial(drawn, is_cut=True), 0.95),
+    "system, none cut": (partial(generated, how="uncut"), 0.99),
+    "ranks from 0, last gap cut": (partial(generated, how="fresh"), 0.99),
+    "ranks long running, last gap cut": (partial(generated, how="running"), 0.99),
+}
+"""How samples come about (of family, number, events in each, seed), and the confidence of the intervals."""
+
+
+def measure(how: str, family: str, num: int, num_events: int, seed: int) -> list[Line]:
+    """Fits of ``num`` samples: a line for each parameter."""
+    make, confidence = WAYS[how]
+    true = true_parameters(family)
+    held: dict[str, int] = dict.fromkeys(true, 0)
+    total: dict[str, float] = dict.fromkeys(true, 0.0)
+    for sample in make(family, num, num_events, seed):
+        fitted = fit_sample(family, sample, confidence=confidence)
+        for name, value in true.items():
+            held[name] += value in fitted.intervals[name]
+            total[name] += fitted.parameters[name]
+    return [
+        Line(
+            how=how,
+            family=family,
+            parameter=name,
+            true=value,
+            num=num,
+            num_held=held[name],
+            confidence=confidence,
+            mean_estimate=total[name] / num,
+        )
+        for name, value in true.items()
+    ]
+
+
+def table(lines: list[Line]) -> str:
+    """Markdown."""
+    columns = ("observed", "family", "parameter", "true", "mean estimate", "hold it", "within chance")
+    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for line in lines:
+        low, high = line.chance
+        share = line.num_held / line.num
+        values = (
+            f"{line.how}, {line.confidence:.0%}",
+            line.family,
+            line.parameter,
+            f"{line.true:.4g}",
+            f"{line.mean_estimate:.4g}",
+            f"{share:.1%} of {line.num}",
+            f"{'yes' if low <= share <= high else 'NO'} ({low:.1%} to {high:.1%})",
+        )
+        rows.append(f"| {' | '.join(values)} |")
+    return "\n".join(rows)
+
+
+def totals(lines: list[Line]) -> Iterator[str]:
+    """All parameters of a way together."""
+    by_how: dict[str, list[Line]] = {}
+    for line in lines:
+        by_how.setdefault(line.how, []).append(line)
+    for how, those in by_how.items():
+        share = sum(line.num_held for line in those) / sum(line.num for line in those)
+        shares = [line.num_held / line.num for line in those]
+        yield f"{how}: {share:.2%} of all parameters inside, each alone {min(shares):.1%} to {max(shares):.1%}"
+
+
+def main() -> None:
+    """Measure, print, perhaps write JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--trials", type=int, default=300, help="samples of durations for each family")
+    parser.add_argument("--traces", type=int, default=1000, help="generated traces for each family")
+    parser.add_argument("--events", type=int, default=400, help="in each, on average where time cuts")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--json", type=Path, help="also write the lines here")
+    options = parser.parse_args()
+    began_s = time.perf_counter()
+    with ProcessPoolExecutor(options.workers) as pool:
+        waiting = [
+            pool.submit(measure, how, family, num, options.events, options.seed)
+            for how, (_, confidence) in WAYS.items()
+            for family in SHAPES
+            for num in [options.trials if confidence < 0.99 else options.traces]
+        ]
+        lines = [line for each in waiting for line in each.result()]
+    seconds = time.perf_counter() - began_s
+    note = f"{options.events} events, seed {options.seed}, {options.workers} workers, {seconds:.0f} s"
+    sys.stdout.write("\n".join([table(lines), "", *totals(lines), "", note]) + "\n")
+    if options.json:
+        settings: Mapping[str, object] = {"events": options.events, "seed": options.seed}
+        options.json.write_text(json.dumps({**settings, "lines": [asdict(line) for line in lines]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
