@@ -24,7 +24,7 @@ def show_trace(told: TraceStatistics) -> RenderableType:
     parts: list[RenderableType] = [Text(headline(told), style="bold"), _often(told), *map(Text, often_notes(told))]
     for name, level in levels_of(told):
         parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level, told)] if level.fits else [])]
-        parts += [Text(line) for line in (level.verdict, *level.refused.values())]
+        parts += [Text(line) for line in (level.verdict, *_doubts(level))]
         if level.hazard:
             parts.append(_hazard(level))
     return Group(*parts, *map(Text, remarks(told)))
@@ -151,6 +151,16 @@ def parameters(fit: Fit) -> str:
     return ", ".join(
         f"{name} {number(value)} ({between(fit.intervals[name])})" for name, value in fit.parameters.items()
     )
+
+
+def _doubts(level: Level) -> Iterator[str]:
+    """What could not be fitted, and what speaks against the p-values."""
+    yield from level.refused.values()
+    if level.gaps.num >= 20 and level.gaps.num_different < 0.5 * level.gaps.num:
+        yield (
+            f"The {level.gaps.num:,} gaps have {level.gaps.num_different:,} different values only: the log's clock is "
+            "coarse, and no smooth law can be near its steps, so p is too small."
+        )
 
 
 def _hazard(level: Level) -> Table:

@@ -51,11 +51,13 @@ class Mtbf:
 class GapSummary:
     """Of gaps that ended. ``burstiness``: (cv - 1) / (cv + 1), from -1 (clockwork) over 0 (Poisson) to 1; ``memory``:
     the correlation of a gap with the next of its process (both Goh & Barabási, EPL 81, 2008). None if unknown.
+    ``num_different``: of gaps to a millionth of an hour; far below ``num`` where the log's clock is coarse.
     """
 
     num: int
     num_cut: int
     num_zero: int
+    num_different: int
     mean_h: float | None
     median_h: float | None
     cv: float | None
@@ -278,6 +280,7 @@ def _summary(gaps: Gaps) -> GapSummary:
         num=num,
         num_cut=int(gaps.is_cut_N.sum()),
         num_zero=gaps.num_zero,
+        num_different=len(np.unique(ended_E.round(6))),
         mean_h=mean_h,
         median_h=float(np.median(ended_E)) if num else None,
         cv=cv,

@@ -56,7 +56,7 @@ def _tail(best: Fit) -> str:
     seen_h = best.exposure_h / best.num_events
     if best.mean_h < _UNSEEN * seen_h:
         return ""
-    told = f"{best.mean_h / seen_h:.0f} times the hours observed by failures" if best.mean_h < math.inf else "infinite"
+    told = f"{best.mean_h / seen_h:.0f} times the hours observed per failure" if best.mean_h < math.inf else "infinite"
     return f"Its mean is {told}: a tail that the data do not show, not to be drawn from beyond them."
 
 
