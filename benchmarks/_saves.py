@@ -31,12 +31,23 @@ class Setting:
     saves_per_round: int = 3
     num_rounds: int
     strategy: str = "full"
+    engine: str = "rpc"
     batch_size: int = 128
 
     @property
     def num_steps(self) -> int:
         """Of a whole run, with a round to warm up."""
         return (1 + (self.num_rounds + 1) * (self.saves_per_round + 1)) * self.steps_per_save
+
+    @property
+    def first_steps(self) -> int:
+        """To where a run first pauses, shortly before its first save."""
+        return self.steps_per_save - _APART
+
+    @property
+    def round_steps(self) -> tuple[int, int]:
+        """Steps of a round that are not timed, and that are."""
+        return self.steps_per_save, self.saves_per_round * self.steps_per_save
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +80,10 @@ def measure_saves(setting: Setting, folder: Path) -> SaveCosts:
         for worker in workers.values():
             worker.wait_ready()
         for worker in workers.values():
-            worker.run(0, setting.steps_per_save - _APART)
+            worker.run(0, setting.first_steps)
         order = list(workers)
         for _ in range(setting.num_rounds + 1):
-            timed = setting.saves_per_round * setting.steps_per_save
-            rounds.append({name: workers[name].run(setting.steps_per_save, timed)[0] for name in order})
+            rounds.append({name: workers[name].run(*setting.round_steps)[0] for name in order})
             order = [*order[1:], order[0]]
     return _costs(setting, rounds[1:], folder)
 
@@ -85,7 +95,7 @@ def configure(setting: Setting, folder: Path) -> Config:
     make_data(folder / "data", cardinalities, num_train * 7 // 6 + 14, seed=1)
     return Config.model_validate(
         {
-            "engine": "rpc",
+            "engine": setting.engine,
             "data": {"path": str(folder / "data"), "max_train_samples": num_train},
             "trainer": {"batch_size": setting.batch_size},
             "eval": {"max_samples": 256},

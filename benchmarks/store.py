@@ -2,6 +2,7 @@
 
     python benchmarks/store.py [--rows 8000000] [--dim 16] [--repeats 5] [--json FILE]
                                [--rounds 3] [--rows-scale 0.1] [--ps 2] [--steps-per-save 200] [--strategy full]
+                               [--engine rpc]
 
 Each round runs every case once, in turn, so that a machine that slows down slows all of them: compare the medians and
 the ratios, which are taken round by round. ``extra_mb`` is the peak of resident memory above what was resident before.
@@ -172,6 +173,7 @@ def main() -> None:
     parser.add_argument("--ps", type=int, default=2)
     parser.add_argument("--steps-per-save", type=int, default=200)
     parser.add_argument("--strategy", default="full")
+    parser.add_argument("--engine", choices=("rpc", "local"), default="rpc")
     parser.add_argument("--folder", type=Path, help="where to write (default: the system's temporary folder)")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     args = parser.parse_args()
@@ -189,6 +191,7 @@ def main() -> None:
             steps_per_save=args.steps_per_save,
             num_rounds=args.rounds,
             strategy=args.strategy,
+            engine=args.engine,
         )
         with tempfile.TemporaryDirectory(prefix="saves-", dir=args.folder) as folder:
             costs = measure_saves(setting, Path(folder))

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks._clocks import Clocks
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, make_data, write_trace
+from benchmarks._saves import Setting
 from benchmarks._workers import Enough, Gate, products
 from benchmarks.auc import argsort_auc
 from harness.core.trace import parse_trace
@@ -66,16 +67,28 @@ def test_memory_is_seen_in_every_phase_and_grows_with_the_tables(tmp_path: Path)
     assert [child.name for child in tmp_path.iterdir()] == ["figures.json"]
 
 
-def test_saves_are_measured_with_and_without_background(tmp_path: Path) -> None:
-    """Both tables, and seconds of stall and of wall for either mode."""
+def test_the_store_is_measured_against_plain_files(tmp_path: Path) -> None:
+    """A line for each case, and the two figures that have an aim."""
     path = tmp_path / "figures.json"
-    sizes = ["--rows", "2000", "--repeats", "1", "--rounds", "1", "--rows-scale", "0.0003", "--steps-per-save", "6"]
+    sizes = ["--rows", "2000", "--repeats", "1", "--rounds", "0"]
     printed = start("store.py", *sizes, "--folder", str(tmp_path), "--json", str(path))
-    saves = json.loads(path.read_text())["saves"]
-    assert set(saves["stall_s"]) == set(saves["wall_s"]) == {"sync", "async"}
-    assert min(saves["stall_s"][mode]["low"] for mode in ("sync", "async")) > 0
+    figures = json.loads(path.read_text())
+    assert min(case["median_s"] for case in figures["cases"].values()) > 0
+    assert figures["saves"] is None
     assert "bandwidth of a full save" in printed
-    assert "in the background over" in printed
+    assert "12.5 % over a full one" in printed
+
+
+def test_a_round_holds_whole_saves_and_the_clock_none_before() -> None:
+    """Each round is timed from shortly before a save to shortly before another, and the run is long enough for all."""
+    setting = Setting(rows_scale=1, num_ps=2, steps_per_save=50, num_rounds=4)
+    done = setting.first_steps
+    for _ in range(setting.num_rounds + 1):
+        lead, timed = setting.round_steps
+        began, done = done + lead, done + lead + timed
+        assert sum(step % 50 == 0 for step in range(began + 1, done + 1)) == setting.saves_per_round
+        assert began % 50 == done % 50 == 48
+    assert done < setting.num_steps
 
 
 def test_made_up_clicks_are_a_prepared_folder(tmp_path: Path) -> None:
