@@ -16,8 +16,6 @@ from harness.core.placement import budget_rows
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 
-_BLOCK_STEPS = 64  # steps that SSU takes in at once
-
 
 class Tracker(Protocol):
     """Sees what is touched between saves and chooses what to save."""
@@ -137,10 +135,10 @@ class RandomTracker:
 class SsuTracker:
     """CPR-SSU: rows met by a sub-sample of the inputs, in a list of at most K per table, emptied at a save.
 
-    Rows are taken in by blocks of steps: at every multiple of ``_BLOCK_STEPS``, and before a choice. Newcomers of a
-    block that find the list full take the places of random members, drawn by (seed, rank, table, step) (R). A hot row
-    that loses its place is back after the next block; taken in step by step, drawing alone cost a tenth of the
-    training step at Kaggle's size.
+    Newcomers that find the list full take the places of random members, drawn by (seed, rank, table, step) (R). Rows
+    are taken in by blocks of steps, and before a choice: step by step, drawing alone takes a tenth of a training step
+    at Kaggle's size. A hot row that loses its place is back after the next block, so a block must be short against the
+    time in which a list turns over: one step for every 32 places of the smallest list, at most 64.
 
     Memory: 4 bytes per list entry (r of MFU's counter), one byte per row for membership, so that a block costs O(rows
     met), and the rows of one block.
@@ -157,20 +155,23 @@ class SsuTracker:
         for span in spans.values():
             self._is_settled_M[span] = False
         self._met: list[tuple[Tensor, Tensor]] = []
+        smallest = min((len(slots) for slots in self._slots.values() if len(slots)), default=0)
+        self._block_steps = min(max(1, smallest // 32), 64)
         self._block = 0
 
     def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
         """Remember the rows that a sampled input touched, until their block is complete."""
-        block = step // _BLOCK_STEPS
+        block = step // self._block_steps
         if block != self._block:
-            self._take_in((self._block + 1) * _BLOCK_STEPS)
+            self._take_in(step)
             self._block = block
         self._met.append((rows_N, sampled_N))
 
     def _take_in(self, step: int) -> None:
-        """Add the rows that were met; ``step`` keys what is drawn."""
+        """Add the rows that were met, by the end of their block or by ``step``, whichever is sooner; it keys draws."""
         if not self._met:
             return
+        step = min(step, (self._block + 1) * self._block_steps - 1)
         rows_N, sampled_N = (torch.cat(parts).numpy() for parts in zip(*self._met, strict=True))
         self._met = []
         rows = rows_N.compress(sampled_N)  # a fourth of what rows_N[sampled_N] takes

@@ -183,17 +183,21 @@ def test_ssu_is_a_function_of_the_seed() -> None:
     assert ssu_history(0) != ssu_history(1)
 
 
-def test_ssu_lists_do_not_hang_on_how_steps_are_told() -> None:
+@pytest.mark.parametrize("num_rows", [400, 20_000])  # lists so small that a block is one step, and large ones
+def test_ssu_lists_do_not_hang_on_how_steps_are_told(num_rows: int) -> None:
     """A rank that is told of no step without sampled rows, as by a lookahead cache, ends with the same lists."""
-    every, some = Rank("ssu"), Rank("ssu")
-    for step, (rows, _, sampled) in enumerate(random_steps(200, seed=6, rows_per_step=3), start=1):
-        rows_N, sampled_N = torch.tensor(rows), torch.tensor(sampled)
-        every.tracker.touched(step, rows_N, sampled_N)
+    shard = Shard(Placement("row", (num_rows, num_rows), 1), 0, 2, seed=0, count_updates=False)
+    every, some = (TRACKERS["ssu"](shard, TrackerSpec("ssu", R, (0, 1))) for _ in range(2))
+    rng = np.random.Generator(np.random.PCG64(6))
+    for step in range(1, 301):
+        rows_N = torch.from_numpy(np.unique(rng.integers(0, 2 * num_rows, num_rows // 80)))
+        sampled_N = torch.from_numpy((rng.random(len(rows_N)) < 0.5) & (step % 3 > 0))
+        every.touched(step, rows_N, sampled_N)
         if sampled_N.any():
-            some.tracker.touched(step, rows_N[sampled_N], sampled_N[sampled_N])
-    assert len(every.tracker.choose(0, 200)) == every.budgets[0]
-    for table in TRACKED:
-        assert every.tracker.choose(table, 200).equal(some.tracker.choose(table, 200))
+            some.touched(step, rows_N[sampled_N], torch.ones(int(sampled_N.sum()), dtype=torch.bool))
+    for table in (0, 1):
+        assert len(every.choose(table, 300)) == num_rows // 8
+        assert every.choose(table, 300).equal(some.choose(table, 300))
 
 
 def survivors(*, seed: int = 0, index: int = 0, table: int = 0, step: int = 2) -> list[int]:
