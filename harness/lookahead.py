@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.cache import RowCache, Traffic
-from harness.cluster.protocol import Counted, Exchange, WriteBack
+from harness.cluster.protocol import Counted, Exchange, Request, Several, WriteBack
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
@@ -244,16 +244,18 @@ class LookaheadPath:
         return Told(step, rows.keys, values_ND, counts_N, sampled, counts_all=self._recovers)
 
     def _start(self, wanted: Rows, told: "Told | None") -> None:
-        """One message to every rank, empty if need be, so that no death goes unseen."""
+        """Ask every rank, for nothing if need be, so that no death goes unseen.
+
+        What is looked up and what is told have no row in common, so the two travel in messages of their own, lookups
+        first: rows come back while others are still on their way out.
+        """
         empty_M = torch.empty(0, dtype=torch.int64)
-        requests = {
-            rank: Exchange(
-                push=None if told is None else told.of(first, last),
-                pull_N=torch.from_numpy(wanted.between(first, last).keys - first),
-                unsaved_M=empty_M if self._recovers else None,
-            )
-            for rank, (first, last) in self._spans.items()
-        }
+        requests: dict[Rank, Request] = {}
+        for rank, (first, last) in self._spans.items():
+            pull_N = torch.from_numpy(wanted.between(first, last).keys - first)
+            pull = Exchange(pull_N=pull_N, unsaved_M=empty_M if self._recovers else None)
+            pushes = () if told is None else (Exchange(push=told.of(first, last)),)
+            requests[rank] = Several((pull, *pushes))
         self._note(len(wanted), told)
         self._underway = wanted, told, self._recovery.start(requests)
 
@@ -272,14 +274,14 @@ class LookaheadPath:
         if self._underway is None:
             return
         rows, _, underway = self._underway
-        replies = self._recovery.finish(underway, progress)
+        looked_up = [reply[0] for reply in self._recovery.finish(underway, progress).values()]
         self._underway = None
         if self._recovers:
-            counted = cast("list[Counted]", list(replies.values()))
+            counted = cast("list[Counted]", looked_up)
             values_KD = torch.cat([each.rows_ND for each in counted])
             self._cache.take_in(rows.slots, values_KD, torch.cat([each.unsaved_NM for each in counted]))
         else:
-            self._cache.take_in(rows.slots, torch.cat(list(replies.values())), None)
+            self._cache.take_in(rows.slots, torch.cat(looked_up), None)
 
     def _flush(self, plan: BatchPlan, progress: Progress, meanwhile: Callable[[], None]) -> None:
         """Give every rank what it would have without a cache. Rows stay, clean."""
