@@ -20,17 +20,22 @@ Cell = Mapping[str, Any]
 
 TEXTS = ("cell", "path", "name", "engine", "strategy", "trace", "profile", "status", "failure", "disagreement")
 COUNTS = ("seed", "num_ps", "payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned")
+_CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes")
+"""Of what ``Finished.cache`` says, the figures with columns of their own."""
 NUMBERS = (
     *("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked", "job_h"),
     *("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS)),
     *("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"),
+    *(*(f"cache_{name}" for name in _CACHE), "cache_saved_frac"),
 )
 COLUMNS = (
     *("cell", "name", "engine", "strategy", "seed", "trace", "profile", "num_ps", "status", "disagreement"),
     *("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"),
     *("overhead_frac", "save_h", "load_h", "lost_h", "reschedule_h", "job_h"),
     *("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"),
-    *("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds", "failure", "path"),
+    *("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"),
+    *(*(f"cache_{name}" for name in _CACHE), "cache_saved_frac"),
+    *("failure", "path"),
 )
 """Of every frame, before the swept keys. ``*_h`` are emulated hours, ``*_s`` measured seconds, ``*_frac`` of job_h."""
 
@@ -146,4 +151,14 @@ def _claims(events: Sequence[Event]) -> dict[str, Any]:
         **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
         "stall_s": sum(stalls.values()) if stalls else None,
         "seconds": finished.machine.get("seconds"),
+        **_cache_claims(finished),
     }
+
+
+def _cache_claims(finished: Finished) -> dict[str, float | None]:
+    """What a cache did. ``cache_saved_frac``: bytes that did not travel, of those without a cache."""
+    if (cache := finished.cache) is None:
+        return {}
+    moved, uncached = cache.get("bytes"), cache.get("uncached_bytes")
+    claims = {f"cache_{name}": cache.get(name) for name in _CACHE}
+    return claims | {"cache_saved_frac": None if moved is None or not uncached else 1 - moved / uncached}

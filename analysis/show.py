@@ -1,7 +1,7 @@
 """The story of one run: what it was, what died and how it was mended, what came out."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,10 +155,30 @@ def _figures(events: Sequence[Event]) -> Iterator[str]:
     yield f"emulated overhead {finished.overhead_frac:.3%} of the job: {hours}; {finished.num_saves} saves"
     if finished.overhead_frac > 1:
         yield MORE_THAN_THE_JOB
+    if finished.recovered_updates:
+        yield f"updates recovered from the cache: {finished.recovered_updates:,}, which would have been lost without"
+    if finished.cache is not None:
+        yield _cache(finished.cache)
     stalls: dict[str, float] = finished.machine.get("overhead_seconds") or {}
     if stalls:
         measured = ", ".join(f"{bucket} {seconds:.3f} s" for bucket, seconds in stalls.items())
         yield f"measured stall {sum(stalls.values()):.3f} s: {measured}"
+
+
+def _cache(cache: Mapping[str, float]) -> str:
+    """What a cache did, as far as its path knows."""
+    megabytes = {key: value / 1e6 for key, value in cache.items() if key.endswith("bytes")}
+    told = [f"{megabytes[key]:,.1f} MB {what}" for key, what in _CACHE_BYTES.items() if key in megabytes]
+    hits = f"{cache['hit_rate']:.1%} of accessed rows" if "hit_rate" in cache else UNKNOWN
+    peak = f"{cache['peak_rows']:,.0f}" if "peak_rows" in cache else UNKNOWN
+    return f"cache: hits {hits}, at most {peak} rows; {', '.join(told)}"
+
+
+_CACHE_BYTES = {
+    "bytes": "both ways",
+    "minimum_bytes": "the least with its sight",
+    "uncached_bytes": "without a cache",
+}
 
 
 def _number(value: float | None) -> str:

@@ -119,8 +119,9 @@ def _column(name: str) -> Callable[[Cell], float | None]:
 
 
 _PLAIN = ("auc", "log_loss", "pls", "update_pls", "update_pls_tracked", "overhead_frac", "payload_bytes", "stall_s")
+_CACHE = ("cache_hit_rate", "cache_saved_frac", "cache_peak_rows")
 _QUANTITIES: dict[str, Callable[[Cell], float | None]] = {
-    **{name: _column(name) for name in _PLAIN},
+    **{name: _column(name) for name in (*_PLAIN, *_CACHE)},
     **{f"{bucket}_frac": _fraction(bucket) for bucket in BUCKETS},
 }
 
@@ -187,6 +188,26 @@ _HEADINGS = (
     _Heading("", "written, MB", "written\nMB", _mean("payload_bytes", 1e-6, 1)),
     _Heading("measured", "stall, s", "stall\ns", _mean("stall_s", 1, 2)),
 )
+_CACHE_HEADINGS = (
+    _Heading("cache", "hits, %", "hits\n%", _mean("cache_hit_rate", 100, 1)),
+    _Heading("cache", "traffic saved, %", "saved\n%", _mean("cache_saved_frac", 100, 1)),
+    _Heading("cache", "peak rows", "peak\nrows", _mean("cache_peak_rows", 1, 0)),
+)
+"""Where some run of a block has a cache."""
+
+_CACHE_CAPTION = (
+    "Cache: rows that need not be fetched, of distinct rows of all batches; bytes that do not travel, both ways, of "
+    "those of a run without a cache; the most rows cached or under way at one time."
+)
+
+
+def _headings(block: Block) -> tuple[_Heading, ...]:
+    return (*_HEADINGS, *_CACHE_HEADINGS) if _has_cache(block) else _HEADINGS
+
+
+def _has_cache(block: Block) -> bool:
+    return any(line.estimates["cache_peak_rows"] is not None for line in block.lines)
+
 
 CAPTION = (
     "Means over n seeds, ± half of the 95 % confidence interval (Student's t; ? with one seed). "
@@ -196,8 +217,9 @@ CAPTION = (
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
-    """What the marks in the table of ``blocks`` mean; empty without marks."""
-    return [MORE_THAN_THE_JOB] if any("†" in _total(line) for block in blocks for line in block.lines) else []
+    """What the marks and the columns of caches in the table of ``blocks`` mean; empty without either."""
+    marks = [MORE_THAN_THE_JOB] if any("†" in _total(line) for block in blocks for line in block.lines) else []
+    return [*marks, *([_CACHE_CAPTION] if any(map(_has_cache, blocks)) else [])]
 
 
 def table(frame: pd.DataFrame) -> RenderableType:
@@ -212,10 +234,11 @@ def table(frame: pd.DataFrame) -> RenderableType:
 
 
 def _rich(block: Block) -> Table:
-    columns = [Column(heading.short, justify="right" if i else "left") for i, heading in enumerate(_HEADINGS)]
+    headings = _headings(block)
+    columns = [Column(heading.short, justify="right" if i else "left") for i, heading in enumerate(headings)]
     shown = Table(*columns, title=block.title or None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for line in block.lines:
-        shown.add_row(*(heading.show(line) for heading in _HEADINGS))
+        shown.add_row(*(heading.show(line) for heading in headings))
     return shown
 
 
@@ -231,25 +254,29 @@ def missing(cells: Sequence[Cell]) -> list[str]:
 
 def table_html(blocks: Sequence[Block]) -> str:
     """The same table as HTML, one for each setting."""
+    parts: list[str] = []
+    for block in blocks:
+        headings = _headings(block)
+        rows = "".join(_html_row(line, headings) for line in block.lines)
+        caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
+        parts.append(f'<div class="wide"><table>{caption}{_html_head(headings)}<tbody>{rows}</tbody></table></div>')
+    return "\n".join(parts)
+
+
+def _html_head(headings: Sequence[_Heading]) -> str:
     groups: list[list[Any]] = []
-    for heading in _HEADINGS:
+    for heading in headings:
         if groups and groups[-1][0] == heading.group:
             groups[-1][1] += 1
         else:
             groups.append([heading.group, 1])
     top = "".join(f'<th colspan="{span}" scope="colgroup">{escape(name)}</th>' for name, span in groups)
-    names = "".join(f'<th scope="col">{escape(heading.title)}</th>' for heading in _HEADINGS)
-    parts: list[str] = []
-    for block in blocks:
-        rows = "".join(_html_row(line) for line in block.lines)
-        caption = f"<caption>{escape(block.title)}</caption>" if block.title else ""
-        head = f"<thead><tr>{top}</tr><tr>{names}</tr></thead>"
-        parts.append(f'<div class="wide"><table>{caption}{head}<tbody>{rows}</tbody></table></div>')
-    return "\n".join(parts)
+    names = "".join(f'<th scope="col">{escape(heading.title)}</th>' for heading in headings)
+    return f"<thead><tr>{top}</tr><tr>{names}</tr></thead>"
 
 
-def _html_row(line: Line) -> str:
-    first, *rest = (escape(heading.show(line)) for heading in _HEADINGS)
+def _html_row(line: Line, headings: Sequence[_Heading]) -> str:
+    first, *rest = (escape(heading.show(line)) for heading in headings)
     return f'<tr><th scope="row">{first}</th>' + "".join(f"<td>{cell}</td>" for cell in rest) + "</tr>"
 
 

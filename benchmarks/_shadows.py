@@ -29,7 +29,7 @@ from harness.core.seeds import generator
 
 NONE = "none"
 KINDS = ("mfu", "ssu")
-_CHUNK_STEPS = 32
+_CHUNK_STEPS = 64
 
 
 def tracking(spec: RankSpec, kind: str | None, rank: Rank) -> RankServer:
@@ -98,7 +98,7 @@ def shadowed_trainer(fill_steps: int, config: Config, folder: Path, pipe: Connec
 def fill(ranks: Sequence[Sequence[RankServer]], placement: Placement, num_steps: int, config: Config) -> None:
     """Tell the servers of every rank what ``num_steps`` steps of skewed accesses touch; rows stay as they are.
 
-    By the message of a lookahead cache whose windows are 32 steps.
+    By the message of a lookahead cache whose windows are 64 steps.
     """
     rng = generator(config.seed, "touches")
     for first in range(0, num_steps, _CHUNK_STEPS):

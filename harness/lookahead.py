@@ -149,6 +149,11 @@ class LookaheadPath:
         """The ranks hold everything: it has been flushed."""
         return pull(self._recovery, self._ranks, plan, progress)
 
+    @property
+    def buffer_bytes(self) -> int:
+        """Memory of all cached rows and what is known of them."""
+        return self._cache.num_bytes
+
     def summary(self) -> dict[str, float]:
         """What moved; ``minimum_bytes`` no cache with the same sight can do without (``harness.oracle.least_rows``)."""
         beyond = {"evicted_rows": self._num_evicted, "minimum_bytes": self._minimum_bytes}

@@ -168,6 +168,7 @@ def summary_of(event: Finished) -> dict[str, Any]:
     counts = ("num_failures", "num_lost_ranks", "num_unplanned", "num_saves", "payload_bytes", "generation")
     emulated = ("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS))
     return {name: getattr(event, name) for name in (*names, *emulated, *counts)} | {
+        **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
         **measured,
         "measured_stall_s": sum(stalls.values()) if stalls else None,
     }

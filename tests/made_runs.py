@@ -30,6 +30,7 @@ TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
 BYTES_FULL = 1_000_000
 STRIKES: dict[int, tuple[int, ...]] = {53: (1,), 125: (2,), 190: (0, 3), 207: (1,), 344: (2,)}  # step: PS ranks
 UPDATES_PER_SAMPLE = 26
+CACHE = {"hit_rate": 0.625, "peak_rows": 1234, "bytes": 2e6, "uncached_bytes": 8e6, "minimum_bytes": 1.9e6}
 
 
 def made_config(strategy: str = "cpr_vanilla", /, *, seed: int = 0, **values: Any) -> Config:
@@ -261,7 +262,7 @@ class _Walk:
             reschedule_h=self.overhead.reschedule_h,
             overhead_frac=self.overhead.overhead_frac,
             generation=self.generation,
-            cache=None,
+            cache=None if self.config.cache.mode == "none" else CACHE,
             digests={"ps0": "00", "trainer0": "11"},
             machine={"seconds": 12.5, "overhead_seconds": dict(self.measured_s)},
         )

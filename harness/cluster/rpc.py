@@ -3,6 +3,7 @@
 ``serve`` is what runs in a PS rank when the trainer sends a request: one Python function, one message, one reply.
 """
 
+import dataclasses
 import os
 import threading
 import traceback
@@ -12,11 +13,22 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group
-from harness.cluster.protocol import Cluster, Reply, Request, Several, Supervisor, in_rank_order, raise_failures
+from harness.cluster.protocol import (
+    Cluster,
+    Exchange,
+    Reply,
+    Request,
+    Several,
+    Supervisor,
+    WriteBack,
+    in_rank_order,
+    raise_failures,
+)
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, ps_rank
@@ -230,7 +242,7 @@ class RpcCluster:
 
     def _send(self, rank: Rank, request: Request) -> Future[Reply]:
         worker = group.worker_name(rank, self._generation)
-        return rpc.rpc_async(worker, serve, args=(request,), timeout=self._timeout_s)
+        return rpc.rpc_async(worker, serve, args=(packed(request),), timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for every answer."""
@@ -263,6 +275,21 @@ class RpcCluster:
             if not dead:
                 raise RunFailed(f"step {step}: the world could not be formed anew: {error}") from error
             raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
+
+
+def packed(request: Request) -> Request:
+    """``request``, its rows in memory of their own.
+
+    A rank's rows are a slice of those of all ranks. Of a slice that is more than half of a tensor torch sends the whole
+    tensor (``cloneSparseTensors`` of its rpc), so that with two ranks one of them always got the other's rows, too.
+    """
+    if not isinstance(request, Exchange) or request.push is None:
+        return request
+    name = "values_ND" if isinstance(request.push, WriteBack) else "grads_ND"
+    rows_ND: Tensor = getattr(request.push, name)
+    if rows_ND.untyped_storage().nbytes() == rows_ND.nbytes:
+        return request
+    return dataclasses.replace(request, push=dataclasses.replace(request.push, **{name: rows_ND.clone()}))
 
 
 def _words(error: RuntimeError) -> str:

@@ -9,7 +9,7 @@ import analysis
 from analysis.cells import cells_of
 from analysis.compare import comparisons, comparisons_to
 from analysis.stats import estimate
-from analysis.table import blocks_of, show_interval
+from analysis.table import blocks_of, show_interval, table_html
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import made_config, write_run
@@ -52,6 +52,26 @@ def test_table_shows_intervals_and_what_is_missing(grid: Path) -> None:
     assert "± ?" in shown
     assert "failed: failed-s0: RunFailed: ps2 <kept> dying" in shown
     assert "unfinished: unfinished-s0" in shown
+
+
+def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
+    """Hits, traffic saved and peak rows of runs with a cache, beside a dash for those without; no such columns else."""
+    write_run(tmp_path / "plain", made_config("full"))
+    without = _text(analysis.table(analysis.load(tmp_path)))
+    write_run(tmp_path / "cached", made_config("partial", cache={"mode": "lookahead"}))
+    frame = analysis.load(tmp_path)
+    (cached,) = [cell for cell in cells_of(frame) if cell["strategy"] == "partial"]
+    assert (cached["cache_hit_rate"], cached["cache_saved_frac"], cached["cache_peak_rows"]) == (0.625, 0.75, 1234)
+    (plain,) = [cell for cell in cells_of(frame) if cell["strategy"] == "full"]
+    assert plain["cache_hit_rate"] is plain["cache_saved_frac"] is plain["cache_peak_rows"] is None
+    shown, page = _text(analysis.table(frame)), table_html(blocks_of(frame))
+    assert "62.5" in shown
+    assert "1234" in shown
+    assert "traffic saved" in page
+    assert "Cache:" in shown
+    assert "Cache:" not in without
+    assert "peak" not in without
+    assert "1.9 MB the least with its sight, 8.0 MB without a cache" in _text(analysis.show(tmp_path / "cached"))
 
 
 def test_intervals_read_well() -> None:

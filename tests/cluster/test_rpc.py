@@ -5,8 +5,11 @@ import socket
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness import assemble
+from harness.cluster.protocol import Exchange, Push, WriteBack
+from harness.cluster.rpc import packed
 from harness.core.config import Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Killed, Lost, Recovered, Regrouped, Started
@@ -50,6 +53,26 @@ def test_a_rank_that_raises_is_not_taken_for_dead(config: Config, tmp_path: Path
     """A bug in a rank's code ends the run with the rank's own traceback; nobody is replaced."""
     with pytest.raises(RankFailed, match=r"(?s)ps1 failed at Exchange.*index"):
         worlds.run_job(config, tmp_path, worlds.raise_in_a_rank)
+
+
+def test_nothing_is_sent_but_a_ranks_own_rows() -> None:
+    """Rows that are a slice of all ranks' rows travel without the others; what is whole already is left as it is."""
+    all_ND = torch.arange(20.0).reshape(10, 2)
+    rows_N, ones_N = torch.arange(6), torch.ones(6, dtype=torch.int32)
+    pushes = (
+        Push(step=1, rows_N=rows_N, grads_ND=all_ND[:6], counts_N=ones_N, sampled_N=ones_N > 0, learning_rate=0.1),
+        WriteBack(step=1, rows_N=rows_N, values_ND=all_ND[:6], counts_N=ones_N),
+    )
+    for push in pushes:
+        sent = packed(Exchange(push=push))
+        assert isinstance(sent, Exchange)
+        assert isinstance(sent.push, Push | WriteBack)
+        rows_ND = sent.push.grads_ND if isinstance(sent.push, Push) else sent.push.values_ND
+        assert rows_ND.equal(all_ND[:6])
+        assert rows_ND.untyped_storage().nbytes() == rows_ND.nbytes
+        assert packed(sent) is sent
+    asked = Exchange(pull_N=rows_N)
+    assert packed(asked) is asked
 
 
 def test_a_rank_that_hangs_is_killed_and_replaced(config: Config, tmp_path: Path) -> None:
