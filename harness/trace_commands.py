@@ -91,7 +91,8 @@ def show(options: argparse.Namespace) -> int:
     from analysis.trace_show import show_trace  # noqa: PLC0415
 
     trace = read_trace(options.trace)
-    statistics = describe(trace, options.bootstrap or 0)
+    with console.amount_progress("samples") as progress:
+        statistics = describe(trace, options.bootstrap or 0, progress=progress)
     console.show(show_trace(statistics))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
