@@ -16,6 +16,7 @@ from harness.core.errors import HarnessError
 from harness.core.events import Finished
 from harness.folder import State, claim_run, inspect
 from harness.leash import hold_leash, ignore_interrupts
+from harness.rundir import write_reason
 from harness.settings import Cell
 from harness.spawn import fork_server, nest_fork_server
 
@@ -95,8 +96,7 @@ class CellProcess:
         if isinstance(self._result, str):
             return Outcome(cell=self.cell, status="failed", seconds=seconds, error=self._result)
         error = _crash(self.cell, exit_code)
-        if self.cell.run_dir.is_dir():
-            _error_file(self.cell).write_text(error + "\n", encoding="utf-8")
+        write_reason(self.cell.run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
 
@@ -148,7 +148,7 @@ def _run(run_cell: RunCell, cell: Cell, pipe: Connection) -> Finished | str:
     try:
         return run_cell(cell.config, cell.run_dir, on_status=_Reports(pipe))
     except HarnessError as error:
-        _error_file(cell).write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
+        write_reason(cell.run_dir, f"{type(error).__name__}: {error}")
         return one_line(error)
 
 
@@ -168,10 +168,6 @@ def _crash(cell: Cell, exit_code: int | None) -> str:
     said = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
     last = said.splitlines()[-1] if said else "it said nothing"
     return f"its process ended with code {exit_code}: {last} (see {output})"
-
-
-def _error_file(cell: Cell) -> Path:
-    return cell.run_dir / "error.txt"
 
 
 class _Reports:

@@ -7,7 +7,6 @@ torch, pandas and matplotlib are imported where they are used: a wrong key must 
 
 import argparse
 import json
-import os
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from harness.core.errors import HarnessError, UserError
 from harness.folder import State, claim_grid, claim_run, inspect, take_back
 from harness.grid import default_jobs, run_grid
 from harness.keys import schema
-from harness.rundir import write_view
+from harness.rundir import write_reason, write_view
 from harness.settings import Cell, Experiment, load_config, load_experiment, to_yaml
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
@@ -32,6 +31,7 @@ _AGAIN = {
 
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Carry out the command that ``options`` describe; errors become lines on stderr. Returns the exit code."""
+    console.mend_streams()
     options.command_line = f"run.py {shlex.join(arguments)}"
     try:
         return COMMANDS[options.command](options)
@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         console.note(f"interrupted{again}")
         return INTERRUPTED
     except BrokenPipeError:  # the reader of our output, e.g. `head`, has gone
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        console.drop_stdout()
         return FAILED
     except OSError as error:  # a folder that may not be written, a full disk
         if error.filename is None:
@@ -236,7 +236,7 @@ def _train(config: Config) -> int:
             with console.run_progress(run_dir.name) as on_status:
                 assemble.run(config, run_dir, on_status=on_status)
         except HarnessError as error:
-            (run_dir / "error.txt").write_text(f"{type(error).__name__}: {error}\n", encoding="utf-8")
+            write_reason(run_dir, f"{type(error).__name__}: {error}")
             if isinstance(error, UserError):
                 take_back(run_dir)
             raise

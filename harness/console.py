@@ -4,10 +4,12 @@ On a terminal progress is drawn by rich; elsewhere it is one plain line for each
 """
 
 import dataclasses
+import io
+import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from rich.box import SIMPLE
 from rich.console import Console, Group, RenderableType
@@ -16,6 +18,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Column, Table
 
 from harness.cell import Outcome
+from harness.core.errors import UserError
 from harness.grid import GridView
 from harness.settings import Cell
 
@@ -27,10 +30,48 @@ _FILE_WIDTH = 160  # of text that goes to a file
 _ENDLESS = 10_000  # wider than any table
 
 
+def mend_streams() -> None:
+    """See to it that stdout and stderr are open, and take every character that we write.
+
+    Who is started with one of the first three files closed gets its number for the next file that is opened, be it a
+    lock or a record, and what a child prints lands in there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+def drop_stdout() -> None:
+    """Nobody takes what we write there: from now on it goes nowhere, also what is left of it when Python ends."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+@contextmanager
+def _stdout() -> Iterator[TextIO]:
+    """Where results go. Raises UserError where the system refuses them, BrokenPipeError where the reader has gone."""
+    try:
+        yield sys.stdout
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        drop_stdout()
+        raise UserError(f"stdout: cannot be written: {error.strerror}") from error
+
+
 def say(text: str) -> None:
     """A plain line on stdout."""
-    sys.stdout.write(text + "\n")
-    sys.stdout.flush()
+    with _stdout() as stdout:
+        stdout.write(text + "\n")
 
 
 def show(result: RenderableType) -> None:
@@ -38,11 +79,12 @@ def show(result: RenderableType) -> None:
 
     Text is broken to the console's width (160 where there is none); a table takes the width that it needs.
     """
-    console = Console(file=sys.stdout, highlight=False)
-    width = console.width if console.is_terminal else _FILE_WIDTH
-    for part in result.renderables if isinstance(result, Group) else [result]:
-        needed = _width_of(part, console) if isinstance(part, Table) else 0
-        Console(file=sys.stdout, highlight=False, width=max(width, needed)).print(part)
+    with _stdout() as stdout:
+        console = Console(file=stdout, highlight=False)
+        width = console.width if console.is_terminal else _FILE_WIDTH
+        for part in result.renderables if isinstance(result, Group) else [result]:
+            needed = _width_of(part, console) if isinstance(part, Table) else 0
+            Console(file=stdout, highlight=False, width=max(width, needed)).print(part)
 
 
 def _width_of(table: Table, console: Console) -> int:

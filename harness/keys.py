@@ -110,5 +110,5 @@ def _describe_one(spec: Schema) -> str:
         return f"a list{least} whose items are each {_describe(spec['items'])}"
     words = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
     limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
-    bounds = " and ".join(f"{sign} {spec[name]:g}" for name, sign in limits if name in spec)
+    bounds = " and ".join(f"{sign} {spec[name]:.15g}" for name, sign in limits if name in spec)
     return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds]))

@@ -18,7 +18,7 @@ from harness.core.config import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.environment import environment, utc_now
-from harness.rundir import RunDir, prepare, replace_text
+from harness.rundir import RunDir, prepare, write_reason, write_view
 from harness.sink import EventSink
 from harness.wandb_sink import wandb_sink
 
@@ -74,20 +74,26 @@ class Recorder:
         self.close(ok=True)
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """Force the record to disk, close the view, write DONE, or error.txt with the reason. The first call counts."""
+        """Force the record to disk, close the view, write DONE, or error.txt with the reason. The first call counts.
+
+        Raises StoreError if the disk refuses what a run that ended well must leave; a failure has its own error.
+        """
         if self._stream.closed:
             return
         assert not ok or self._is_finished, "a run that ended well has a Finished event"
         try:
-            self._stream.flush()
-            os.fsync(self._stream.fileno())
+            with self._stream:
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+        except OSError as error:
+            if ok:
+                raise StoreError(f"{self.run.events}: cannot be written: {error.strerror}") from error
         finally:
-            self._stream.close()
             self._view.close(ok, reason)
         if ok:
-            replace_text(self.run.done, self._now().isoformat(timespec="seconds") + "\n")
+            write_view(self.run.done, self._now().isoformat(timespec="seconds") + "\n")
         else:
-            replace_text(self.run.error, (reason or "ended before it was done") + "\n")
+            write_reason(self.run.path, reason or "ended before it was done")
 
     def __enter__(self) -> Self:
         return self

@@ -13,6 +13,7 @@ Who may write into it, and what is removed before a run starts afresh, is harnes
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType
@@ -187,8 +188,14 @@ def find_runs(path: Path) -> list[Path]:
     return sorted(found)
 
 
+def write_reason(run_dir: Path, reason: str) -> None:
+    """Leave in error.txt why a run failed, if the disk takes it: if not, whoever failed has a better error to tell."""
+    with suppress(OSError):
+        replace_text(RunDir(run_dir).error, reason + "\n")
+
+
 def write_view(file: Path, text: str) -> None:
-    """As :func:`replace_text`, for what is made from records. Raises StoreError that names the file."""
+    """As :func:`replace_text`. Raises StoreError that names the file."""
     try:
         replace_text(file, text)
     except OSError as error:

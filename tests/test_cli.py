@@ -3,7 +3,9 @@
 # ruff: noqa: E501 - the messages under test are single lines
 
 import json
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -235,6 +237,39 @@ def test_tables_are_as_wide_as_they_need(
     assert all(cell in shown for cell in cells)
     widest = max(len(line.rstrip()) for line in shown.splitlines() if "word" in line)
     assert widest <= (60 if is_terminal else 160)
+
+
+@pytest.mark.parametrize(
+    ("streams", "code", "errors"),
+    [
+        (">&- <&-", 0, ""),
+        (">&- 2>&- <&-", 0, ""),
+        (">/dev/full", 2, "error: stdout: cannot be written: No space left on device\n"),
+    ],
+)
+def test_streams_that_take_nothing(cli: Cli, streams: str, code: int, errors: str) -> None:
+    """Law: a command does its work without stdin, stdout and stderr, and a full disk behind stdout is one line.
+
+    No file of a run ever gets the number of a stream: a child's words would be written into it.
+    """
+    script = "import os, run, sys; code = run.main(sys.argv[1:]); [os.write(n, b'!') for n in (1, 2)]; sys.exit(code)"
+    line = shlex.join([sys.executable, "-c", script, "train", "one.yaml", "strategy.name=none"])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shell = ["bash", "-c", f"{line} {streams}"]
+    done = subprocess.run(shell, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr.removesuffix("!")) == (code, errors)
+    assert Path("out/DONE").exists()
+    assert all(json.loads(event) for event in Path("out/events.jsonl").read_text().splitlines())
+
+
+def test_a_stream_of_few_characters(cli: Cli) -> None:
+    """Law: where stdout cannot take a character of ours, something else stands there."""
+    cli("train", "one.yaml", "strategy.name=none")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, ROOT / "run.py", "show", "out"]
+    done = subprocess.run(words, capture_output=True, env=environment, check=True)
+    assert "?" in done.stdout.decode("ascii")
+    assert not done.stderr
 
 
 def test_replay_has_a_folder_of_its_own(cli: Cli) -> None:

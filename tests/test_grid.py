@@ -52,7 +52,7 @@ def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None
 
 
 def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE; others end well."""
+    """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well."""
     if config.seed == 1:
         raise RunFailed("ranks keep dying")
     if config.seed == 2:
@@ -61,6 +61,9 @@ def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = Non
         raise ZeroDivisionError("a bug of ours")
     if config.seed == 4:
         return finished(4)
+    if config.seed == 5:
+        (run_dir / ".error.txt.tmp").symlink_to("/dev/full")
+        raise RunFailed("no space left")
     return run_well(config, run_dir, on_status=on_status)
 
 
@@ -147,14 +150,19 @@ def test_outcomes_come_in_order_and_are_told(tmp_path: Path) -> None:
 
 
 def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
-    """Law: an error, a kill, a bug and a missing DONE each become one line and an error.txt; other cells end well."""
-    outcomes = run_grid(cells_of(tmp_path, 6), run_badly, Journal(), jobs=2)
-    assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "done"]
+    """Law: an error, a kill, a bug and a missing DONE each become one line and an error.txt; other cells end well.
+
+    On a full disk there is no error.txt, and the line comes all the same.
+    """
+    outcomes = run_grid(cells_of(tmp_path, 7), run_badly, Journal(), jobs=2)
+    assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "failed", "done"]
     errors = [o.error or "" for o in outcomes]
     assert errors[1] == "ranks keep dying"
     assert errors[2] == "its process was ended by SIGKILL (out of memory?)"
     assert errors[3].startswith("its process ended with code 1: ZeroDivisionError: a bug of ours (see ")
     assert errors[4] == "it ended without DONE"
+    assert errors[5] == "no space left"
+    assert not (tmp_path / "local-5" / "error.txt").exists()
     assert "Traceback" in (tmp_path / "local-3" / "output.txt").read_text()
     for seed, text in ((1, "RunFailed: ranks keep dying"), (2, errors[2]), (3, errors[3])):
         assert (tmp_path / f"local-{seed}" / "error.txt").read_text() == text + "\n"

@@ -107,6 +107,19 @@ def test_a_passing_error_is_the_reason(tmp_path: Path) -> None:
     assert recorder.run.failure() == "RunFailed: out of luck"
 
 
+def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
+    """An error goes on its way though error.txt cannot be written; a DONE that cannot be is an error that names it."""
+    failed, done = Recorder(tmp_path / "failed", made_config()), Recorder(tmp_path / "done", made_config())
+    (failed.run.path / ".error.txt.tmp").symlink_to("/dev/full")
+    with pytest.raises(RunFailed, match="out of luck"), failed:
+        raise RunFailed("out of luck")
+    (done.run.path / ".DONE.tmp").symlink_to("/dev/full")
+    for event in made_events(made_config()):
+        done.record(event)
+    with pytest.raises(StoreError, match=r"done/DONE: cannot be written: No space left on device"):
+        done.done()
+
+
 def test_a_finished_run_is_not_done_until_it_says_so(tmp_path: Path) -> None:
     """A run whose result does not count has its Finished event, and an error instead of DONE."""
     with Recorder(tmp_path / "run", made_config()) as recorder:
