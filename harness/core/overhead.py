@@ -104,6 +104,12 @@ class OverheadLedger:
         self.payload_bytes += payload_bytes
         return cost_h
 
+    def charge_saves_of(self, other: "OverheadLedger") -> None:
+        """All saves that ``other`` was charged with, at once; of a ledger not charged yet, to the bit as one by one."""
+        self.save_h += other.save_h
+        self.num_saves += other.num_saves
+        self.payload_bytes += other.payload_bytes
+
     def charge_failure(self, rerun_samples: int = 0, reschedule_h: float | None = None) -> FailureCost:
         """One failure, however many ranks it took: load and reschedule whole (R), and the samples to run again.
 

@@ -3,6 +3,7 @@
 Gives the emulated overhead and the PLS of a schedule of failures in about a hundred microseconds at any size of model.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -93,20 +94,41 @@ def save_steps(interval: Interval, job: Job) -> tuple[int, ...]:
     return tuple(sorted(step for step in steps if 0 < step < job.num_steps))
 
 
-@dataclass(frozen=True)
-class DueSave:
-    """What the strategy saves at the boundary after ``step`` steps."""
+@dataclass(frozen=True, kw_only=True)
+class DueSaves:
+    """The saves of a run: at which boundaries, which of them close an interval, and what all of them cost.
 
-    step: int
-    plan: SavePlan
-
-
-def due_saves(strategy: Strategy, job: Job) -> tuple[DueSave, ...]:
-    """The saves of a run: the strategy is asked wherever one may be due. They do not hang on failures, since no step
-    asks twice: none falls due while lost steps run again.
+    They do not hang on failures, since no step asks twice: none falls due while lost steps run again.
     """
+
+    steps: tuple[int, ...]
+    closing_steps: tuple[int, ...]
+    charged: OverheadLedger
+
+    def before(self, strike_step: int) -> int | None:
+        """The last save that a strike at this boundary finds; at one boundary, save comes before kill."""
+        return _last(self.steps, strike_step)
+
+    def closed_before(self, strike_step: int) -> int | None:
+        """The same of saves that close an interval."""
+        return _last(self.closing_steps, strike_step)
+
+
+def _last(steps: Sequence[int], at: int) -> int | None:
+    """The last of ascending ``steps`` that is not after ``at``."""
+    index = bisect_right(steps, at)
+    return steps[index - 1] if index else None
+
+
+def due_saves(strategy: Strategy, job: Job) -> DueSaves:
+    """What the strategy saves: it is asked wherever a save may be due."""
     asked = ((step, strategy.plan_save(_progress(job, step, None))) for step in save_steps(strategy.interval, job))
-    return tuple(DueSave(step, plan) for step, plan in asked if plan is not None)
+    plans = {step: plan for step, plan in asked if plan is not None}
+    charged = OverheadLedger(job.costs)
+    for plan in plans.values():
+        charged.charge_save(job.sizes.of(plan), job.sizes.full)
+    closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
+    return DueSaves(steps=tuple(plans), closing_steps=closing, charged=charged)
 
 
 def _progress(job: Job, step: int, saved_step: int | None) -> Progress:
@@ -122,53 +144,46 @@ def _progress(job: Job, step: int, saved_step: int | None) -> Progress:
 
 
 class _Run:
-    """One simulated run."""
+    """One simulated run: what its failures cost."""
 
-    def __init__(self, strategy: Strategy, job: Job) -> None:
+    def __init__(self, strategy: Strategy, job: Job, saves: DueSaves) -> None:
         self.strategy = strategy
         self.job = job
+        self.saves = saves
         self.overhead = OverheadLedger(job.costs)
+        self.overhead.charge_saves_of(saves.charged)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
-        self.saved_step = 0 if strategy.saves_initially else None
-        self.closed_step: int | None = None  # of a save that closed an interval and that the PLS does not know of yet
-
-    def save(self, due: DueSave) -> None:
-        self.overhead.charge_save(self.job.sizes.of(due.plan), self.job.sizes.full)
-        self.saved_step = due.step
-        if due.plan.closes_interval:
-            self.closed_step = due.step
+        self.closed_step: int | None = None  # the last closing save that the PLS knows of
 
     def strike(self, strike: Strike) -> None:
-        progress = _progress(self.job, strike.step, self.saved_step)
+        saved_step = self.saves.before(strike.step)
+        if saved_step is None and self.strategy.saves_initially:
+            saved_step = 0
+        progress = _progress(self.job, strike.step, saved_step)
         plan = self.strategy.plan_recovery(frozenset(strike.ranks), progress)
         if plan.rewind:
             assert progress.saved_samples is not None, "a rewind needs a checkpoint"
             self.overhead.charge_failure(progress.samples - progress.saved_samples, strike.repair_h)
             return
         self.overhead.charge_failure(reschedule_h=strike.repair_h)
-        if self.closed_step is not None:
-            self.pls.saved(self.closed_step * self.job.batch_size)
-            self.closed_step = None
+        closed_step = self.saves.closed_before(strike.step)
+        if closed_step is not None and closed_step != self.closed_step:
+            self.pls.saved(closed_step * self.job.batch_size)
+            self.closed_step = closed_step
         for rank in strike.ranks:
             self.pls.lost(rank, progress.samples)
             self.pls.restored(rank, progress.samples)
 
 
-def simulate(
-    strategy: Strategy, job: Job, strikes: Sequence[Strike], saves: Sequence[DueSave] | None = None
-) -> Outcome:
+def simulate(strategy: Strategy, job: Job, strikes: Sequence[Strike], saves: DueSaves | None = None) -> Outcome:
     """What ``strikes``, in order of steps, cost under ``strategy``.
 
-    ``saves`` are ``due_saves`` of the strategy, given to ask it once for many schedules.
+    ``saves`` are ``due_saves`` of the strategy, given to ask it once for many schedules: a schedule then costs as much
+    as it has strikes, however many saves there are.
     """
-    run = _Run(strategy, job)
-    pending = list(reversed(strikes))
-    for due in due_saves(strategy, job) if saves is None else saves:
-        while pending and pending[-1].step < due.step:
-            run.strike(pending.pop())
-        run.save(due)  # at one boundary, save comes before kill
-    while pending:
-        run.strike(pending.pop())
+    run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
+    for strike in strikes:
+        run.strike(strike)
     ledger = run.overhead
     return Outcome(
         save_h=ledger.save_h,
