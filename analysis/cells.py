@@ -2,15 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
-
-import pandas as pd
+from typing import TYPE_CHECKING, Any
 
 from analysis.fold import BUCKETS, check
 from harness.core.errors import StoreError
 from harness.core.events import Event, Finished
 from harness.recorder import Record, read_record
 from harness.rundir import RunDir, find_runs, flatten, read_config
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 STATUSES = ("done", "damaged", "failed", "unfinished")
 """Of a cell. ``damaged``: the record cannot be read, or DONE stands beside one without a result."""
@@ -43,7 +44,7 @@ _NOT_SWEPT = ("out", "name", "seed", "engine", "strategy.name", "trace.path", "p
 """Config keys that have a column of their own, or say nothing about a result."""
 
 
-def load(path: Path | str) -> pd.DataFrame:
+def load(path: Path | str) -> "pd.DataFrame":
     """One row per run directory at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
 
     ``status`` is one of ``STATUSES``, ``failure`` says why a cell is failed or damaged. Only a run whose Finished event
@@ -61,13 +62,17 @@ def load(path: Path | str) -> pd.DataFrame:
         _row(root, run_dir, config) | {key: _plain(flatten(config).get(key)) for key in keys}
         for run_dir, config in zip(paths, configs, strict=True)
     ]
+    import pandas as pd  # noqa: PLC0415 - half a second, for who needs it
+
     frame = pd.DataFrame(rows, columns=[*COLUMNS, *keys])
     types = dict.fromkeys(COUNTS, "Int64") | dict.fromkeys(NUMBERS, "float64") | dict.fromkeys(TEXTS, "str")
     return frame.astype(types)
 
 
-def cells_of(frame: pd.DataFrame) -> list[Cell]:
+def cells_of(frame: "pd.DataFrame") -> list[Cell]:
     """The rows of :func:`load` as mappings, with None for what is missing."""
+    import pandas as pd  # noqa: PLC0415 - as above
+
     return [
         {str(key): None if pd.isna(value) else value for key, value in row.items()} for row in frame.to_dict("records")
     ]

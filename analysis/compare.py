@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -16,6 +16,9 @@ from analysis.stats import Estimate, estimate
 from analysis.table import show_interval, strategy_order
 from harness.core.errors import StoreError, UserError
 from harness.rundir import differing_keys, find_runs, read_config
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 METRICS: dict[str, tuple[str, float, int]] = {
     "auc": ("ΔAUC\n10⁻³", 1e3, 3),
@@ -53,7 +56,7 @@ def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
     return _comparisons(dirs, [load(path) for path in dirs])
 
 
-def _comparisons(dirs: Sequence[Path | str], frames: Sequence[pd.DataFrame]) -> list[Comparison]:
+def _comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame]") -> list[Comparison]:
     if len(dirs) < 2:
         raise UserError("compare takes two folders or more, the first is the base; or one folder and --to STRATEGY")
     keys = _matched_keys(frames)
@@ -86,7 +89,7 @@ def comparisons_to(path: Path | str, baseline: str) -> list[Comparison]:
     return _comparisons_to(path, load(path), baseline)
 
 
-def _comparisons_to(path: Path | str, frame: pd.DataFrame, baseline: str) -> list[Comparison]:
+def _comparisons_to(path: Path | str, frame: "pd.DataFrame", baseline: str) -> list[Comparison]:
     cells = _done(frame)
     bases = [cell for cell in cells if cell["strategy"] == baseline]
     if not bases:
@@ -107,16 +110,16 @@ def _comparisons_to(path: Path | str, frame: pd.DataFrame, baseline: str) -> lis
     return [_compare(f"{baseline} in {path}", str(path), ", ".join(words), pairs) for words, pairs in ordered]
 
 
-def _done(frame: pd.DataFrame) -> list[Cell]:
+def _done(frame: "pd.DataFrame") -> list[Cell]:
     return [cell for cell in cells_of(frame) if cell["status"] == "done"]
 
 
-def _damaged(frames: Sequence[pd.DataFrame]) -> list[str]:
+def _damaged(frames: "Sequence[pd.DataFrame]") -> list[str]:
     """What is wrong with the damaged cells of ``frames``, one line each, which names the file."""
     return [str(cell["failure"]) for frame in frames for cell in cells_of(frame) if cell["status"] == "damaged"]
 
 
-def _refuse_damaged(*frames: pd.DataFrame) -> None:
+def _refuse_damaged(*frames: "pd.DataFrame") -> None:
     if lines := _damaged(frames):
         more = f" (and {len(lines) - 1} more damaged cells)" if len(lines) > 1 else ""
         raise StoreError(lines[0] + more)
@@ -134,7 +137,7 @@ def compare_to(path: Path | str, baseline: str) -> RenderableType:
     return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND, *_left_out([frame]))
 
 
-def _matched_keys(frames: Sequence[pd.DataFrame]) -> list[str]:
+def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     """The seed, and every column or config key that takes several values inside one of the folders."""
     given = ("strategy", "engine", "trace", "profile", "num_ps")
     keys = [key for key in given if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
@@ -170,7 +173,7 @@ def compare(dirs: Sequence[Path | str]) -> RenderableType:
     return Group(*parts, _LEGEND, *_left_out(frames))
 
 
-def _left_out(frames: Sequence[pd.DataFrame]) -> list[Text]:
+def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
     return [Text(f"left out, damaged: {line}", style="red") for line in _damaged(frames)]
 
 

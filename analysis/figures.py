@@ -1,15 +1,13 @@
 """Figures as inline SVG. The same cells give the same bytes."""
 
-import io
-import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.cells import Cell
 from analysis.curves import Curve, curve
 from analysis.fold import BUCKETS
+from analysis.look import COLOURS, colour, style, to_svg
 from analysis.stats import BASELINE, baseline_of
 from analysis.table import Block, Line, strategy_order
 from harness.core.events import Event
@@ -18,47 +16,17 @@ from harness.rundir import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
-COLOURS = {
-    "none": "#333333",
-    "never_save": "#d55e00",
-    "full": "#0072b2",
-    "partial": "#56b4e9",
-    "cpr_vanilla": "#e69f00",
-    "cpr_random": "#8c8c8c",
-    "cpr_mfu": "#009e73",
-    "cpr_ssu": "#cc79a7",
-}
-"""One colour per strategy in every figure (Okabe and Ito's palette, safe for colour-blind readers)."""
 _MARKERS = "osD^vXPd"  # points lie on one another: shape tells them apart too
-_OTHER_COLOUR = "#7a4fbf"
 _BUCKET_STYLES = {
     "save": ("#0072b2", ""),
     "load": ("#56b4e9", "//"),
     "lost": ("#d55e00", ""),
     "reschedule": ("#e69f00", "\\\\"),
 }
-STYLE: Any = {  # matplotlib's stubs want each key as a literal
-    "svg.hashsalt": "cpr-harness",
-    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own sans serif
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.color": "#e5e5e5",
-    "axes.axisbelow": True,
-    "hatch.linewidth": 0.6,
-}
 _PANEL_WIDTH, _PANEL_HEIGHT = 5.2, 3.4  # inches, of which a browser shows 72 points each
 _FEW_POINTS = 40  # absolute losses are noisy, and the noise is the batches'
 _MAX_PANELS = 4  # settings drawn; the table has all
-
-
-def colour(strategy: str) -> str:
-    """The strategy's fixed colour."""
-    return COLOURS.get(strategy, _OTHER_COLOUR)
 
 
 def auc_differences(blocks: Sequence[Block]) -> str:
@@ -224,25 +192,3 @@ def _panels(
         for axes in grid[len(blocks) :]:
             axes.set_visible(False)
         return to_svg(figure, name)
-
-
-@contextmanager
-def style() -> Iterator[None]:
-    """Figures that are made and written inside have this look."""
-    import matplotlib as mpl  # noqa: PLC0415
-
-    with mpl.rc_context(STYLE):
-        yield
-
-
-def to_svg(figure: "Figure", name: str) -> str:
-    """The figure as an element whose ids cannot meet those of another figure in the same page."""
-    stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    text = stream.getvalue()
-    text = text[text.index("<svg") :]
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = re.sub(r'href="#', f'href="#{name}-', text)
-    text = re.sub(r"url\(#", f"url(#{name}-", text)
-    return re.sub(r"<svg ", '<svg role="img" ', text, count=1)

@@ -5,23 +5,34 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.figures import STYLE, colour
+from analysis.look import colour, style
 from harness.advisor import Advice, Spread, full_buckets, part_buckets
 from harness.core.errors import ConfigError
+from harness.core.plans import Costs
 
 _SHOWN = ("full", "partial", "cpr_mfu")
 
 
-def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()) -> None:
-    """Write SVG or PNG, by the file's suffix; ``spreads`` add 5 to 95 % of simulated traces. Raises ConfigError."""
-    import matplotlib as mpl  # noqa: PLC0415 - a second, and only here
-    from matplotlib.figure import Figure  # noqa: PLC0415
-
+def check_plan_figure(path: Path, costs: Costs) -> None:
+    """Raises ConfigError for what cannot be drawn, or not there."""
     if path.suffix not in (".svg", ".png"):
         raise ConfigError(f"--figure: {path} ends in {path.suffix or 'nothing'!r}; .svg or .png")
+    if not path.parent.is_dir():
+        raise ConfigError(f"--figure: {path.parent}: no such folder")
+    if not costs.o_save_h:
+        raise ConfigError("--figure: O_save is 0, so there is no best interval to draw; profile.o_save_h above 0")
+
+
+def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()) -> None:
+    """Write SVG or PNG, by the file's suffix; ``spreads`` add 5 to 95 % of simulated traces.
+
+    ``check_plan_figure`` says beforehand whether it can be.
+    """
+    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second, and only here
+
     costs = advice.costs
     hours = np.geomspace(advice.full.interval_h / 20, 20 * max(advice.partial.interval_h, advice.full.interval_h), 400)
-    with mpl.rc_context(STYLE):
+    with style():
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.add_subplot()
         for option, buckets in ((advice.full, full_buckets), (advice.partial, part_buckets)):

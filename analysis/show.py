@@ -12,7 +12,8 @@ from rich.text import Text
 
 from analysis.cells import damage_of, record_of
 from analysis.fold import BUCKETS, check
-from analysis.table import MORE_THAN_THE_JOB, UNKNOWN
+from analysis.look import UNKNOWN
+from analysis.table import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
 from harness.rundir import RunDir, flatten, read_config

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
@@ -13,9 +12,12 @@ from rich.text import Text
 
 from analysis.cells import Cell, cells_of
 from analysis.fold import BUCKETS
+from analysis.look import UNKNOWN
 from analysis.stats import BASELINE, SETTING, Estimate, baseline_of, estimate, paired_differences, setting_keys
 
-UNKNOWN = "–"
+if TYPE_CHECKING:
+    import pandas as pd
+
 STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
 """The order of rows and figures; others follow by name."""
 
@@ -43,7 +45,7 @@ class Block:
     lines: list[Line]
 
 
-def blocks_of(frame: pd.DataFrame) -> list[Block]:
+def blocks_of(frame: "pd.DataFrame") -> list[Block]:
     """The finished cells of a frame by setting (engine, trace, profile, swept keys) and strategy."""
     return summarise(cells_of(frame))
 
@@ -222,7 +224,7 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
     return [*marks, *([_CACHE_CAPTION] if any(map(_has_cache, blocks)) else [])]
 
 
-def table(frame: pd.DataFrame) -> RenderableType:
+def table(frame: "pd.DataFrame") -> RenderableType:
     """The table per strategy for the console, one for each setting; then what is missing from it and why."""
     cells = cells_of(frame)
     blocks = summarise(cells)

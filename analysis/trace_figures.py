@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.figures import style, to_svg
+from analysis.look import style, to_svg
 from analysis.trace_show import LEVELS, levels_of
 from harness.core.trace import Trace
 from harness.traces.gaps import observe

@@ -21,6 +21,7 @@ from harness.core.strategies import make_strategy
 from harness.core.trace import Strike
 
 F64 = NDArray[np.float64]
+_UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 PLANNED: tuple[StrategyName, ...] = ("full", "partial", "cpr_vanilla", "cpr_mfu")
 """Strategies whose spread `--simulate` shows; SSU and random draw save as much, and as often, as MFU at most."""
@@ -210,11 +211,8 @@ def spread(name: StrategyName, settings: StrategyConfig, costs: Costs, parts: Se
 def strikes_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[Strike, ...]:
     """A drawn trace as strikes: deaths at one boundary are one, as ``Trace.schedule`` has it. Hours ascend."""
     strikes: dict[int, dict[int, float]] = {}
-    costs = job.costs
-    for hour, rank in zip(hours_E.tolist(), ranks_E.tolist(), strict=True):
-        due = hour_to_samples(hour, job_h=costs.job_h, total_samples=costs.total_samples)
-        step = max(0, min(boundary_at(due, job.batch_size), job.num_steps - 1))
-        strikes.setdefault(step, {}).setdefault(rank, hour)
+    for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
+        strikes.setdefault(max(0, min(step, job.num_steps - 1)), {}).setdefault(rank, hour)
     return tuple(
         Strike(
             step=step,
@@ -224,6 +222,17 @@ def strikes_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[Stri
         )
         for step, struck in sorted(strikes.items())
     )
+
+
+def _steps_at(hours_E: F64, job: Job) -> list[int]:
+    """The first boundary at or after each hour: by floats, and exactly where they are too near a boundary to tell."""
+    costs = job.costs
+    step_E = hours_E / costs.job_h * (costs.total_samples / job.batch_size)
+    steps = np.ceil(step_E).astype(np.int64).tolist()
+    for index in np.flatnonzero(np.abs(step_E - np.round(step_E)) < _UNSURE * (1 + step_E)).tolist():
+        due = hour_to_samples(float(hours_E[index]), job_h=costs.job_h, total_samples=costs.total_samples)
+        steps[index] = boundary_at(due, job.batch_size)
+    return steps
 
 
 def placement_of(cardinalities: Sequence[int], num_ps: int) -> Placement:

@@ -11,8 +11,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
 _PACKAGES = ("torch", "numpy", "wandb")
 _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
 _ROOT = Path(__file__).resolve().parent.parent
@@ -78,6 +76,8 @@ def products(vendor: str | None = None) -> Literal["blas", "onednn"]:
     It decides the last bits of a run, so it depends on the processor and on no timing. MKL, the BLAS of torch, is slow
     on what Intel did not make. Where nothing was measured torch's own choice stands.
     """
+    import torch  # noqa: PLC0415 - seconds, and who reads records has no need of it
+
     vendor = vendor or _cpu_info("vendor_id")
     return "onednn" if vendor == "AuthenticAMD" and torch.backends.mkldnn.is_available() else "blas"
 

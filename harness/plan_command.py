@@ -4,67 +4,64 @@
 
 import argparse
 import difflib
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+import math
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Column, Table
 
 from harness import console
-from harness.advisor import (
-    PLANNED,
-    Advice,
-    Option,
-    Outcomes,
-    Spread,
-    advise,
-    outcomes,
-    placement_of,
-    spread,
-    strikes_at,
-)
-from harness.core.config import Config, StrategyName
+from harness.advisor import Advice, Option, Spread, advise
+from harness.core.config import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.overhead import job_costs
-from harness.core.placement import tracked_tables
 from harness.core.plans import Costs
-from harness.core.pls import rank_weights
 from harness.core.profiles import PROFILES
-from harness.core.simulate import Job, save_sizes
-from harness.core.trace import Strike, Trace
+from harness.core.trace import Trace
 from harness.injector import read_trace
 from harness.model.sizes import model_size
+from harness.plan_spread import job_of, simulate_all, spec_of, spread_table
 from harness.settings import config_of
-from harness.traces.generate import generate_many
-from harness.traces.spec import GeneratorSpec
+from harness.traces.gaps import observe
 
-_TRACES_AT_ONCE = 500
 _LARGE = ("terabyte", "mlperf")
-_LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # the ledger cannot tell them apart
 
 
 def plan(options: argparse.Namespace) -> int:
     """Print the advice, perhaps the spread, perhaps a figure."""
     config, costs, source = _subject(options.subject, options.overrides)
+    spec = spec_of(costs, model=options.model, shape=options.shape)
+    _check(options, costs)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
     advice = advise(costs, config.strategy, cardinalities, model_size(config.model).embedding_dim)
     console.say(source)
     _tell(advice)
     spreads: list[Spread] = []
     if options.simulate:
-        job = _job(config, costs, cardinalities)
-        spec = _spec(costs, model=options.model, shape=options.shape)
-        spreads = _simulate(config, job, spec, options.simulate, options.seed)
-        console.show(_spread_table(spreads, options.simulate, spec))
+        job = job_of(config, costs, cardinalities)
+        spreads = simulate_all(config, job, spec, options.simulate, options.seed)
+        console.show(spread_table(spreads, options.simulate, spec))
     if options.figure is not None:
         from analysis.plan_figure import write_plan_figure
 
         write_plan_figure(options.figure, advice, spreads)
         console.say(f"figure: {options.figure}")
     return 0
+
+
+def _check(options: argparse.Namespace, costs: Costs) -> None:
+    """Before anything is computed or printed. Raises ConfigError."""
+    if options.simulate == 1:
+        raise ConfigError("--simulate: one trace has no spread; 2 or more")
+    if options.simulate is None and (options.model, options.shape) != ("exponential", None):
+        raise ConfigError("--model, --shape: the law of simulated traces; --simulate K is missing")
+    if options.figure is None:
+        return
+    from analysis.plan_figure import check_plan_figure
+
+    check_plan_figure(options.figure, costs)
 
 
 # --- of what ----------------------------------------------------------------------------------------------------------
@@ -75,6 +72,7 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[Config, Costs, str]:
     if name in PROFILES:
         config = config_of([f"profile={name}", *overrides])
         costs = _costs(config)
+        _refuse_too_many(costs)
         return config, costs, f"profile {config.emulated.name}: {_facts(costs)}"
     if not (name.endswith(".csv") or Path(name).exists()):
         near = difflib.get_close_matches(name, PROFILES, n=1)
@@ -82,7 +80,9 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[Config, Costs, str]:
         raise ConfigError(f"{name!r} is neither a profile nor a trace file (TRACE.csv); {hint}")
     config = config_of(overrides)
     trace = read_trace(Path(name))
-    costs = _costs_of(trace, _costs(config), is_fixed=any(word.startswith("cluster.num_ps=") for word in overrides))
+    asked = {word.partition("=")[0] for word in overrides}
+    costs = _costs_of(trace, _costs(config), asked, has_repairs=config.trace.repair != "ignore")
+    _refuse_too_many(costs, f"{name}: ")
     return config, costs, f"trace {name}, other costs of profile {config.emulated.name}: {_facts(costs)}"
 
 
@@ -91,23 +91,43 @@ def _costs(config: Config) -> Costs:
     return job_costs(config, KAGGLE_TRAIN_SAMPLES // batch_size * batch_size)
 
 
-def _costs_of(trace: Trace, costs: Costs, *, is_fixed: bool) -> Costs:
-    """``costs`` with the MTBF, the ranks and the ranks per failure that the trace shows."""
-    instants: dict[float, int] = {}
-    for entry in trace.entries:
-        instants[entry.hour] = instants.get(entry.hour, 0) + (entry.who if isinstance(entry.who, int) else 1)
-    if not instants:
+def _costs_of(trace: Trace, costs: Costs, asked: Collection[str], *, has_repairs: bool) -> Costs:
+    """``costs`` with what the trace shows: MTBF, ranks, ranks per failure, and hours that failures wait for repairs.
+
+    Keys in ``asked`` are left as they are. Raises TraceError for a header that contradicts the trace, or no failures.
+    """
+    if not trace.entries:
         raise ConfigError(f"{trace.source}: no failures, so nothing to plan for")
-    header = trace.header
-    length_h = float(header.get("length_h") or header.get("job_h") or max(instants))
-    named = [int(entry.who.removeprefix("ps")) + 1 for entry in trace.entries if isinstance(entry.who, str)]
-    num_ps = int(header.get("ranks") or max(named, default=costs.num_ps))
-    return replace(
-        costs,
-        mtbf_h=length_h / len(instants),
-        ranks_per_failure=sum(instants.values()) / len(instants),
-        num_ps=costs.num_ps if is_fixed else num_ps,
-    )
+    observed = observe(trace)
+    if not observed.length_h:
+        raise ConfigError(f"{trace.source}: no hours observed; '# length_h: HOURS' in its header would be right")
+    num_instants = len(observed.instants[0])
+    shown = {
+        "profile.mtbf_h": observed.length_h / num_instants,
+        "profile.ranks_per_failure": observed.num_deaths / num_instants,
+        "cluster.num_ps": observed.num_ranks,
+        "profile.o_res_h": _mean_wait_h(trace, costs.o_res_h) if has_repairs else None,
+    }
+    found = {key: value for key, value in shown.items() if value is not None and key not in asked}
+    return replace(costs, **{key.partition(".")[2]: value for key, value in found.items()})
+
+
+def _mean_wait_h(trace: Trace, o_res_h: float) -> float:
+    """What a failure is charged for rescheduling, as a run is: its longest repair, O_res where the trace says none."""
+    longest: dict[float, float] = {}
+    for entry in trace.entries:
+        if entry.repair_h is not None:
+            longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
+    waits = [longest.get(hour, o_res_h) for hour in {entry.hour for entry in trace.entries}]
+    return math.fsum(waits) / len(waits)
+
+
+def _refuse_too_many(costs: Costs, where: str = "") -> None:
+    if costs.ranks_per_failure > costs.num_ps:
+        raise ConfigError(
+            f"{where}{costs.ranks_per_failure:g} ranks die in a failure, of {costs.num_ps} PS ranks; "
+            "profile.ranks_per_failure at most cluster.num_ps would be right"
+        )
 
 
 def _facts(costs: Costs) -> str:
@@ -174,97 +194,3 @@ def _cautions(advice: Advice) -> Iterator[str]:
 
 def _ranks(number: float) -> str:
     return f"N {number:.3g} PS ranks" if number >= 1 else "N any number of PS ranks"
-
-
-# --- what chance does -------------------------------------------------------------------------------------------------
-
-
-def _job(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
-    placement, size = placement_of(cardinalities, costs.num_ps), model_size(config.model)
-    return Job(
-        costs=costs,
-        batch_size=config.trainer.batch_size,
-        num_steps=costs.total_samples // config.trainer.batch_size,
-        weights=rank_weights(placement),
-        sizes=save_sizes(
-            placement,
-            dim=size.embedding_dim,
-            dense_bytes=size.dense_bytes,
-            tracked=tracked_tables(tuple(cardinalities), config.strategy.num_tracked),
-            r=config.strategy.r,
-        ),
-        pls_since=config.strategy.pls_since,
-    )
-
-
-def _spec(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
-    """Traces as the costs describe them. A mean of ranks per failure that is no whole number is mixed from two."""
-    k = costs.ranks_per_failure
-    low = int(k)
-    sizes = {low: 1 - (k - low), low + 1: k - low}
-    groups = {size: weight for size, weight in sizes.items() if size > 1 and weight > 1e-9}
-    probability = sum(groups.values())
-    return GeneratorSpec(
-        model=model,
-        shape=shape,
-        mtbf_h=costs.mtbf_h,
-        ranks=costs.num_ps,
-        length_h=costs.job_h,
-        group_probability=min(1.0, probability),
-        group_sizes=tuple(groups.items()),
-    )
-
-
-def _simulate(config: Config, job: Job, spec: GeneratorSpec, num_traces: int, seed: int) -> list[Spread]:
-    """Every strategy under the same traces, on all cores."""
-    parts: dict[StrategyName, dict[int, Outcomes]] = {name: {} for name in PLANNED}
-    num_done = 0
-    with (
-        console.amount_progress("simulate") as progress,
-        ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool,
-    ):
-        tasks = {
-            pool.submit(_simulate_some, config, job, spec, seed, first, min(_TRACES_AT_ONCE, num_traces - first)): first
-            for first in range(0, num_traces, _TRACES_AT_ONCE)
-        }
-        for task in as_completed(tasks):
-            for name, found in task.result().items():
-                parts[name][tasks[task]] = found
-            num_done += min(_TRACES_AT_ONCE, num_traces - tasks[task])
-            progress(num_done, num_traces)
-    return [
-        spread(name, config.strategy, job.costs, [found for _, found in sorted(parts[name].items())])
-        for name in PLANNED
-    ]
-
-
-def _simulate_some(  # noqa: PLR0917 - a task of a pool
-    config: Config, job: Job, spec: GeneratorSpec, seed: int, first: int, num_traces: int
-) -> Mapping[StrategyName, Outcomes]:
-    """Traces ``first`` … of the seed: a function of these alone, whatever process it runs in."""
-    deaths = generate_many(spec, seed, num_traces, first=first)
-    schedules: list[tuple[Strike, ...]] = [strikes_at(*deaths.of(k), job) for k in range(num_traces)]
-    return {name: outcomes(name, config.strategy, job, schedules) for name in PLANNED}
-
-
-def _spread_table(spreads: Sequence[Spread], num_traces: int, spec: GeneratorSpec) -> Table:
-    columns = ("strategy", "save every", "overhead", "median", "5–95 %", "PLS", "median", "5–95 %")
-    table = Table(
-        *(Column(name, justify="left" if name == "strategy" else "right") for name in columns),
-        title=f"{num_traces:,} traces ({spec.model}), means with 95 % confidence intervals",
-        title_justify="left",
-        box=None,
-    )
-    for each in spreads:
-        overhead, pls = each.overhead, each.pls
-        table.add_row(
-            _LABELS.get(each.name, each.name) + (" (falls back to full)" if each.falls_back else ""),
-            "never" if each.interval_h is None else f"{each.interval_h:.3g} h",
-            f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}",
-            f"{overhead.median:.3%}",
-            f"{overhead.low:.3%}–{overhead.high:.3%}",
-            f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}",
-            f"{pls.median:.4f}",
-            f"{pls.low:.4f}–{pls.high:.4f}",
-        )
-    return table

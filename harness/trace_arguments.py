@@ -24,7 +24,12 @@ profile.ranks_per_failure, cluster.num_ps, strategy.pls_target, strategy.r, mode
     plan.add_argument("subject", metavar="PROFILE|TRACE.csv", help="a profile's name or a failure trace")
     plan.add_argument("overrides", nargs="*", metavar="key=value", help="changes, see below")
     plan.add_argument("--simulate", type=count, metavar="K", help="replay K generated traces through the ledgers")
-    plan.add_argument("--model", default="exponential", help="law of the gaps between failures (default: exponential)")
+    plan.add_argument(
+        "--model",
+        default="exponential",
+        help="law of the gaps: exponential, gamma, weibull, lognormal, "
+        "empirical:TRACE.csv, fit:TRACE.csv (default: exponential)",
+    )
     plan.add_argument("--shape", type=float, help="of gamma and weibull, sigma of lognormal")
     plan.add_argument("--seed", type=int, default=0, help="of the generated traces (default: 0)")
     plan.add_argument("--figure", type=Path, metavar="FILE.svg", help="overhead against interval")

@@ -10,6 +10,7 @@ from harness import console
 from harness.core.errors import TraceError
 from harness.core.trace import Trace
 from harness.injector import read_trace
+from harness.trace_models import spec_of_model
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
 from harness.traces.log import FailureLog
@@ -25,6 +26,8 @@ _LONG_REPAIR = 0.02  # of the trace's length
 def import_log(options: argparse.Namespace) -> int:
     """A log in its original form to a trace."""
     _refuse_to_overwrite(options.out, force=options.force)
+    if options.keep_rate is not None and options.ranks not in (None, options.keep_rate):
+        raise TraceError(f"--keep-rate {options.keep_rate}, --ranks {options.ranks}: both say how many ranks; give one")
     names = ("unit", "system", "by")
     extra = {name: getattr(options, name) for name in names if getattr(options, name) is not None}
     log = read_log(options.format, options.file, strict=options.strict, **extra)
@@ -70,15 +73,8 @@ def _spec(given: dict[str, Any]) -> GeneratorSpec:
     """Of the options given; ``--model fit:`` and ``empirical:`` learn the others from a trace."""
     if "group_sizes" in given:
         given["group_sizes"] = parse_sizes(given["group_sizes"])
-    how, colon, path = given.get("model", "exponential").partition(":")
-    if not colon:
-        return GeneratorSpec(**given)
-    if how not in ("fit", "empirical"):
-        raise TraceError(f"--model: {how}:… ; expected fit:TRACE.csv or empirical:TRACE.csv")
-    from harness.traces.learn import spec_like  # noqa: PLC0415 - fits, and so scipy's optimisers
-
-    del given["model"]
-    return spec_like(read_trace(Path(path)), how, given)
+    learned = spec_of_model(given.get("model", ""), {name: value for name, value in given.items() if name != "model"})
+    return learned or GeneratorSpec(**given)
 
 
 def _option(name: str) -> str:
@@ -87,8 +83,7 @@ def _option(name: str) -> str:
 
 def show(options: argparse.Namespace) -> int:
     """What can be said of a trace."""
-    from analysis.trace_figures import draw_trace  # noqa: PLC0415 - pandas and matplotlib take a second
-    from analysis.trace_show import show_trace  # noqa: PLC0415
+    from analysis.trace_show import show_trace  # noqa: PLC0415 - what `import` and `generate` do not need
 
     trace = read_trace(options.trace)
     with console.amount_progress("samples") as progress:
@@ -96,6 +91,8 @@ def show(options: argparse.Namespace) -> int:
     console.show(show_trace(statistics))
     if options.figures is not None:
         options.figures.mkdir(parents=True, exist_ok=True)
+        from analysis.trace_figures import draw_trace  # noqa: PLC0415 - matplotlib, half a second
+
         for path in draw_trace(trace, statistics, options.figures):
             console.say(f"figure: {path}")
     return 0
@@ -142,6 +139,8 @@ def _warn_of_repairs(trace: Trace) -> None:
 
 
 def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
+    if path.exists() and not path.is_file():
+        raise TraceError(f"--out: {path} is no file but a {'folder' if path.is_dir() else 'device'}; name a file")
     if path.exists() and not force:
         raise TraceError(f"--out: {path} is there already; --force writes it anew")
     if not path.parent.is_dir():
@@ -149,7 +148,8 @@ def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
 
 
 def _write(path: Path, trace: Trace, command_line: str) -> None:
-    """The whole file or none of it."""
+    """The whole file or none of it; a link stays one, its target is written."""
+    path = path.resolve()
     draft = path.with_name(f".{path.name}.part")
     draft.write_text(to_text(trace, command=command_line), encoding="utf-8")
     draft.replace(path)

@@ -152,13 +152,21 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
         (["missing.csv"], "no file missing.csv"),
         (["cpr56", "--figure", "plan.pdf"], ".svg or .png"),
         (["cpr56", "--simulate", "10", "--model", "pareto"], "--model: 'pareto' is none of"),
+        (["cpr56", "--simulate", "10", "--model", "weibull"], "--shape: weibull takes a shape from 0.2 to 100"),
+        (["cpr56", "--simulate", "10", "--model", "pareto:t.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
+        (["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"], "empty.csv: 0 failures; to learn"),
+        (["cpr56", "--model", "gamma", "--shape", "2"], "--model, --shape: the law of simulated traces; --simulate K"),
+        (["cpr56", "--simulate", "1"], "--simulate: one trace has no spread; 2 or more"),
+        (["cpr56", "--figure", "no_such_folder/plan.svg"], "--figure: no_such_folder: no such folder"),
+        (["cpr56", "--figure", "plan.svg", "profile.o_save_h=0"], "--figure: O_save is 0"),
+        (["cpr56", "cluster.num_ps=4", "profile.ranks_per_failure=5"], "5 ranks die in a failure, of 4 PS ranks"),
         (["cpr56", "strategy.pls_target=[0.1,0.2]"], "strategy.pls_target"),
     ],
 )
 def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
     """What, where, what would be right; exit code 2."""
-    code, _, err = run_plan(capsys, *words)
-    assert code == 2
+    code, out, err = run_plan(capsys, *words)
+    assert (code, out) == (2, "")
     assert message in err
     assert len(err.strip().splitlines()) == 1
 
@@ -176,3 +184,50 @@ def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[st
     code, _, err = run_plan(capsys, "failure_traces/empty.csv")
     assert code == 2
     assert "no failures, so nothing to plan for" in err
+
+
+def test_plan_of_a_trace_waits_for_its_repairs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As a run does: of each failure the longest repair, O_res where none is known; other keys and `ignore` hold."""
+    path = tmp_path / "t.csv"
+    path.write_text("# length_h: 40\nhour,rank,repair_h\n1,ps0,2\n1,ps1,4\n7,ps1,1\n9,ps2,\n30,ps3,\n")
+    mean_min = 60 * (4 + 1) / 4 + 2 * 3 / 4
+    assert f"O_res {mean_min:.3g} min" in run_plan(capsys, str(path))[1]
+    assert "O_res 3 min" in run_plan(capsys, str(path), "trace.repair=ignore")[1]
+    assert "O_res 30 min" in run_plan(capsys, str(path), "profile.o_res_h=0.5")[1]
+    assert "MTBF 3 h, 9 PS ranks" in run_plan(capsys, str(path), "profile.mtbf_h=3", "cluster.num_ps=9")[1]
+
+
+def test_spread_of_a_learned_law(capsys: pytest.CaptureFixture[str]) -> None:
+    """The law of a trace's own gaps, at the plan's MTBF."""
+    for how in ("fit", "empirical"):
+        model = f"{how}:failure_traces/preset-llama3.csv"
+        code, out, err = run_plan(capsys, "cpr56", "--simulate", "20", "--model", model)
+        assert (code, err) == (0, "")
+        assert "after failure_traces/preset-llama3.csv" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# length_h: soon\nhour,rank\n1,ps0\n", "length_h 'soon' in its header; a number above 0"),
+        ("# length_h: nan\nhour,rank\n1,ps0\n", "length_h 'nan' in its header"),
+        ("# length_h: -3\nhour,rank\n1,ps0\n", "length_h '-3' in its header"),
+        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2; its header says 1 h were observed"),
+        ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
+        ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
+        ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; a whole number, 4 to 1000000, would be right"),
+        ("hour,rank\n0,ps0\n", "no hours observed; '# length_h: HOURS' in its header would be right"),
+        ("# ranks: 2\nhour,rank\n1,3\n", "3 ranks die in a failure, of 2 PS ranks"),
+    ],
+)
+def test_a_plan_of_a_trace_that_contradicts_itself_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
+) -> None:
+    """One line names the trace and what would be right; nothing is advised."""
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    code, out, err = run_plan(capsys, str(path))
+    assert (code, out) == (2, "")
+    assert str(path) in err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

@@ -4,7 +4,6 @@ Pure: text in, values out; whoever has the file reads it.
 """
 
 import csv
-import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,6 +16,10 @@ from harness.core.seeds import generator
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
 _TRAINER = re.compile(r"trainer[0-9]+")
+MAX_HOURS = 1e9
+"""No log and no job is longer: 114,000 years."""
+MAX_RANKS = 1_000_000
+"""Ranks of a trace at most, such as the nodes of a whole cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,16 +172,29 @@ def _hours(column: str, text: str, where: str) -> float:
         hours = float(text)
     except ValueError:
         raise TraceError(f"{where}: {column} {text!r} is not a number") from None
-    if not math.isfinite(hours) or hours < 0:
-        raise TraceError(f"{where}: {column} {text} cannot be; hours are finite and start at 0")
+    if not 0 <= hours <= MAX_HOURS:  # nan is not
+        raise TraceError(f"{where}: {column} {text} cannot be; hours are from 0 to {MAX_HOURS:g}")
     return hours
 
 
 def _who(text: str, where: str) -> Rank | int:
-    if _PS.fullmatch(text):
+    if found := _PS.fullmatch(text):
+        if _is_beyond(found[1], MAX_RANKS - 1):
+            raise TraceError(f"{where}: no rank {_short(text)}; the last that a trace can name is ps{MAX_RANKS - 1}")
         return text
     if _COUNT.fullmatch(text):
+        if _is_beyond(text, MAX_RANKS):
+            raise TraceError(f"{where}: {_short(text)} ranks cannot die; {MAX_RANKS} at most")
         return int(text)
     if _TRAINER.fullmatch(text):
         raise TraceError(f"{where}: {text} cannot be killed: there is one trainer")
     raise TraceError(f"{where}: rank {text!r}; expected a name such as 'ps3', or how many ranks die, at least 1")
+
+
+def _is_beyond(digits: str, most: int) -> bool:
+    """Whether the number is above ``most``; thousands of digits would not even become an int."""
+    return len(digits) > len(str(most)) or int(digits) > most
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 20 else f"{text[:20]}…"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
-from harness.core.trace import Trace
+from harness.core.trace import MAX_HOURS, MAX_RANKS, Trace
 from harness.traces.families import F64, Sample
 from harness.traces.survival import I64
 
@@ -95,8 +95,8 @@ def observe(trace: Trace) -> Observed:
         raise TraceError(f"{trace.source}: a failure at hour {last_h:g}; its header says {length_h:g} h were observed")
     highest = max((ps_index(name) for name in names), default=-1)
     told = _number(trace, "ranks")
-    if told is not None and (told != int(told) or told <= max(highest, 0)):
-        right = f"a whole number, at least {max(highest + 1, 1)}, would be right"
+    if told is not None and (told != int(told) or not max(highest, 0) < told <= MAX_RANKS):
+        right = f"a whole number, {max(highest + 1, 1)} to {MAX_RANKS}, would be right"
         raise TraceError(f"{trace.source}: ranks {told:g} in its header; {right}")
     num_ranks = int(told) if told is not None else (highest + 1 if is_named and names else None)
     return Observed(hour_E, num_E, rank_E, max(length_h, last_h), num_ranks)
@@ -168,6 +168,7 @@ def _number(trace: Trace, key: str) -> float | None:
         value = float(text)
     except ValueError:
         value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise TraceError(f"{trace.source}: {key} {text!r} in its header; a number above 0 would be right")
+    if not 0 < value <= MAX_HOURS:  # nan is not
+        right = f"a number above 0, at most {MAX_HOURS:g}, would be right"
+        raise TraceError(f"{trace.source}: {key} {text!r} in its header; {right}")
     return value

@@ -18,7 +18,7 @@ from scipy import special
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.core.seeds import derive, words
-from harness.core.trace import Trace, parse_trace
+from harness.core.trace import MAX_HOURS, Trace, parse_trace
 from harness.traces.spec import GeneratorSpec, options
 
 F64 = NDArray[np.float64]
@@ -242,7 +242,8 @@ def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
     assert spec.repair_median_h is not None
     assert spec.repair_mean_h is not None
     sigma = (2 * np.log(spec.repair_mean_h / spec.repair_median_h)) ** 0.5  # mean = median · exp(sigma² / 2)
-    return spec.repair_median_h * np.exp(sigma * special.ndtri(u_E))
+    longest = np.log(MAX_HOURS / spec.repair_median_h)
+    return spec.repair_median_h * np.exp(np.minimum(sigma * special.ndtri(u_E), longest))
 
 
 # --- chance -----------------------------------------------------------------------------------------------------------

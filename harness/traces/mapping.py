@@ -13,13 +13,15 @@ import numpy as np
 from harness.core.errors import TraceError
 from harness.core.plans import Rank, ps_rank
 from harness.core.seeds import generator
-from harness.core.trace import Entry, Trace
+from harness.core.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 from harness.traces.log import FailureLog, Outage
 
 How = Literal["by-node", "round-robin", "seeded"]
 Kind = Literal["densest", "median", "quietest"]
 
 _STARTS_PER_LENGTH = 16  # windows of a length are looked for at every sixteenth of it
+_MOST_WINDOWS = 100_000  # that a log is divided into: shorter ones are a mistaken unit
+_LEAST_HOURS = 0.01  # of a trace, whose lines have four decimals
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)
     ranks = _ranks_of(nodes, num_ranks, spec)
     scale = 1.0 if spec.stretch_h is None else spec.stretch_h / (last_h - first_h)
+    _check_size((last_h - first_h) * scale, max(num_ranks, num_nodes))
     moved = [_move(outage, first_h, scale) for outage in outages]
     length_h = (last_h - first_h) * scale
     entries = _entries(moved, ranks, length_h, has_repairs=spec.has_repairs, rules=rules)
@@ -136,8 +139,11 @@ def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_
     """The first window with the most, the median, or the fewest failures among those that begin at every sixteenth
     of its length.
     """
-    if not 0 < length_h <= log.length_h:
-        raise TraceError(f"--length: {length_h:g} hours; {log.source} has {log.length_h:g}")
+    if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
+        raise TraceError(
+            f"--length: {length_h:g} hours; {log.source} has {log.length_h:g}, and a window at least 1/{_MOST_WINDOWS} "
+            "of them"
+        )
     starts_W = np.arange(0, log.length_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
     hours_E = np.array([outage.start_h for outage in outages])
     counts_W = np.searchsorted(hours_E, starts_W + length_h) - np.searchsorted(hours_E, starts_W)
@@ -160,6 +166,16 @@ def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Count
         (~kept).sum()
     )
     return [outage for outage, is_kept in zip(outages, kept, strict=True) if is_kept]
+
+
+def _check_size(length_h: float, num: int) -> None:
+    """Hours and ranks that a trace can hold."""
+    if not _LEAST_HOURS <= length_h <= MAX_HOURS:
+        raise TraceError(
+            f"--length, --stretch: a trace of {length_h:g} hours; {_LEAST_HOURS:g} to {MAX_HOURS:g} would be right"
+        )
+    if num > MAX_RANKS:
+        raise TraceError(f"--ranks, --keep-rate, --num-nodes: {num}; at most {MAX_RANKS}")
 
 
 def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:

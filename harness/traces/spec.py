@@ -7,6 +7,7 @@ from typing import Literal
 
 from harness.core.errors import TraceError
 from harness.core.profiles import MAX_PS
+from harness.core.trace import MAX_HOURS
 from harness.traces.laws import Law, law_of
 
 MAX_DEATHS = 1_000_000
@@ -196,4 +197,5 @@ def _require(is_right: bool, message: str) -> None:
 
 
 def _require_hours(option: str, value: float | None) -> None:
-    _require(value is None or 0 < value < math.inf, f"{option}: {value} is not a number of hours above 0")
+    right = f"a number of hours above 0, at most {MAX_HOURS:g}"
+    _require(value is None or 0 < value <= MAX_HOURS, f"{option}: {value} is not {right}")

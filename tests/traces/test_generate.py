@@ -189,6 +189,9 @@ def test_repair_times_are_lognormal_with_the_median_and_mean_asked_for() -> None
     assert deaths.repairs_E is not None
     assert_mean(deaths.repairs_E > 1, 0.5)
     assert_mean(deaths.repairs_E, 2)
+    absurd = generate_many(spec(repair_median_h=1e-9, repair_mean_h=1e9), 9, 2000).repairs_E
+    assert absurd is not None
+    assert absurd.max() <= 1e9
     seen = generate_many(spec(repairs_h=(0.0, 3.0)), 9, 100).repairs_E
     assert seen is not None
     assert set(seen.tolist()) == {0.0, 3.0}
@@ -314,6 +317,7 @@ def test_presets_have_the_published_figures() -> None:
         ({"mtbf_h": 0.0}, "--mtbf-h: 0.0 is not a number of hours above 0"),
         ({"mtbf_h": 1e-5}, "--length-h: 5.6e+06 deaths are to be expected, 1000000 at most can be made"),
         ({"length_h": float("inf")}, "--length-h: inf is not a number of hours above 0"),
+        ({"stretch_h": 1e300}, "--stretch-h: 1e+300 is not a number of hours above 0, at most 1e+09"),
         ({"ranks": 0}, "--ranks: 0 is not between 1 and 1000"),
         ({"nodes": 0}, "--nodes: 0 is not at least 1"),
         ({"per": "node"}, "--per: 'node' is neither system nor rank"),

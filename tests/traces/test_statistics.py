@@ -98,8 +98,10 @@ def test_counted_deaths_have_no_ranks() -> None:
         ({"length_h": "soon"}, "length_h 'soon' in its header; a number above 0"),
         ({"length_h": "-3"}, "length_h '-3' in its header"),
         ({"length_h": "4"}, "a failure at hour 5; its header says 4 h were observed"),
-        ({"ranks": "2"}, "ranks 2 in its header; a whole number, at least 4, would be right"),
+        ({"ranks": "2"}, "ranks 2 in its header; a whole number, 4 to 1000000, would be right"),
         ({"ranks": "4.5"}, "ranks 4.5 in its header"),
+        ({"ranks": "99999999"}, r"ranks 1e\+08 in its header; a whole number, 4 to 1000000"),
+        ({"length_h": "1e300"}, r"length_h '1e300' in its header; a number above 0, at most 1e\+09"),
     ],
 )
 def test_a_header_that_contradicts_the_entries_is_refused(header: dict[str, Any], message: str) -> None:

@@ -1,5 +1,7 @@
 """`run.py trace`: from a log to a trace, to a replayed run, in the words of the command line."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ a1,30,31.5
 a3,44,
 a3,55,56
 """
+UNITS = ("--format", "intervals", "--unit", "h")
 
 
 @pytest.fixture
@@ -74,6 +77,19 @@ def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Pat
     assert changes == [(line, f"{line} --force") for line in first if line.startswith("# command")]
 
 
+def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """A device or a folder is refused also with --force; a link stays one, and its target holds the trace."""
+    for out, what in (("/dev/null", "device"), (tmp_path, "folder")):
+        code, _, error = trace_command(capsys, "generate", "--mtbf-h", "5", "--out", out, "--force")
+        assert code == 2
+        assert f"--out: {out} is no file but a {what}; name a file" in error
+    target, link = tmp_path / "target.csv", tmp_path / "link.csv"
+    link.symlink_to(target)
+    assert trace_command(capsys, "generate", "--mtbf-h", "5", "--out", link)[0] == 0
+    assert link.is_symlink()
+    assert read_trace(target).header["ranks"] == "8"
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -81,6 +97,11 @@ def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Pat
         (["import", "LOG", "--format", "csv"], "there are infinitehbd, lanl"),
         (["import", "LOG", "--format", "lanl", "--unit", "h"], "format lanl has no option 'unit'"),
         (["import", "LOG", "--format", "intervals", "--unit", "h", "--window", "densest"], "takes --length HOURS"),
+        (["import", "LOG", *UNITS, "--window", "densest", "--length", "1e-9"], "--length: 1e-09 hours; jobs.csv has"),
+        (["import", "LOG", *UNITS, "--stretch", "1e-300"], "a trace of 1e-300 hours; 0.01 to 1e+09 would be right"),
+        (["import", "LOG", *UNITS, "--stretch", "1e300"], "a trace of 1e+300 hours; 0.01 to 1e+09 would be right"),
+        (["import", "LOG", *UNITS, "--ranks", "99999999"], "--ranks, --keep-rate, --num-nodes: 99999999; at most"),
+        (["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"], "--keep-rate 2, --ranks 1: both say how many"),
         (["generate"], "--mtbf-h or --node-mtbf-h: give one"),
         (["generate", "--preset", "llama3", "--ranks", "9"], "--preset: has its own --ranks"),
         (["generate", "--preset", "llama"], "--preset: 'llama' is none of"),
@@ -154,6 +175,18 @@ def test_show_tells_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Pat
 
 
 @pytest.mark.timeout(180)
+def test_show_waits_for_nothing_that_it_does_not_need() -> None:
+    """torch, pandas, wandb and matplotlib take seconds; a table of a trace takes none of them."""
+    code = (
+        "import sys, run\n"
+        "assert run.main(['trace', 'show', 'failure_traces/busy.csv']) == 0\n"
+        "assert 'scipy' in sys.modules\n"
+        "assert not {'torch', 'pandas', 'wandb', 'matplotlib'} & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_an_imported_trace_is_replayed_to_the_bit(
     capsys: pytest.CaptureFixture[str], config: Config, log: Path, tmp_path: Path
 ) -> None:
