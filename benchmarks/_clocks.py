@@ -26,13 +26,13 @@ from harness.cluster.protocol import Cluster, Digest, Reply, Request, Supervisor
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.config import Config
-from harness.core.lookup import coalesce, plan_batch
+from harness.core.lookup import plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
 from harness.lookahead import LookaheadPath
 from harness.model.blas import BlasPass
 from harness.model.dlrm import DenseNetwork
-from harness.model.interaction import Interaction
+from harness.model.interaction import CompiledInteraction
 from harness.model.mlp import MlpPass
 from harness.model.onednn import OneDnnPass
 from harness.model.sizes import NUM_INTEGERS
@@ -41,7 +41,7 @@ _real_train = job.train
 _real_ps_main = rpc.ps_main
 
 PARTS = (
-    *("batch read", "planning", "lookup", "bottom", "interaction", "top", "gather, loss", "top backward"),
+    *("batch read", "planning", "lookup", "bottom", "interaction", "top", "loss", "top backward"),
     *("interaction backward", "bottom backward", "coalesce", "apply", "dense update"),
     *("messages", "serving", "cache", "waiting"),
 )
@@ -66,10 +66,11 @@ def _mlp_methods(kind: type) -> Iterator[tuple[type, str, Part]]:
 
 _METHODS: tuple[tuple[type, str, Part], ...] = (
     (Dataset, "train_batch", "batch read"),
-    (DenseNetwork, "train", "gather, loss"),
+    (DenseNetwork, "train", "loss"),
     *(entry for kind in (BlasPass, OneDnnPass) for entry in _mlp_methods(kind)),
-    (Interaction, "forward", "interaction"),
-    (Interaction, "backward", "interaction backward"),
+    (CompiledInteraction, "forward", "interaction"),
+    (CompiledInteraction, "backward", "interaction backward"),
+    (CompiledInteraction, "row_gradients", "coalesce"),
     (DenseNetwork, "step", "dense update"),
     (LocalCluster, "start", "messages"),
     (LocalCluster, "finish", "messages"),
@@ -86,7 +87,6 @@ _RANK_METHODS: tuple[tuple[type, str, Part], ...] = (
 )
 _FUNCTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (plan_batch, "planning"),
-    (coalesce, "coalesce"),
     (torch_rpc.rpc_async, "messages"),
 )
 

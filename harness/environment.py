@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
-_PACKAGES = ("torch", "numpy", "wandb")
+_PACKAGES = ("torch", "numpy", "numba", "wandb")
 _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
 _ROOT = Path(__file__).resolve().parent.parent
 

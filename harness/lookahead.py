@@ -31,6 +31,7 @@ from torch import Tensor
 
 from harness.cache import RowCache, Traffic
 from harness.cluster.protocol import Counted, Exchange, Request, Several, WriteBack
+from harness.core import compiled
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
@@ -138,7 +139,9 @@ class LookaheadPath:
         assert self._window is not None
         assert self._fetched is not None
         slots_N, rows_ND = self._fetched
-        self._cache.values_SD.index_copy_(0, slots_N, torch.sub(rows_ND, grads_ND, alpha=self._learning_rate))
+        compiled.descend_into(
+            self._cache.values_SD.numpy(), slots_N.numpy(), rows_ND.numpy(), grads_ND.numpy(), self._learning_rate
+        )
         if progress.step + 1 == self._window.stop:
             self._count(self._window)
         if is_boundary:

@@ -46,6 +46,7 @@ from harness.core.caches import I64, Pending, WorkerCaches
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
+from harness.core.shard import stepped
 from harness.data.dataset import Batch
 from harness.datapath import Batches, pull
 from harness.recovery import Recovery
@@ -185,7 +186,7 @@ class StalePath:
         rows_ND = pull(self._recovery, self._ranks, plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
-        told_PD = torch.sub(rows_ND.index_select(0, index_P), sums_PD, alpha=self._learning_rate)
+        told_PD = stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
         return rows_ND.index_put_((index_P,), told_PD)
 
     def summary(self) -> dict[str, float]:
@@ -222,7 +223,7 @@ class StalePath:
         slots_N, rows_ND = self._fetched
         updates_N = self._caches.update(
             slots_N,
-            torch.sub(rows_ND, grads_ND, alpha=self._learning_rate),
+            stepped(rows_ND, grads_ND, self._learning_rate),
             grads_ND,
             plan.counts_N,
             plan.sampled_N,

@@ -94,7 +94,7 @@ def test_help_does_not_wait_for_libraries() -> None:
         "import sys, run\n"
         "try: run.main(sys.argv[1:])\n"
         "except SystemExit as stop: assert stop.code == 0\n"
-        "heavy = {'torch', 'numpy', 'pandas', 'wandb', 'pydantic', 'yaml', 'rich', 'scipy', 'matplotlib'}\n"
+        "heavy = {'torch', 'numpy', 'numba', 'pandas', 'wandb', 'pydantic', 'yaml', 'rich', 'scipy', 'matplotlib'}\n"
         "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
     )
     for words in (["--help"], ["grid", "--help"], ["data", "synth", "--help"]):

@@ -42,7 +42,7 @@ LAYER_OF = {part: number for number, layer in enumerate(LAYERS) for part in laye
 
 CORE_MAY_IMPORT = {
     "bisect", "collections", "csv", "dataclasses", "enum", "fractions", "functools", "hashlib", "harness", "itertools",
-    "math", "numpy", "operator", "pydantic", "re", "torch", "types", "typing",
+    "math", "numba", "numpy", "operator", "pydantic", "re", "torch", "types", "typing",
 }  # fmt: skip
 """Values in, values out: nothing that reads a file, a clock, the environment or another process."""
 

@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from harness.cluster import control, group
 from harness.cluster.protocol import (
     Cluster,
     Exchange,
+    Push,
     Reply,
     Request,
     Several,
@@ -278,18 +279,28 @@ class RpcCluster:
 
 
 def packed(request: Request) -> Request:
-    """``request``, its rows in memory of their own.
+    """``request``, what it says of rows in memory of its own.
 
     A rank's rows are a slice of those of all ranks. Of a slice that is more than half of a tensor torch sends the whole
     tensor (``cloneSparseTensors`` of its rpc), so that with two ranks one of them always got the other's rows, too.
     """
-    if not isinstance(request, Exchange) or request.push is None:
+    if not isinstance(request, Exchange):
         return request
-    name = "values_ND" if isinstance(request.push, WriteBack) else "grads_ND"
-    rows_ND: Tensor = getattr(request.push, name)
-    if rows_ND.untyped_storage().nbytes() == rows_ND.nbytes:
-        return request
-    return dataclasses.replace(request, push=dataclasses.replace(request.push, **{name: rows_ND.clone()}))
+    push = request.push if request.push is None else _with_own_memory(request.push)
+    request = _with_own_memory(request)
+    return request if push is request.push else dataclasses.replace(request, push=push)
+
+
+_Sent = TypeVar("_Sent", bound=Exchange | Push | WriteBack)
+
+
+def _with_own_memory(message: _Sent) -> _Sent:
+    slices = {
+        name: value.clone()
+        for name, value in vars(message).items()
+        if isinstance(value, Tensor) and value.untyped_storage().nbytes() != value.nbytes
+    }
+    return dataclasses.replace(message, **slices) if slices else message
 
 
 def _words(error: RuntimeError) -> str:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.core import compiled
 from harness.core.placement import Placement
 
 
@@ -43,28 +44,20 @@ class BatchPlan:
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
     """Deduplicate and place the rows of a batch with one sort."""
-    keys_A = placement.positions(ids_BF).ravel()
-    sorted_A, order_A = sort_stably(keys_A)
-    is_first_A = np.empty(len(sorted_A), dtype=bool)
-    is_first_A[0] = True
-    np.not_equal(sorted_A[1:], sorted_A[:-1], out=is_first_A[1:])
-    starts_N = np.flatnonzero(is_first_A)
-    keys_N = sorted_A[starts_N]
-    inverse_A = np.empty(len(keys_A), dtype=np.int64)
-    inverse_A[order_A] = np.cumsum(is_first_A) - 1
-    counts_N = np.diff(starts_N, append=len(keys_A)).astype(np.int32)
-    sampled_A = np.repeat(sampled_B, ids_BF.shape[1])[order_A]
-    sampled_N = np.logical_or.reduceat(sampled_A, starts_N)
-
-    base_R = placement.rank_base_R
-    bounds = tuple(np.searchsorted(keys_N, base_R).tolist())
+    num_bits = ids_BF.size.bit_length()
+    words_A = compiled.place(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
+    words_A.sort()  # of numpy, with vector instructions
+    keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N = compiled.deduplicate(
+        words_A, num_bits, sampled_B, placement.rank_base_R
+    )
+    bounds = tuple(bounds_R.tolist())
     spans = [slice(*ends) for ends in pairwise(bounds)]
     return BatchPlan(
         keys_N=keys_N,
         counts_N=counts_N,
         sampled_N=sampled_N,
         bounds=bounds,
-        rows=tuple(torch.from_numpy(keys_N[span] - base_R[k]) for k, span in enumerate(spans)),
+        rows=tuple(torch.from_numpy(rows_N[span]) for span in spans),
         counts=tuple(torch.from_numpy(counts_N[span]) for span in spans),
         sampled=tuple(torch.from_numpy(sampled_N[span]) for span in spans),
         inverse_A=torch.from_numpy(inverse_A),
@@ -90,12 +83,19 @@ def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
     return sum_runs(grads_AD, plan.order_A, plan.starts_N)
 
 
-def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
-    """Sums of ``values_AD[order_P]`` over runs that begin at ``starts_N``, the first at 0: (N, D).
+def coalesce_vectors(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
+    """The same from the gradients of all V = F + 1 vectors of each sample, the first of which is no row: (N, D)."""
+    num_samples, num_vectors, dim = grads_BVD.shape
+    values_XD = grads_BVD.view(num_samples * num_vectors, dim)
+    return _sum_runs(values_XD, plan.order_A, plan.starts_N, num_vectors - 1, num_vectors)
 
-    The only routine that adds up duplicates. It sums each run in order, whatever the number of threads, so both engines
-    get the same bits; a run of one is copied to the bit, but for the sign of a zero. ``_embedding_bag_forward_only`` is
-    a segmented sum over gathered rows and several times faster than ``index_add_`` (DESIGN section 6, fact 8).
-    """
-    summed_ND, _, _, _ = torch.ops.aten._embedding_bag_forward_only(values_AD, order_P, starts_N)
-    return summed_ND
+
+def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
+    """Sums of ``values_AD[order_P]`` over runs that begin at ``starts_N``, the first at 0: (N, D)."""
+    return _sum_runs(values_AD, order_P, starts_N, 1, 1)
+
+
+def _sum_runs(values_XD: Tensor, order_P: Tensor, starts_N: Tensor, num_tables: int, num_vectors: int) -> Tensor:
+    """The only routine that adds up duplicates. It sums each run in order, so both engines get the same bits."""
+    summed_ND = compiled.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
+    return torch.from_numpy(summed_ND)

@@ -78,15 +78,16 @@ class Placement:
 
     def positions(self, ids_BF: NDArray[np.integer]) -> I64:
         """(B, F): where each row stands in the rank-major order of all rows, ``rank_base + local flat row``."""
-        rows_BF = ids_BF.astype(np.int64)
-        if self.kind == "row":
-            local_BF, owner_BF = np.divmod(rows_BF, self.num_ps)
-            return local_BF + self._origin_RT[owner_BF, np.arange(rows_BF.shape[1])]
-        return rows_BF + self._origin_RT[self.table_owner_T, np.arange(rows_BF.shape[1])]
+        local_BF, owner_BF = np.divmod(ids_BF.astype(np.int64), len(self.origins_OT))
+        return local_BF + self.origins_OT[owner_BF, np.arange(ids_BF.shape[1])]
 
     @cached_property
-    def _origin_RT(self) -> I64:
-        return self.offsets_RT[:, :-1] + self.rank_base_R[:-1, None]
+    def origins_OT(self) -> I64:
+        """(O, T): row ``i`` of table t stands at position ``i // O + origins_OT[i % O, t]``. O = R, or 1 by table."""
+        origins_RT = self.offsets_RT[:, :-1] + self.rank_base_R[:-1, None]
+        if self.kind == "row":
+            return origins_RT
+        return origins_RT[self.table_owner_T, np.arange(len(self.cardinalities))][None]
 
 
 def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.core import compiled
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
 
@@ -83,17 +84,21 @@ class UpdateCounter:
     """Counts updates to each rank: to all tables, and to tracked ones."""
 
     def __init__(self, placement: Placement, tracked: tuple[int, ...]) -> None:
-        ends = [table + end for table in tracked for end in (0, 1)]
-        self._base_R = placement.rank_base_R
-        # (R, 2 T): where each rank's tracked tables begin and end in the order of keys: begin, end, begin, ...
-        self._tracked_ends = placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
+        ends = [0, *(table + end for table in tracked for end in (0, 1)), -1]
+        # In the order of keys: where each rank begins, its tracked tables begin, end, begin, ..., and where it ends.
+        edges_RE = placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
+        self._edges_E = edges_RE.ravel()
+        self._num_edges = edges_RE.shape[1]
 
     def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
         """For each rank the sum of ``counts_N``, the updates of rows ``keys_N`` (ascending): all, and tracked ones."""
-        sums_N = np.concatenate([[0], np.cumsum(counts_N)])
-        updates_R = np.diff(sums_N[np.searchsorted(keys_N, self._base_R)])
-        ends_RT = sums_N[np.searchsorted(keys_N, self._tracked_ends)]
-        return updates_R.tolist(), (ends_RT[:, 1::2] - ends_RT[:, ::2]).sum(axis=1).tolist()
+        sums = compiled.sums_before(keys_N, counts_N, self._edges_E).tolist()
+        all_R, tracked_R = [], []
+        for first in range(0, len(sums), self._num_edges):
+            begin, *ends, end = sums[first : first + self._num_edges]
+            all_R.append(end - begin)
+            tracked_R.append(sum(ends[1::2]) - sum(ends[::2]))
+        return all_R, tracked_R
 
 
 class UpdateLedger:

@@ -10,9 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.core import compiled
 from harness.core.placement import Placement
 from harness.core.seeds import derive, words
 
+_NOBODY_COUNTS = np.empty(0, np.int32)
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
 
 
@@ -91,10 +93,10 @@ class Shard:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
-        updated_ND = self.rows_MD.index_select(0, rows_N).sub_(grads_ND, alpha=learning_rate)
-        self.rows_MD.index_put_((rows_N,), updated_ND)
-        if self.pending_M is not None:
-            self.pending_M.index_add_(0, rows_N, counts_N)  # of one dimension: 1 us, and index_put_ 7
+        pending_M = _NOBODY_COUNTS if self.pending_M is None else self.pending_M.numpy()
+        compiled.descend(
+            self.rows_MD.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending_M, counts_N.numpy()
+        )
         self._parts.add(part)
         if len(self._parts) == num_parts:
             self._parts.clear()
@@ -133,6 +135,11 @@ class Shard:
         total = int(self.pending_M[rows].numpy().sum(dtype=np.int64))
         self.pending_M[rows] = 0
         return total
+
+
+def stepped(rows_ND: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
+    """What :meth:`Shard.apply` makes of rows, (N, D), to the bit."""
+    return rows_ND - grads_ND * learning_rate
 
 
 def _nothing(rows_N: Tensor) -> None:

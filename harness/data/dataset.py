@@ -3,7 +3,7 @@
 Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -13,9 +13,20 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.core import compiled
 from harness.core.errors import DataError
 from harness.data.permute import Permutation
-from harness.data.records import NUM_DENSE, RECORDS_NAME, Meta, Words, limits_of, map_records, read_meta, refuse_damage
+from harness.data.records import (
+    NUM_DENSE,
+    NUM_TABLES,
+    RECORDS_NAME,
+    Meta,
+    Words,
+    damage,
+    limits_of,
+    map_records,
+    read_meta,
+)
 from harness.data.split import MIN_ROWS, split_rows
 
 Split = Literal["dlrm", "chronological"]
@@ -89,9 +100,8 @@ class Dataset:
         end = min(first + batch_size, self.num_train)
         assert 0 <= first < end, f"step {step} of batches of {batch_size} lies outside {self.num_train} samples"
         if self._order is None:
-            return self._batch(first, self._records[first:end], range(first, end))
-        items_B = self._items(first, end)
-        return self._batch(first, self._records.take(items_B, axis=0), items_B)
+            return self._batch(first, np.arange(first, end))
+        return self._batch(first, self._items(first, end))
 
     def _items(self, first: int, end: int) -> NDArray[np.int64]:
         """Which samples stand at positions [first, end) of the shuffle; computed by blocks, at a sixth of the cost."""
@@ -109,21 +119,25 @@ class Dataset:
         if max_samples is not None:
             end = min(end, first + max_samples)
         for start in range(first, end, batch_size):
-            rows = range(start, min(start + batch_size, end))
-            yield self._batch(start - first, self._records[rows.start : rows.stop], rows)
+            yield self._batch(start - first, np.arange(start, min(start + batch_size, end)))
 
     def _eval_range(self, which: EvalSet) -> tuple[int, int]:
         if which == "test":
             return self.num_train, self.rows.first_validation
         return self.rows.first_validation, self.rows.num_rows
 
-    def _batch(self, first_sample: int, records_BC: Words, rows_B: Sequence[int] | NDArray[np.int64]) -> Batch:
+    def _batch(self, first_sample: int, rows_B: NDArray[np.int64]) -> Batch:
         """Split records into their columns; each part is a copy, so nothing of the file stays referenced."""
-        refuse_damage(self._path, records_BC, self._limits_C, rows_B)
-        floats = records_BC[:, : 1 + NUM_DENSE].view(np.float32)
+        dense_BI = np.empty((len(rows_B), NUM_DENSE), np.float32)
+        ids_BF = np.empty((len(rows_B), NUM_TABLES), np.int32)
+        labels_B = np.empty(len(rows_B), np.float32)
+        damaged = compiled.unpack(self._records, rows_B, self._limits_C, dense_BI, ids_BF, labels_B)
+        if damaged >= 0:
+            row = int(rows_B[damaged])
+            raise damage(self._path, self._records[row], self._limits_C, row)
         return Batch(
             first_sample=first_sample,
-            dense_BI=torch.from_numpy(floats[:, 1:].copy()),
-            ids_BF=records_BC[:, 1 + NUM_DENSE :].copy(),
-            labels_B=torch.from_numpy(floats[:, 0].copy()),
+            dense_BI=torch.from_numpy(dense_BI),
+            ids_BF=ids_BF,
+            labels_B=torch.from_numpy(labels_B),
         )

@@ -95,7 +95,7 @@ def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np
     counts_F = [np.zeros(size, dtype=np.uint32) for size in meta.cardinalities]
     for start in range(0, meta.num_rows, _BLOCK_ROWS):
         records_BC = np.asarray(records[start : start + _BLOCK_ROWS])
-        refuse_damage(path / RECORDS_NAME, records_BC, limits_C, range(start, start + _BLOCK_ROWS))
+        refuse_damage(path / RECORDS_NAME, records_BC, limits_C, start)
         digest.update(records_BC.data)
         ids_FB = records_BC[:, 1 + NUM_DENSE :].T.copy()
         for table in range(NUM_TABLES):

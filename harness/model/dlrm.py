@@ -6,8 +6,8 @@ labels y, with s = 1 - 2 y, the sign that a should not have::
 
     L = mean over B of log(1 + exp(s a)),    dL/da = s sigmoid(s a) / B
 
-What the ranks wait for, the gradients of embeddings, comes first; the update of the parameters needs nothing that
-changes before the next batch, so it is made when asked for.
+What the ranks wait for, the gradients of embeddings, comes first; the bottom's backward and the update of the
+parameters need nothing that changes before the next batch, so they are made when asked for.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features, T top's inputs.
 """
@@ -22,10 +22,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core.lookup import BatchPlan, coalesce
+from harness.core import compiled
+from harness.core.lookup import BatchPlan
 from harness.core.seeds import generator
 from harness.model.blas import BlasMlp
-from harness.model.interaction import Interaction
+from harness.model.interaction import CompiledInteraction, Interaction, TorchInteraction
 from harness.model.mlp import Mlp, MlpPass
 from harness.model.onednn import OneDnnMlp
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
@@ -60,8 +61,8 @@ class DenseNetwork:
         self.learning_rate = learning_rate
         self.device = torch.device(device)
         self._dtype = dtype
-        has_onednn = self.device.type == "cpu" and dtype == torch.float32
-        make_mlp = MLPS[products if has_onednn else "blas"]
+        self._is_usual = self.device.type == "cpu" and dtype == torch.float32
+        make_mlp = MLPS[products if self._is_usual else "blas"]
         bottom = _initial_layers("bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, self.device, dtype)
         top = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, self.device, dtype)
         self._bottom: Mlp = make_mlp(bottom, ends_in_relu=True)
@@ -77,14 +78,11 @@ class DenseNetwork:
         What :meth:`step` needs is kept for it.
         """
         self._pass = self._pass_for(len(dense_BI), self._pass)
-        logits_B = self._pass.forward(dense_BI, rows_ND, plan.inverse_A)
-        signs_B = torch.rsub(labels_B.to(self.device, self._dtype), 1, alpha=2)
-        against_B = signs_B * logits_B
-        loss = functional.softplus(against_B).mean()
-        grad_B = torch.sigmoid(against_B).mul_(signs_B).div_(len(labels_B))
-        grad_AD = self._pass.backward(grad_B.unsqueeze(1))
+        logits_B1 = self._pass.forward(dense_BI, rows_ND, plan.inverse_A)
+        loss, grad_B1 = (_compiled_loss if self._is_usual else _torch_loss)(logits_B1, labels_B)
+        grads_ND = self._pass.backward(grad_B1, plan)
         self._must_update = True
-        return loss.item(), coalesce(grad_AD.cpu(), plan)
+        return float(loss), grads_ND
 
     def step(self) -> None:
         """One SGD step with the gradients of the last :meth:`train`, unless that was done before.
@@ -102,18 +100,20 @@ class DenseNetwork:
         inverses = plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES)
         for part_BI, inverse_A in zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True):
             self._predicting = self._pass_for(len(part_BI), self._predicting)
-            parts.append(self._predicting.forward(part_BI, rows_ND, inverse_A).to("cpu", copy=True))
+            parts.append(self._predicting.forward(part_BI, rows_ND, inverse_A).squeeze(1).to("cpu", copy=True))
         return torch.cat(parts)
 
     def _pass_for(self, num_samples: int, last: "_Pass | None") -> "_Pass":
         """``last`` again, if it is of this size."""
         if last is not None and last.num_samples == num_samples:
             return last
-        interaction = Interaction(
-            num_samples, NUM_TABLES, self.size.embedding_dim, device=self.device, dtype=self._dtype
+        dim = self.size.embedding_dim
+        interaction: Interaction = (
+            CompiledInteraction(num_samples, NUM_TABLES, dim)
+            if self._is_usual
+            else TorchInteraction(num_samples, NUM_TABLES, dim, device=self.device, dtype=self._dtype)
         )
-        embeddings_AD = torch.empty((num_samples * NUM_TABLES, self.size.embedding_dim), dtype=self._dtype)
-        return _Pass(embeddings_AD, self._bottom.start(num_samples), interaction, self._top.start(num_samples))
+        return _Pass(self._bottom.start(num_samples), interaction, self._top.start(num_samples))
 
     def state(self) -> dict[str, Tensor]:
         """All parameters by name, on the CPU; where the network is there too they share its memory.
@@ -131,36 +131,46 @@ class DenseNetwork:
 
 
 class _Pass:
-    """The network at work on batches of one size, in buffers that the next batch overwrites.
+    """The network at work on batches of one size, in buffers that the next batch overwrites."""
 
-    ``embeddings_AD`` is on the CPU, where rows come from.
-    """
-
-    def __init__(self, embeddings_AD: Tensor, bottom: MlpPass, interaction: Interaction, top: MlpPass) -> None:
+    def __init__(self, bottom: MlpPass, interaction: Interaction, top: MlpPass) -> None:
         self.num_samples = len(bottom.inputs_BI)
-        self._embeddings_AD = embeddings_AD
         self._bottom = bottom
         self._interaction = interaction
         self._top = top
+        self._bottom_grad_BD = torch.empty(0)
 
     def forward(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,)."""
+        """Logits, (B, 1)."""
         self._bottom.inputs_BI.copy_(dense_BI)
-        torch.index_select(rows_ND, 0, inverse_A, out=self._embeddings_AD)
-        self._interaction.forward(self._bottom.forward(), self._embeddings_AD, self._top.inputs_BI)
-        return self._top.forward().squeeze(1)
+        self._interaction.forward(self._bottom.forward(), rows_ND, inverse_A, self._top.inputs_BI)
+        return self._top.forward()
 
-    def backward(self, grad_BO: Tensor) -> Tensor:
-        """From dL/d(logits), (B, 1), which it overwrites: dL/d(embeddings), (A, D)."""
-        self._top.backward(grad_BO)
-        bottom_BD, embeddings_AD = self._interaction.backward(self._top.input_gradient())
-        self._bottom.backward(bottom_BD)
-        return embeddings_AD
+    def backward(self, grad_B1: Tensor, plan: BatchPlan) -> Tensor:
+        """From dL/d(logits), which it overwrites: the gradient of each distinct row, (N, D) on the CPU."""
+        self._top.backward(grad_B1)
+        self._bottom_grad_BD = self._interaction.backward(self._top.input_gradient())
+        return self._interaction.row_gradients(plan)
 
     def update(self, learning_rate: float) -> None:
         """One SGD step of all parameters, with the gradients of the last :meth:`backward`."""
+        self._bottom.backward(self._bottom_grad_BD)
         self._bottom.update(learning_rate)
         self._top.update(learning_rate)
+
+
+def _compiled_loss(logits_B1: Tensor, labels_B: Tensor) -> tuple[float, Tensor]:
+    """Mean loss, and dL/d(logits), (B, 1)."""
+    grad_B1 = torch.empty((len(labels_B), 1))
+    return compiled.cross_entropy(logits_B1.numpy(), labels_B.numpy(), grad_B1.numpy()), grad_B1
+
+
+def _torch_loss(logits_B1: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
+    """The same on any device and in any precision."""
+    signs_B1 = torch.rsub(labels_B.to(logits_B1), 1, alpha=2).unsqueeze(1)
+    against_B1 = signs_B1 * logits_B1
+    grad_B1 = torch.sigmoid(against_B1).mul_(signs_B1).div_(len(labels_B))
+    return functional.softplus(against_B1).mean(), grad_B1
 
 
 def _initial_layers(

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core.lookup import BatchPlan, coalesce, plan_batch
+from harness.core.lookup import BatchPlan, coalesce, coalesce_vectors, plan_batch
 from harness.core.placement import Placement
 
 CARDINALITIES = (3, 40, 1, 500, 7)
@@ -112,6 +112,14 @@ def test_coalesce_adds_in_the_order_of_the_batch(dim: int) -> None:
     assert torch.equal(summed_ND, naive_sum(grads_AD, plan))
     backwards_ND = torch.zeros_like(summed_ND).index_add_(0, plan.inverse_A.flip(0), grads_AD.flip(0))
     assert not torch.equal(summed_ND, backwards_ND)
+
+
+def test_of_all_vectors_of_a_sample_the_first_is_no_row() -> None:
+    """From (B, V, D), V = F + 1, it sums what it sums from the (A, D) behind each sample's first vector."""
+    plan = make_plan(batch_size=128)
+    num_tables = len(plan.inverse_A) // 128
+    grads_BVD = torch.randn((128, num_tables + 1, 16), generator=torch.Generator().manual_seed(0))
+    assert torch.equal(coalesce_vectors(grads_BVD, plan), coalesce(grads_BVD[:, 1:].reshape(-1, 16), plan))
 
 
 @pytest.mark.usefixtures("_threads")

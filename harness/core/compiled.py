@@ -1,0 +1,265 @@
+"""Loops over the rows of a batch that neither numpy nor torch runs in one pass, compiled by Numba.
+
+A batch has some 3,000 accesses; an operation of numpy or torch on so few costs 5 to 50 us, most of it not arithmetic,
+and a step was made of sixty. These run without the interpreter lock, on one thread, and in the order that is written
+here: no product is fused with a sum and no sum reordered, so any machine computes the same bits. Compiled code is kept
+beside this file, in ``__pycache__``, where that can be written.
+
+Arrays are in C order, results are new unless named ``out_…`` or said to be changed. No index is checked: who calls has
+made them or has checked them.
+
+B batch, F tables, V = F + 1 vectors of a sample, A = B*F accesses, N distinct rows of a batch, M rows of a shard,
+D embedding dim, R ranks, O owners of rows, P = V (V - 1) / 2 pairs.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numba
+import numpy as np
+from numba import float32, float64, int32, int64, uint32, void
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _compiled(signature: Any) -> Callable[[_F], _F]:
+    """Compile for these types, when this module is imported: no step waits for a compiler."""
+
+    def compile_it(function: _F) -> _F:
+        try:
+            compiled: Any = numba.njit(signature, cache=True, nogil=True)(function)
+        except RuntimeError:  # nowhere to keep what was compiled
+            compiled = numba.njit(signature, nogil=True)(function)
+        return compiled
+
+    return compile_it
+
+
+# --- what a batch asks for --------------------------------------------------------------------------------------------
+
+
+@_compiled(int64[::1](int32[:, ::1], int64[:, ::1], int64))
+def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
+    """Where each access reads in the rank-major order of all rows, and behind it, in ``num_bits``, which access it is.
+
+    Row ``i`` of table f is at ``i // O + origins_OF[i % O, f]``.
+    """
+    num_samples, num_tables = ids_BF.shape
+    num_owners = len(origins_OF)
+    words_A = np.empty(num_samples * num_tables, np.int64)
+    a = 0
+    for b in range(num_samples):
+        for f in range(num_tables):
+            row = int64(ids_BF[b, f])
+            local = row // num_owners
+            words_A[a] = ((local + origins_OF[row - local * num_owners, f]) << num_bits) | a
+            a += 1
+    return words_A
+
+
+@_compiled(
+    "Tuple((int64[::1], int64[::1], int32[::1], boolean[::1], int64[::1], int64[::1], int64[::1], int64[::1]))"
+    "(int64[::1], int64, boolean[::1], int64[::1])"
+)
+def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any:
+    """From sorted words of :func:`place`: keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N.
+
+    ``base_R`` (R + 1): where each rank begins in the order of keys, and where the last one ends. ``rows_N`` are keys
+    counted from their rank's beginning. The others are those of :class:`harness.core.lookup.BatchPlan`.
+    """
+    num_accesses = len(words_A)
+    num_tables = num_accesses // len(sampled_B)
+    number = (1 << num_bits) - 1
+    num_keys = 0
+    last = int64(-1)
+    for a in range(num_accesses):
+        key = words_A[a] >> num_bits
+        num_keys += key != last
+        last = key
+    keys_N, rows_N, starts_N = np.empty(num_keys, np.int64), np.empty(num_keys, np.int64), np.empty(num_keys, np.int64)
+    counts_N, sampled_N = np.empty(num_keys, np.int32), np.empty(num_keys, np.bool_)
+    inverse_A, order_A = np.empty(num_accesses, np.int64), np.empty(num_accesses, np.int64)
+    bounds_R = np.empty(len(base_R), np.int64)
+    n, rank, last = -1, 0, int64(-1)
+    for a in range(num_accesses):
+        key, access = words_A[a] >> num_bits, words_A[a] & number
+        if key != last:
+            n += 1
+            while rank < len(base_R) and key >= base_R[rank]:
+                bounds_R[rank] = n
+                rank += 1
+            keys_N[n], rows_N[n], starts_N[n] = key, key - base_R[rank - 1], a
+            counts_N[n], sampled_N[n] = 0, False
+            last = key
+        counts_N[n] += 1
+        sampled_N[n] |= sampled_B[access // num_tables]
+        inverse_A[access] = n
+        order_A[a] = access
+    bounds_R[rank:] = num_keys
+    return keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N
+
+
+@_compiled(int64[::1](int64[::1], int32[::1], int64[::1]))
+def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
+    """For each of ``edges_E`` (ascending) the sum of the counts of keys below it; ``keys_N`` ascend too."""
+    sums_E = np.empty(len(edges_E), np.int64)
+    n, total = 0, int64(0)
+    for e in range(len(edges_E)):
+        while n < len(keys_N) and keys_N[n] < edges_E[e]:
+            total += counts_N[n]
+            n += 1
+        sums_E[e] = total
+    return sums_E
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+@_compiled(
+    [
+        float32[:, ::1](float32[:, ::1], int64[::1], int64[::1], int64, int64),
+        float64[:, ::1](float64[:, ::1], int64[::1], int64[::1], int64, int64),
+    ]
+)
+def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_vectors: int) -> Any:
+    """Sums of values over runs of ``order_P`` that begin at ``starts_N``, the first at 0: (N, D). Each in order.
+
+    Access a reads the value of vector ``V - F + a % F`` of sample ``a // F``.
+    """
+    summed_ND = np.empty((len(starts_N), values_XD.shape[1]), values_XD.dtype)
+    skipped = num_vectors - num_tables
+    for n in range(len(starts_N)):
+        end = starts_N[n + 1] if n + 1 < len(starts_N) else len(order_P)
+        for p in range(starts_N[n], end):
+            value = order_P[p] + (order_P[p] // num_tables + 1) * skipped
+            if p == starts_N[n]:
+                for d in range(values_XD.shape[1]):
+                    summed_ND[n, d] = values_XD[value, d]
+            else:
+                for d in range(values_XD.shape[1]):
+                    summed_ND[n, d] += values_XD[value, d]
+    return summed_ND
+
+
+@_compiled(void(float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
+def descend(  # noqa: PLR0917 - compiled functions take values by place
+    rows_MD: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
+) -> None:
+    """One SGD step on distinct rows of a shard, in place, and its updates counted; ``pending_M`` may be empty."""
+    for n in range(len(rows_N)):
+        row = rows_N[n]
+        for d in range(rows_MD.shape[1]):
+            rows_MD[row, d] -= learning_rate * grads_ND[n, d]
+        if len(pending_M) > 0:
+            pending_M[row] += counts_N[n]
+
+
+@_compiled(void(float32[:, ::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
+def descend_into(out_SD: Any, slots_N: Any, rows_ND: Any, grads_ND: Any, learning_rate: float) -> None:
+    """One SGD step on rows: the new ones to ``slots_N`` of ``out_SD``. The same bits as :func:`descend`."""
+    for n in range(len(slots_N)):
+        for d in range(rows_ND.shape[1]):
+            out_SD[slots_N[n], d] = rows_ND[n, d] - learning_rate * grads_ND[n, d]
+
+
+# --- records ----------------------------------------------------------------------------------------------------------
+
+
+@_compiled(
+    'int64(Array(int32, 2, "C", readonly=True), int64[::1], uint32[::1], float32[:, ::1], int32[:, ::1], float32[::1])'
+)
+def unpack(  # noqa: PLR0917 - as above
+    records_NC: Any, items_B: Any, limits_C: Any, out_dense_BI: Any, out_ids_BF: Any, out_labels_B: Any
+) -> Any:
+    """Split the records ``items_B`` into features, row ids and labels.
+
+    Which of them is the first with a word that is not below its limit, and so damaged; -1: none.
+    """
+    num_dense, num_tables = out_dense_BI.shape[1], out_ids_BF.shape[1]
+    dense_BI, labels_B = out_dense_BI.view(np.int32), out_labels_B.view(np.int32)
+    damaged = int64(-1)
+    for b in range(len(items_B)):
+        record_C = records_NC[items_B[b]]
+        is_sound = True
+        for c in range(len(limits_C)):
+            is_sound &= uint32(record_C[c]) < limits_C[c]
+        if not is_sound and damaged < 0:
+            damaged = b
+        labels_B[b] = record_C[0]
+        for i in range(num_dense):
+            dense_BI[b, i] = record_C[1 + i]
+        for f in range(num_tables):
+            out_ids_BF[b, f] = record_C[1 + num_dense + f]
+    return damaged
+
+
+# --- between the matrix products of the dense network -----------------------------------------------------------------
+
+
+@_compiled(void(float32[:, ::1], int64[::1], float32[:, :], float32[:, :, ::1]))
+def embed(rows_ND: Any, inverse_A: Any, bottom_BD: Any, out_BVD: Any) -> None:
+    """The vectors of each sample: the bottom MLP's output, then the row that each access reads."""
+    num_samples, num_vectors, dim = out_BVD.shape
+    a = 0
+    for b in range(num_samples):
+        for d in range(dim):
+            out_BVD[b, 0, d] = bottom_BD[b, d]
+        for v in range(1, num_vectors):
+            for d in range(dim):
+                out_BVD[b, v, d] = rows_ND[inverse_A[a], d]
+            a += 1
+
+
+@_compiled(void(float32[:, :, ::1], float32[:, :, ::1], float32[:, ::1]))
+def take_pairs(vectors_BVD: Any, products_BVV: Any, out_BX: Any) -> None:
+    """First vector and products below the diagonal, row by row, to the first D + P columns of ``out_BX``."""
+    num_samples, num_vectors, dim = vectors_BVD.shape
+    for b in range(num_samples):
+        for d in range(dim):
+            out_BX[b, d] = vectors_BVD[b, 0, d]
+        at = dim
+        for i in range(1, num_vectors):
+            for j in range(i):
+                out_BX[b, at + j] = products_BVV[b, i, j]
+            at += i
+
+
+@_compiled(void(float32[:, ::1], int64, float32[:, :, ::1]))
+def mirror_pairs(grad_BX: Any, dim: int, out_BVV: Any) -> None:
+    """The gradients of all pairs, from D columns on, below the diagonal and above; zeros on it."""
+    num_samples, num_vectors, _ = out_BVV.shape
+    for b in range(num_samples):
+        at = dim
+        out_BVV[b, 0, 0] = 0
+        for i in range(1, num_vectors):
+            for j in range(i):
+                out_BVV[b, i, j] = grad_BX[b, at + j]
+                out_BVV[b, j, i] = grad_BX[b, at + j]
+            out_BVV[b, i, i] = 0
+            at += i
+
+
+@_compiled(void(float32[:, :, ::1], float32[:, ::1], float32[:, ::1]))
+def add_first(grad_BVD: Any, grad_BX: Any, out_BD: Any) -> None:
+    """The gradient of each sample's first vector: as one of the pairs, and as what stands in D columns itself."""
+    for b in range(len(out_BD)):
+        for d in range(out_BD.shape[1]):
+            out_BD[b, d] = grad_BVD[b, 0, d] + grad_BX[b, d]
+
+
+@_compiled(float64(float32[:, :], float32[::1], float32[:, ::1]))
+def cross_entropy(logits_B1: Any, labels_B: Any, out_B1: Any) -> float:
+    """Mean binary cross-entropy of logits a, and dL/da to ``out_B1``; in double precision, for a hundred numbers.
+
+    With s = 1 - 2 y: L = mean of log(1 + exp(s a)), dL/da = s sigmoid(s a) / B.
+    """
+    num_samples = len(labels_B)
+    total = 0.0
+    for b in range(num_samples):
+        sign = 1.0 - 2.0 * labels_B[b]
+        against = sign * logits_B1[b, 0]
+        small = math.exp(-abs(against))
+        total += max(against, 0.0) + math.log1p(small)
+        out_B1[b, 0] = sign * (1.0 if against >= 0 else small) / (1.0 + small) / num_samples
+    return total / num_samples

@@ -1,0 +1,54 @@
+"""Laws of compiled loops that nothing else holds. N rows of a request, S slots, D embedding dim."""
+
+from typing import Any
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from harness.core import compiled
+from harness.core.placement import Placement
+from harness.core.shard import Shard, stepped
+
+
+def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
+    """A shard, a cache at the trainer and plain arithmetic in float32 give a row the same bits: two roundings each."""
+    rng = torch.Generator().manual_seed(0)
+    shard = Shard(Placement("row", (500,), 1), 0, 16, seed=0, count_updates=True)
+    shard.initialise(applied_step=0)
+    rows_N = torch.randperm(500, generator=rng)[:300]
+    grads_ND = torch.randn((300, 16), generator=rng)
+    before_ND = shard.gather(rows_N)
+    cached_SD = torch.zeros((300, 16))
+    slots_N = torch.randperm(300, generator=rng)
+    compiled.descend_into(cached_SD.numpy(), slots_N.numpy(), before_ND.numpy(), grads_ND.numpy(), 0.1)
+    assert shard.apply(1, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
+    expected = before_ND.numpy() - grads_ND.numpy() * np.float32(0.1)
+    assert np.array_equal(shard.gather(rows_N).numpy(), expected)
+    assert np.array_equal(cached_SD[slots_N].numpy(), expected)
+    assert np.array_equal(stepped(before_ND, grads_ND, 0.1).numpy(), expected)
+
+
+def test_sums_before_edges() -> None:
+    """For every edge the counts of the keys below it; they may meet, and lie outside all keys."""
+    keys_N = np.array([3, 4, 9, 20], dtype=np.int64)
+    counts_N = np.array([1, 10, 100, 1000], dtype=np.int32)
+    edges_E = np.array([0, 3, 4, 4, 10, 20, 21, 50], dtype=np.int64)
+    expected = [int(counts_N[keys_N < edge].sum()) for edge in edges_E]
+    assert compiled.sums_before(keys_N, counts_N, edges_E).tolist() == expected
+    assert compiled.sums_before(keys_N[:0], counts_N[:0], edges_E).tolist() == [0] * len(edges_E)
+
+
+def test_it_runs_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a folder that cannot be written, without a home, Numba refuses to keep code; it is compiled all the same."""
+    njit = numba.njit
+
+    def refusing(signature: Any, **options: Any) -> Any:
+        if options.pop("cache", False):
+            raise RuntimeError("cannot cache function 'twice': no locator available for file 'x.py'")
+        return njit(signature, **options)
+
+    monkeypatch.setattr(numba, "njit", refusing)
+    twice = compiled._compiled(numba.int64(numba.int64))(lambda number: 2 * number)
+    assert twice(21) == 42
