@@ -32,6 +32,7 @@ from harness.data.dataset import Dataset
 from harness.leash import hold_leash
 from harness.model.dlrm import MLPS
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
+from harness.spawn import fork_server, nest_fork_server
 
 _real_train = job.train
 _real_network = job.DenseNetwork
@@ -75,10 +76,10 @@ Body = Callable[[Config, Path, Connection], None]
 
 
 class Worker:
-    """A way to run steps, ready in a process of its own."""
+    """A way to run steps, ready in a process of its own: forked as cells and ranks are, with torch imported once."""
 
     def __init__(self, body: Body, config: Config, folder: Path) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = fork_server()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_main, args=(body, config, folder, theirs))
         self._process.start()
@@ -107,6 +108,7 @@ def _main(body: Body, config: Config, folder: Path, pipe: Connection) -> None:
     assert parent is not None
     assert parent.pid is not None
     hold_leash(parent.pid)
+    nest_fork_server()  # for ranks, before anything starts a thread
     with suppress(Enough, EOFError):
         body(config, folder, pipe)
 

@@ -25,6 +25,7 @@ def fork_server() -> ForkServerContext:
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(_PRELOAD)
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is killed makes every peer complain
     resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it must not start below
     with _import_path(), _interrupts_blocked():
         forkserver.ensure_running()
