@@ -89,9 +89,11 @@ The same as `train` with trace.path=TRACE.csv, written to <out>-<trace> unless o
         "check that both engines agree to the bit, for every strategy",
         f"""\
   run.py verify experiments/one.yaml
+  run.py verify experiments/one.yaml strategy.name=cpr_mfu    this strategy alone
 
-Runs every strategy on `local` and on `rpc`, with kills right before and right after a save besides those of the
-trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any difference.
+Runs every strategy, or the one that is named here, on `local` and on `rpc`, with kills right before and right after
+a save besides those of the trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any
+difference.
 
 {OVERRIDES}""",
     )

@@ -128,12 +128,15 @@ def report(options: argparse.Namespace) -> int:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Both engines against each other, for every strategy."""
+    """Both engines against each other, for every strategy or the one that the command line names."""
     from harness import verify as verification
 
     config = load_config(options.config, options.overrides)
+    is_one = any(word.startswith("strategy.name=") for word in options.overrides)
+    strategies = (config.strategy.name,) if is_one else verification.STRATEGIES
+    work_dir = Path(f"{config.out}-verify")
     with console.run_progress("verify") as on_status:
-        verdicts = verification.verify(config, Path(f"{config.out}-verify"), on_status=on_status)
+        verdicts = verification.verify(config, work_dir, strategies=strategies, on_status=on_status)
     for verdict in verdicts:
         console.say(f"{verdict.strategy:<12} {'identical' if verdict.identical else 'DIFFERENT'}")
         for difference in verdict.differences:

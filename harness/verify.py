@@ -1,7 +1,7 @@
-"""Shows that engines and data paths compute the same bits: every strategy, run on each, compared event by event."""
+"""Shows that engines and data paths compute the same bits: a strategy, run on each of them, compared event by event."""
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -19,6 +19,7 @@ from harness.injector import read_trace
 from harness.recorder import read_events
 
 BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
+STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 _MOST_DIFFERENCES = 5
 
 
@@ -63,9 +64,15 @@ class Verdict:
         return not self.differences
 
 
-def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], None] | None = None) -> list[Verdict]:
-    """Run every strategy on both engines, without a cache and with each, and compare losses, parameters, AUC, PLS and
-    all events. Every run stands for itself; exact ones are compared with the one on ``local`` without a cache.
+def verify(
+    config: Config,
+    work_dir: Path,
+    *,
+    strategies: Sequence[StrategyName] = STRATEGIES,
+    on_status: Callable[[RunStatus], None] | None = None,
+) -> list[Verdict]:
+    """Run each of ``strategies`` on both engines, without a cache and with each, and compare losses, parameters, AUC,
+    PLS and all events. Every run stands for itself; exact ones are compared with the one on ``local`` without a cache.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
     ``work_dir`` keeps the records of all runs; what an earlier verification left there is replaced.
@@ -76,7 +83,7 @@ def verify(config: Config, work_dir: Path, *, on_status: Callable[[RunStatus], N
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verifying recovery needs at least 2 PS ranks")
     runs = [(variant, engine) for variant in variants_of(config) for engine in variant.engines]
     verdicts = []
-    for name in get_args(StrategyName):
+    for name in strategies:
         strategy = config.strategy.model_copy(update={"name": name})
         planned = config.model_copy(update={"strategy": strategy})
         trace_path = work_dir / f"{name}.csv"

@@ -21,6 +21,7 @@ import run
 from harness import console
 from harness.data.prepare import prepare
 from harness.folder import claim_run
+from harness.verify import STRATEGIES, Verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 NUM_ROWS = 700
@@ -202,6 +203,24 @@ def test_out_that_cannot_be_made_is_one_line(cli: Cli, command: str) -> None:
         result = cli(*command.split(), f"out={out}")
         assert (result.code, result.out, len(result.errors)) == (2, "", 1)
         assert reason in result.errors[0]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [([], STRATEGIES), (["strategy.name=full"], ("full",))])
+def test_verify_runs_all_strategies_or_the_one_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, overrides: list[str], expected: tuple[str, ...]
+) -> None:
+    """Law: a line for each strategy that was run, and exit code 1 as soon as one of them differs."""
+    for differences, code, word in (((), 0, "identical"), (("event 3: auc",), 1, "DIFFERENT")):
+        monkeypatch.setattr(
+            "harness.verify.verify",
+            lambda _config, _dir, *, strategies, on_status, found=differences: [
+                Verdict(name, found if name == "full" else ()) for name in strategies
+            ],
+        )
+        result = cli("verify", "one.yaml", *overrides)
+        lines = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]
+        assert result.code == code
+        assert lines == [[name, word if name == "full" else "identical"] for name in expected]
 
 
 def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:

@@ -1,18 +1,17 @@
 """The verification of one engine against the other, and that it would notice."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
 
 from harness import assemble, verify
 from harness.cluster.server import RankServer
-from harness.core.config import Config
+from harness.core.config import Config, StrategyName
 from harness.core.events import Killed, Saved
 from harness.recorder import read_events
 from tests.runs import changed, run
-
-pytestmark = pytest.mark.timeout(400)
 
 
 class FlippingServer(RankServer):
@@ -28,22 +27,50 @@ class FlippingServer(RankServer):
         return reply
 
 
-def test_every_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path) -> None:
+@pytest.mark.timeout(400)  # four of the nine runs form a world a dozen times, which takes a busy machine long
+@pytest.mark.parametrize("strategy", get_args(StrategyName))
+def test_a_strategy_is_identical_on_every_engine_and_path(
+    config: Config, tmp_path: Path, strategy: StrategyName
+) -> None:
     """Losses, parameters, AUC, PLS and every event, under the busy trace and kills around a save."""
-    config = changed(config, data__max_train_samples=512, eval__every_steps=50, cache__lookahead=24)
+    config = changed(config, data__max_train_samples=256, eval__every_steps=25, cache__lookahead=24)
     config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
-    verdicts = verify.verify(config, tmp_path)
-    assert {verdict.strategy: verdict.differences for verdict in verdicts} == dict.fromkeys(
-        ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"), ()
-    )
-    for name in ("partial", "cpr_mfu"):
-        events = read_events(tmp_path / f"{name}-rpc-lookahead" / "events.jsonl")
-        saves = {event.step for event in events if isinstance(event, Saved)}
-        kills = {event.step for event in events if isinstance(event, Killed)}
-        assert len(kills) >= 12
-        assert saves & kills, "a kill right after a save"
-        assert {step - 1 for step in saves} & kills, "a kill right before a save"
-        assert all(event.machine["exitcode"] == -9 for event in events if isinstance(event, Killed))
+    assert verify.verify(config, tmp_path, strategies=[strategy]) == [verify.Verdict(strategy, ())]
+    events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
+    saves = {event.step for event in events if isinstance(event, Saved)}
+    kills = [event for event in events if isinstance(event, Killed)]
+    if strategy == "none":
+        assert not kills
+        return
+    assert len({kill.step for kill in kills}) >= 12
+    assert all(kill.machine["exitcode"] == -9 for kill in kills)
+    if strategy != "never_save":
+        kill_steps = {kill.step for kill in kills}
+        assert saves & kill_steps, "a kill right after a save"
+        assert {step - 1 for step in saves} & kill_steps, "a kill right before a save"
+
+
+def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless strategies are named all are run, each on every data path and engine; named ones are run alone."""
+    ran: list[tuple[str, str, str]] = []
+
+    def note(cell: Config, run_dir: Path, **_: object) -> None:
+        ran.append((cell.strategy.name, cell.engine, run_dir.name))
+        run_dir.mkdir()
+        (run_dir / "events.jsonl").touch()
+
+    monkeypatch.setattr(assemble, "run", note)
+    paths = [(engine, path.name) for path in verify.variants_of(config) for engine in path.engines]
+    assert {(engine, name) for engine in ("local", "rpc") for name in ("none", "lookahead", "recovering", "stale")} < {
+        *paths
+    }
+    every: tuple[StrategyName, ...] = get_args(StrategyName)
+    default = verify.verify(config, tmp_path / "default")
+    assert [verdict.strategy for verdict in default] == list(every)
+    assert ran == [(name, engine, f"{name}-{engine}-{path}") for name in every for engine, path in paths]
+    ran.clear()
+    assert [verdict.strategy for verdict in verify.verify(config, tmp_path / "one", strategies=["full"])] == ["full"]
+    assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
 
 
 def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
