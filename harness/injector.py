@@ -15,9 +15,9 @@ def read_trace(path: Path) -> Trace:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise TraceError(f"trace.path: no file {path}") from error
+        raise TraceError(f"no trace file {path}") from error
     except IsADirectoryError as error:
-        raise TraceError(f"trace.path: {path} is a folder; expected a CSV file") from error
+        raise TraceError(f"trace {path} is a folder; expected a CSV file") from error
     except (OSError, UnicodeDecodeError) as error:
         raise TraceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     return parse_trace(text.splitlines(), str(path))

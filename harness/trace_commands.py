@@ -106,7 +106,8 @@ def summary(trace: Trace) -> str:
     instants = len({entry.hour for entry in trace.entries})
     every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
     ranks = trace.header.get("ranks", "?")
-    return f"{len(trace.entries)} deaths at {instants} instants, {ranks} ranks, {hours:g} h{every}"
+    deaths = f"{len(trace.entries)} death{'s' * (len(trace.entries) != 1)} at {instants} instant{'s' * (instants != 1)}"
+    return f"{deaths}, {ranks} ranks, {hours:g} h{every}"
 
 
 def _tell_import(log: FailureLog, trace: Trace) -> None:

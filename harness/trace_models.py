@@ -17,8 +17,8 @@ def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
     how, colon, path = model.partition(":")
     if not colon:
         return None
-    if how not in ("fit", "empirical"):
-        raise TraceError(f"--model: {how}:… ; expected fit:TRACE.csv or empirical:TRACE.csv")
+    if how not in ("fit", "empirical") or not path:
+        raise TraceError(f"--model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
     from harness.traces.learn import spec_like  # noqa: PLC0415 - fits, and so scipy's optimisers
 
     return spec_like(read_trace(Path(path)), how, asked)

@@ -171,7 +171,7 @@ def describe(
 
     ``progress`` is told how many samples of how many (at most) have been begun.
 
-    Raises TraceError if its header contradicts it, or nothing was observed.
+    Raises TraceError if its header contradicts it or cannot be, or nothing was observed.
     """
     observed = observe(trace)
     if not observed.length_h:
@@ -334,10 +334,13 @@ def _trend(hour_I: F64, length_h: float, sample: Sample) -> Trend | None:
 
 def _time_of_day(trace: Trace, hour_I: F64) -> TimeOfDay | None:
     """None if the trace does not say when it began. A stretched trace is taken back to its log's hours."""
+    if "began" not in trace.header:
+        return None
     try:
         began = datetime.fromisoformat(trace.header["began"])
-    except (KeyError, ValueError):
-        return None
+    except ValueError:
+        told = trace.header["began"]
+        raise TraceError(f"{trace.source}: began: {told!r} in its header; 2003-01-31T00:00:00 would be right") from None
     scale = 1.0
     if "stretch" in trace.header:
         found = _STRETCH.fullmatch(trace.header["stretch"])

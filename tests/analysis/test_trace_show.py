@@ -145,4 +145,4 @@ def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
     trace.write_text(text.replace("hour,rank\n", "hour,rank\n0.5,ps0\n"))
     assert "is not the file of these runs any more" in page()
     trace.unlink()
-    assert "Nothing can be told of it: trace.path: no file" in page()
+    assert "Nothing can be told of it: no trace file" in page()

@@ -188,6 +188,12 @@ def test_time_of_day_is_that_of_the_log() -> None:
     assert describe(trace_of([(1.0, 0)], length_h=2, ranks=1)).time_of_day is None
 
 
+def test_a_date_that_is_none_is_refused() -> None:
+    """One line that names the header's word, instead of statistics without a time of day."""
+    with pytest.raises(TraceError, match=r"began: '7 March' in its header; 2003-01-31T00:00:00 would be right"):
+        describe(trace_of([(1.0, 0)], length_h=480, ranks=1, began="7 March"))
+
+
 def test_repairs_are_told_as_far_as_they_are_known() -> None:
     """Mean and longest of those given; the down time that lies within the trace counts."""
     lines = ["# length_h: 100", "# ranks: 2", "hour,rank,repair_h,node", "10,ps0,4,a", "20,ps1,,b", "98,ps0,6,a"]

@@ -107,6 +107,7 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (["generate", "--preset", "llama"], "--preset: 'llama' is none of"),
         (["generate", "--mtbf-h", "5", "--model", "pareto"], "--model: 'pareto' is none of"),
         (["generate", "--model", "like:x.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
+        (["generate", "--model", "fit:"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
         (["generate", "--model", "fit:missing.csv"], "missing.csv"),
         (["generate", "--mtbf-h", "5", "--group-sizes", "two"], "--group-sizes: 'two'"),
     ],
