@@ -135,13 +135,15 @@ def verify(options: argparse.Namespace) -> int:
     is_one = any(word.startswith("strategy.name=") for word in options.overrides)
     strategies = (config.strategy.name,) if is_one else verification.STRATEGIES
     work_dir = Path(f"{config.out}-verify")
-    with console.run_progress("verify") as on_status:
-        verdicts = verification.verify(config, work_dir, strategies=strategies, on_status=on_status)
-    for verdict in verdicts:
-        console.say(f"{verdict.strategy:<12} {'identical' if verdict.identical else 'DIFFERENT'}")
+    is_identical = True
+    for name in strategies:
+        with console.run_progress(f"verify {name}") as on_status:
+            (verdict,) = verification.verify(config, work_dir, strategies=(name,), on_status=on_status)
+        console.say(f"{name:<12} {'identical' if verdict.identical else 'DIFFERENT'}")
         for difference in verdict.differences:
             console.say(f"  {difference}")
-    return OK if all(verdict.identical for verdict in verdicts) else FAILED
+        is_identical &= verdict.identical
+    return OK if is_identical else FAILED
 
 
 def data(options: argparse.Namespace) -> int:
