@@ -67,6 +67,11 @@ class Shadowed:
         self._seconds["all"] = self._seconds.get("all", 0.0) + before_s - began_s
         return replies[NONE]
 
+    def close(self) -> None:
+        """Leave no thread behind."""
+        for server in (self._real, *self.shadows.values()):
+            server.close()
+
 
 def shadowed_trainer(fill_steps: int, config: Config, folder: Path, pipe: Connection) -> None:
     """Body of a worker: a run on engine ``local``, whose shadows have tracked ``fill_steps`` steps when it begins."""

@@ -26,8 +26,9 @@ class Shard:
         self.rank_index = rank_index
         self.seed = seed
         num_rows = placement.num_rows(rank_index)
-        self.rows_MD = torch.empty((num_rows, dim), dtype=torch.float32)
-        self.pending_M = torch.zeros(num_rows, dtype=torch.int32) if count_updates else None
+        # numpy's memory: it asks the system for huge pages, torch does not, and random rows cost a fifth less in them.
+        self.rows_MD = torch.from_numpy(np.empty((num_rows, dim), np.float32))
+        self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if count_updates else None
         self.applied_step = 0
         self._parts: set[int] = set()  # of the step after that
         self.before_change: Callable[[Tensor], None] = _nothing
