@@ -23,7 +23,7 @@ from numba import float32, float64, int32, int64, uint32, void
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def _compiled(signature: Any) -> Callable[[_F], _F]:
+def compiled_for(signature: Any) -> Callable[[_F], _F]:
     """Compile for these types, when this module is imported: no step waits for a compiler."""
 
     def compile_it(function: _F) -> _F:
@@ -39,7 +39,7 @@ def _compiled(signature: Any) -> Callable[[_F], _F]:
 # --- what a batch asks for --------------------------------------------------------------------------------------------
 
 
-@_compiled(int64[::1](int32[:, ::1], int64[:, ::1], int64))
+@compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
 def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
     """Where each access reads in the rank-major order of all rows, and behind it, in ``num_bits``, which access it is.
 
@@ -58,7 +58,7 @@ def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
     return words_A
 
 
-@_compiled(
+@compiled_for(
     "Tuple((int64[::1], int64[::1], int32[::1], boolean[::1], int64[::1], int64[::1], int64[::1], int64[::1]))"
     "(int64[::1], int64, boolean[::1], int64[::1])"
 )
@@ -100,7 +100,7 @@ def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any
     return keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N
 
 
-@_compiled(int64[::1](int64[::1], int32[::1], int64[::1]))
+@compiled_for(int64[::1](int64[::1], int32[::1], int64[::1]))
 def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
     """For each of ``edges_E`` (ascending) the sum of the counts of keys below it; ``keys_N`` ascend too."""
     sums_E = np.empty(len(edges_E), np.int64)
@@ -116,7 +116,7 @@ def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
 # --- rows -------------------------------------------------------------------------------------------------------------
 
 
-@_compiled(
+@compiled_for(
     [
         float32[:, ::1](float32[:, ::1], int64[::1], int64[::1], int64, int64),
         float64[:, ::1](float64[:, ::1], int64[::1], int64[::1], int64, int64),
@@ -142,7 +142,7 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
     return summed_ND
 
 
-@_compiled(void(float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
+@compiled_for(void(float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
 def descend(  # noqa: PLR0917 - compiled functions take values by place
     rows_MD: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
 ) -> None:
@@ -155,7 +155,7 @@ def descend(  # noqa: PLR0917 - compiled functions take values by place
             pending_M[row] += counts_N[n]
 
 
-@_compiled(void(float32[:, ::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
+@compiled_for(void(float32[:, ::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
 def descend_into(out_SD: Any, slots_N: Any, rows_ND: Any, grads_ND: Any, learning_rate: float) -> None:
     """One SGD step on rows: the new ones to ``slots_N`` of ``out_SD``. The same bits as :func:`descend`."""
     for n in range(len(slots_N)):
@@ -166,7 +166,7 @@ def descend_into(out_SD: Any, slots_N: Any, rows_ND: Any, grads_ND: Any, learnin
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
-@_compiled(
+@compiled_for(
     'int64(Array(int32, 2, "C", readonly=True), int64[::1], uint32[::1], float32[:, ::1], int32[:, ::1], float32[::1])'
 )
 def unpack(  # noqa: PLR0917 - as above
@@ -197,7 +197,7 @@ def unpack(  # noqa: PLR0917 - as above
 # --- between the matrix products of the dense network -----------------------------------------------------------------
 
 
-@_compiled(void(float32[:, ::1], int64[::1], float32[:, :], float32[:, :, ::1]))
+@compiled_for(void(float32[:, ::1], int64[::1], float32[:, :], float32[:, :, ::1]))
 def embed(rows_ND: Any, inverse_A: Any, bottom_BD: Any, out_BVD: Any) -> None:
     """The vectors of each sample: the bottom MLP's output, then the row that each access reads."""
     num_samples, num_vectors, dim = out_BVD.shape
@@ -211,7 +211,7 @@ def embed(rows_ND: Any, inverse_A: Any, bottom_BD: Any, out_BVD: Any) -> None:
             a += 1
 
 
-@_compiled(void(float32[:, :, ::1], float32[:, :, ::1], float32[:, ::1]))
+@compiled_for(void(float32[:, :, ::1], float32[:, :, ::1], float32[:, ::1]))
 def take_pairs(vectors_BVD: Any, products_BVV: Any, out_BX: Any) -> None:
     """First vector and products below the diagonal, row by row, to the first D + P columns of ``out_BX``."""
     num_samples, num_vectors, dim = vectors_BVD.shape
@@ -225,7 +225,7 @@ def take_pairs(vectors_BVD: Any, products_BVV: Any, out_BX: Any) -> None:
             at += i
 
 
-@_compiled(void(float32[:, ::1], int64, float32[:, :, ::1]))
+@compiled_for(void(float32[:, ::1], int64, float32[:, :, ::1]))
 def mirror_pairs(grad_BX: Any, dim: int, out_BVV: Any) -> None:
     """The gradients of all pairs, from D columns on, below the diagonal and above; zeros on it."""
     num_samples, num_vectors, _ = out_BVV.shape
@@ -240,7 +240,7 @@ def mirror_pairs(grad_BX: Any, dim: int, out_BVV: Any) -> None:
             at += i
 
 
-@_compiled(void(float32[:, :, ::1], float32[:, ::1], float32[:, ::1]))
+@compiled_for(void(float32[:, :, ::1], float32[:, ::1], float32[:, ::1]))
 def add_first(grad_BVD: Any, grad_BX: Any, out_BD: Any) -> None:
     """The gradient of each sample's first vector: as one of the pairs, and as what stands in D columns itself."""
     for b in range(len(out_BD)):
@@ -248,7 +248,7 @@ def add_first(grad_BVD: Any, grad_BX: Any, out_BD: Any) -> None:
             out_BD[b, d] = grad_BVD[b, 0, d] + grad_BX[b, d]
 
 
-@_compiled(float64(float32[:, :], float32[::1], float32[:, ::1]))
+@compiled_for(float64(float32[:, :], float32[::1], float32[:, ::1]))
 def cross_entropy(logits_B1: Any, labels_B: Any, out_B1: Any) -> float:
     """Mean binary cross-entropy of logits a, and dL/da to ``out_B1``; in double precision, for a hundred numbers.
 

@@ -50,5 +50,5 @@ def test_it_runs_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> N
         return njit(signature, **options)
 
     monkeypatch.setattr(numba, "njit", refusing)
-    twice = compiled._compiled(numba.int64(numba.int64))(lambda number: 2 * number)
+    twice = compiled.compiled_for(numba.int64(numba.int64))(lambda number: 2 * number)
     assert twice(21) == 42
