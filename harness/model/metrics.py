@@ -6,6 +6,8 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
+from harness.core import compiled
+
 
 @dataclass(frozen=True)
 class Quality:
@@ -27,22 +29,13 @@ def measure(logits_M: Tensor, labels_M: Tensor) -> Quality:
 def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
     """Area under the ROC curve, exact, ties counted one half: the Mann-Whitney statistic. None with one class only.
 
-    The 32 bits of a float, its sign folded so that unsigned order is float order, with the label appended, sort as one
-    integer key: no argsort and no gather. Sums are integers throughout, so the result does not depend on their order.
+    The 32 bits of a float, its sign folded so that unsigned order is float order, sort as one integer: no argsort and
+    no gather. Sums are integers throughout, so the result does not depend on their order.
     """
-    bits_M = (scores_M.float() + 0.0).numpy().view(np.uint32)  # + 0.0 turns -0.0 into 0.0, which it equals
-    ordered_M = np.where(bits_M >> 31, ~bits_M, bits_M | np.uint32(1 << 31))
-    keys_M = (ordered_M.astype(np.uint64) << np.uint64(1)) | (labels_M.numpy() > 0.5).astype(np.uint64)
-    keys_M.sort()
-    is_positive_M = (keys_M & np.uint64(1)).astype(bool)
-    num_positive = int(is_positive_M.sum())
-    num_negative = len(keys_M) - num_positive
-    if num_positive == 0 or num_negative == 0:
+    labels = labels_M.float().contiguous().numpy()
+    negatives, positives = compiled.keys_by_label(scores_M.float().contiguous().numpy().view(np.uint32), labels)
+    if not len(negatives) or not len(positives):
         return None
-    scores = keys_M >> np.uint64(1)
-    starts_G = np.flatnonzero(np.r_[True, scores[1:] != scores[:-1]])
-    positive_G = np.add.reduceat(is_positive_M.astype(np.int64), starts_G)
-    negative_G = np.diff(starts_G, append=len(keys_M)) - positive_G
-    below_G = np.cumsum(negative_G) - negative_G
-    twice_wins = int((positive_G * (2 * below_G + negative_G)).sum())
-    return twice_wins / (2 * num_positive * num_negative)
+    negatives.sort()
+    positives.sort()
+    return compiled.twice_wins(negatives, positives) / (2 * len(negatives) * len(positives))
