@@ -25,7 +25,7 @@ _LONG_REPAIR = 0.02  # of the trace's length
 
 def import_log(options: argparse.Namespace) -> int:
     """A log in its original form to a trace."""
-    _refuse_to_overwrite(options.out, force=options.force)
+    _refuse_to_overwrite(options.out, options.file, force=options.force)
     if options.keep_rate is not None and options.ranks not in (None, options.keep_rate):
         raise TraceError(f"--keep-rate {options.keep_rate}, --ranks {options.ranks}: both say how many ranks; give one")
     names = ("unit", "system", "by")
@@ -55,7 +55,8 @@ def import_log(options: argparse.Namespace) -> int:
 
 def generate_trace(options: argparse.Namespace) -> int:
     """A trace out of parameters or a preset."""
-    _refuse_to_overwrite(options.out, force=options.force)
+    learned_from = (options.model or "").partition(":")[2]
+    _refuse_to_overwrite(options.out, Path(learned_from) if learned_from else None, force=options.force)
     given = {field.name: getattr(options, field.name, None) for field in fields(GeneratorSpec)}
     given = {name: value for name, value in given.items() if value is not None}
     if options.preset is not None:
@@ -139,7 +140,10 @@ def _warn_of_repairs(trace: Trace) -> None:
         )
 
 
-def _refuse_to_overwrite(path: Path, *, force: bool) -> None:
+def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None:
+    """``source`` is what the trace is made from: never overwritten, not even by force, since nothing makes it again."""
+    if source is not None and source.exists() and path.exists() and path.samefile(source):
+        raise TraceError(f"--out: {path} is the file that is read; name another")
     if path.exists() and not path.is_file():
         raise TraceError(f"--out: {path} is no file but a {'folder' if path.is_dir() else 'device'}; name a file")
     if path.exists() and not force:

@@ -124,6 +124,19 @@ def test_bad_input_is_one_line(
     assert not out.exists()
 
 
+def test_what_is_read_is_never_overwritten(capsys: pytest.CaptureFixture[str], log: Path, tmp_path: Path) -> None:
+    """Not even by force, nor under another name: a log cannot be made again."""
+    before = log.read_bytes()
+    other = tmp_path / "other.csv"
+    other.symlink_to(log)
+    for out in (log, other):
+        for words in (("import", log, *UNITS), ("generate", "--model", f"fit:{log}")):
+            code, _, error = trace_command(capsys, *words, "--out", out, "--force")
+            assert code == 2
+            assert "is the file that is read; name another" in error
+    assert log.read_bytes() == before
+
+
 def test_a_generated_trace_can_be_made_again(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Options and seed make the same bytes; another seed others; and a model may be learned from a trace."""
     options = ("--model", "weibull", "--shape", "0.7", "--mtbf-h", "4", "--ranks", "6", "--group-probability", "0.3")
