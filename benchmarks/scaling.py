@@ -51,7 +51,7 @@ AXES = {
     "batch": Axis((32, 128, 512), "samples a step"),
     "ranks": Axis((1, 2, 4, 8), "PS ranks"),
     "lookahead": Axis((20, 200), "steps that the oracle sees"),
-    "rows": Axis((0.01, 0.1, 1.0), "rows of the tables, against Kaggle's 33.8 million"),
+    "rows": Axis((0.01, 0.1, 1.0), "rows, × Kaggle's 33.8 million"),
 }
 
 Curves = dict[str, dict[float, Spread]]

@@ -70,6 +70,11 @@ def table(found: Mapping[str, Mapping[str, Spread]]) -> str:
     return "\n".join(lines)
 
 
+def _color(part: str) -> object:
+    """The same part has the same colour in every picture."""
+    return "0.7" if part == UNSEEN else mpl.colormaps["tab20"](PARTS.index(part))
+
+
 def draw(path: Path, name: str, parts: Mapping[str, Spread], subtitle: str) -> None:
     """One bar, stacked, a line to each part so that thin ones can be read; medians."""
     shown = [part for part in (*PARTS, UNSEEN) if parts[part].median > 0]
@@ -78,7 +83,7 @@ def draw(path: Path, name: str, parts: Mapping[str, Spread], subtitle: str) -> N
     left = 0.0
     for number, part in enumerate(shown):
         width = parts[part].median
-        axes.barh(number, width, left=left, color="0.7" if part == UNSEEN else f"C{number % 10}")
+        axes.barh(number, width, left=left, color=_color(part))
         axes.annotate(f"{width:.2f}", (left + width, number), xytext=(4, 0), textcoords="offset points", va="center")
         left += width
     axes.set_yticks(range(len(shown)), shown)
