@@ -36,6 +36,7 @@ from harness.model.interaction import CompiledInteraction
 from harness.model.mlp import MlpPass
 from harness.model.onednn import OneDnnPass
 from harness.model.sizes import NUM_INTEGERS
+from harness.model.team import TeamPass
 
 _real_train = job.train
 _real_ps_main = rpc.ps_main
@@ -121,6 +122,20 @@ class Clocks:
 
         return timed
 
+    def divided(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """``method`` of a :class:`TeamPass`, whose time goes to the parts that it notes itself."""
+
+        @wraps(method)
+        def timed(team: TeamPass, *args: Any) -> Any:
+            result = method(team, *args)
+            if self._stack and self._thread in (None, threading.get_ident()):
+                for part, seconds in team.seconds().items():
+                    self._seconds[part] += seconds
+                    self._seconds[self._stack[-1]] -= seconds
+            return result
+
+        return timed
+
     def _turn_to(self, part: str) -> None:
         now_s = time.perf_counter()
         if self._stack:
@@ -169,6 +184,8 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
     clocks = Clocks()
     clocks.put_on_methods(_METHODS)
     clocks.put_on_functions(_FUNCTIONS)
+    for name in ("train", "update"):
+        setattr(TeamPass, name, clocks.divided(getattr(TeamPass, name)))
     is_remote = isinstance(cluster, RpcCluster)
     if not is_remote:
         clocks.put_on_methods(_RANK_METHODS)

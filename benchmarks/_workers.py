@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Self
 from unittest import mock
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,9 +29,11 @@ from harness import assemble, environment, job
 from harness.cluster.protocol import Cluster, Supervisor
 from harness.core.config import Config
 from harness.core.errors import HarnessError
+from harness.core.lookup import plan_batch
+from harness.core.placement import Placement
 from harness.data.dataset import Dataset
 from harness.leash import hold_leash
-from harness.model.dlrm import MLPS
+from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
 from harness.spawn import fork_server, nest_fork_server
 
@@ -235,28 +238,21 @@ def products(size: ModelSize, batch_size: int) -> list[Product]:
     return found
 
 
-def kernels(config: Config, folder: Path, pipe: Connection) -> None:
-    """The products of :func:`products` as the harness makes them: with bias, ReLU and its mask, and the update."""
+def dense(config: Config, folder: Path, pipe: Connection) -> None:
+    """The dense network alone, as the harness trains it: its products and all between them, on one batch."""
     torch.set_num_threads(config.trainer.num_threads)
     size, batch_size = model_size(config.model), config.trainer.batch_size
-    make_mlp = MLPS[environment.products()]
-    bottom, top = (
-        make_mlp([(torch.randn(o, i) / o, torch.randn(o)) for i, o in pairwise(widths)], ends_in_relu=has_relu)
-        for widths, has_relu in (((NUM_INTEGERS, *size.bottom_mlp), True), ((size.top_inputs, *size.top_mlp), False))
-    )
-    works = bottom.start(batch_size), top.start(batch_size)
-    grads = torch.randn(batch_size, size.embedding_dim), torch.randn(batch_size, 1)
-    for work in works:
-        work.inputs_BI.normal_()
+    network = DenseNetwork(size, seed=0, learning_rate=1e-30, products=environment.products())  # stays where it is
+    dataset = Dataset.open(Path(config.data.path), split=config.data.split, seed=config.seed)
+    batch = dataset.train_batch(0, batch_size)
+    placement = Placement("row", dataset.cardinalities, 1)
+    plan = plan_batch(batch.ids_BF, placement, np.zeros(batch_size, dtype=bool))
+    rows_ND = torch.randn(len(plan.keys_N), size.embedding_dim)
     gate = Gate(pipe)
     while True:
         gate.step()
-        for work, grad_BO in zip(works, grads, strict=True):
-            work.forward()
-            work.backward(grad_BO)
-        works[1].input_gradient()
-        for work in works:
-            work.update(0.0)  # the arithmetic of a step that leaves the parameters where they are
+        network.train(batch.dense_BI, rows_ND, plan, batch.labels_B)
+        network.step()
 
 
 def floor(config: Config, folder: Path, pipe: Connection) -> None:

@@ -7,7 +7,7 @@ Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense netwo
 
     floor    the matrix products of the dense network alone: forward, both backward ones, preallocated, torch.mm
     floor_onednn  the same by oneDNN
-    kernels  the same products as this harness makes them, with bias, ReLU, masks and the update of the parameters
+    dense    the dense network alone, as this harness trains it: the same products and all between them
     plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
     local    the trainer of this harness on engine local, two PS ranks
     rpcN     the same on engine rpc with N PS ranks; rpcN_lookahead: with cache.mode=lookahead
@@ -38,7 +38,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
-from benchmarks._workers import Body, Worker, floor, floor_onednn, kernels, plain, products, trainer
+from benchmarks._workers import Body, Worker, dense, floor, floor_onednn, plain, products, trainer
 from harness.core.config import Config
 from harness.model.sizes import SIZES
 
@@ -62,7 +62,7 @@ def rpc(num_ps: int, data_path: str = "fused", **settings: Any) -> Variant:
 REFERENCES = {
     "floor": Variant(floor),
     "floor_onednn": Variant(floor_onednn),
-    "kernels": Variant(kernels),
+    "dense": Variant(dense),
     "plain": Variant(plain),
     "local": Variant(trainer, {"engine": "local", "cluster": {"num_ps": 2}}),
 }
@@ -85,7 +85,7 @@ RATIOS = (
     ("rpc2", "plain"),
     ("rpc4", "plain"),
     ("rpc8", "plain"),
-    ("kernels", "local"),
+    ("dense", "local"),
     ("rpc2", "rpc2_pullpush"),
     ("rpc2", "rpc2_naive"),
     *((f"rpc{num_ps}_lookahead", other) for num_ps in (2, 4, 8) for other in ("plain", "local", f"rpc{num_ps}")),

@@ -70,16 +70,19 @@ def _version(package: str) -> str | None:
         return None
 
 
-def products(vendor: str | None = None) -> Literal["blas", "onednn"]:
+def products(vendor: str | None = None) -> Literal["team", "blas", "onednn"]:
     """Who multiplies matrices on a CPU of this vendor, this machine's if None: whoever is faster (LOG, 2026-11-21).
 
     It decides the last bits of a run, so it depends on the processor and on no timing. MKL, the BLAS of torch, is slow
-    on what Intel did not make. Where nothing was measured torch's own choice stands.
+    on what AMD made. Where nothing was measured torch's own choice stands, by a team of threads if it can be had.
     """
     import torch  # noqa: PLC0415 - seconds, and who reads records has no need of it
 
-    vendor = vendor or _cpu_info("vendor_id")
-    return "onednn" if vendor == "AuthenticAMD" and torch.backends.mkldnn.is_available() else "blas"
+    from harness.model import native  # noqa: PLC0415 - as above
+
+    if (vendor or _cpu_info("vendor_id")) == "AuthenticAMD" and torch.backends.mkldnn.is_available():
+        return "onednn"
+    return "team" if native.AVAILABLE else "blas"
 
 
 def _cpu_info(key: str) -> str | None:

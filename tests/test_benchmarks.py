@@ -125,7 +125,7 @@ def test_throughput_measures_each_variant_in_every_round(tmp_path: Path) -> None
     printed = start("throughput.py", *sizes, "--json", str(path))
     figures = json.loads(path.read_text())
     variants = figures["variants"]
-    assert set(variants) == {"floor", "floor_onednn", "kernels", "plain", "local", "rpc2", "rpc2_naive"}
+    assert set(variants) == {"floor", "floor_onednn", "dense", "plain", "local", "rpc2", "rpc2_naive"}
     assert all(len(each["ms"]) == 2 and min(each["ms"]) > 0 for each in variants.values())
     assert variants["floor"]["gflops_per_s"] > 0
     assert {"local_over_plain", "floor_over_local", "rpc2_over_plain", "rpc2_fused_over_naive"} <= set(

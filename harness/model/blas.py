@@ -20,16 +20,16 @@ class BlasMlp:
     """Layers of ``weight_OI`` and ``bias_O``, which are copied. All end in a ReLU, the last if ``ends_in_relu``."""
 
     def __init__(self, layers: Sequence[tuple[Tensor, Tensor]], *, ends_in_relu: bool) -> None:
-        self._affine_JO = [torch.cat([weight_OI.t(), bias_O[None]]) for weight_OI, bias_O in layers]
+        self.affine_JO = [torch.cat([weight_OI.t(), bias_O[None]]) for weight_OI, bias_O in layers]
         self._ends_in_relu = ends_in_relu
 
     def parameters(self) -> list[Tensor]:
         """W (O, I), b (O,) of every layer, in order: views."""
-        return [view for affine_JO in self._affine_JO for view in (affine_JO[:-1].t(), affine_JO[-1])]
+        return [view for affine_JO in self.affine_JO for view in (affine_JO[:-1].t(), affine_JO[-1])]
 
     def start(self, num_samples: int) -> "BlasPass":
         """Buffers for batches of this size."""
-        return BlasPass(self._affine_JO, num_samples, ends_in_relu=self._ends_in_relu)
+        return BlasPass(self.affine_JO, num_samples, ends_in_relu=self._ends_in_relu)
 
 
 class _Rows:

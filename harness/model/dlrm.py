@@ -15,36 +15,55 @@ B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
-from harness.core import compiled
 from harness.core.lookup import BatchPlan
 from harness.core.seeds import generator
 from harness.model.blas import BlasMlp
 from harness.model.interaction import CompiledInteraction, Interaction, TorchInteraction
-from harness.model.mlp import Mlp, MlpPass
+from harness.model.layered import LayeredPass
+from harness.model.mlp import Mlp
 from harness.model.onednn import OneDnnMlp
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
+from harness.model.team import TeamPass
 
 PREDICT_SAMPLES = 1024
 """Samples predicted at once: what is between the layers stays in cache, and memory does not grow with the batch."""
 
-Products = Literal["blas", "onednn"]
-"""Who makes the perceptrons' matrix products."""
+Products = Literal["team", "blas", "onednn"]
+"""Who makes the perceptrons' matrix products: the BLAS, each thread of a team for its share of the samples, or all
+threads together for one product after the other; or oneDNN."""
 
-MLPS: dict[Products, type[BlasMlp | OneDnnMlp]] = {"blas": BlasMlp, "onednn": OneDnnMlp}
+MLPS: dict[Products, type[BlasMlp | OneDnnMlp]] = {"team": BlasMlp, "blas": BlasMlp, "onednn": OneDnnMlp}
+
+
+class Pass(Protocol):
+    """The network at work on batches of one size, in buffers that the next batch overwrites."""
+
+    num_samples: int
+
+    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new."""
+        ...
+
+    def update(self, learning_rate: float) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
+        ...
+
+    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+        """Logits, (B,) on the CPU; new. Access a reads ``rows_ND[inverse_A[a]]``."""
+        ...
 
 
 class DenseNetwork:
     """A replica of the dense network with its optimizer (plain SGD, which has no state besides the parameters).
 
-    Same parameters, batch, device, ``products`` and number of threads: same bits, in every process. oneDNN is for
-    float32 on the CPU; otherwise it is the BLAS. A ``dtype`` other than float32 is for checking the mathematics.
+    Same parameters, batch, device, ``products`` and number of threads: same bits, in every process. A team and oneDNN
+    are for float32 on the CPU; otherwise it is the BLAS. A ``dtype`` other than float32 is to check the mathematics.
     """
 
     def __init__(
@@ -62,14 +81,15 @@ class DenseNetwork:
         self.device = torch.device(device)
         self._dtype = dtype
         self._is_usual = self.device.type == "cpu" and dtype == torch.float32
-        make_mlp = MLPS[products if self._is_usual else "blas"]
+        self._products: Products = products if self._is_usual else "blas"
+        make_mlp = MLPS[self._products]
         bottom = _initial_layers("bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, self.device, dtype)
         top = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, self.device, dtype)
         self._bottom: Mlp = make_mlp(bottom, ends_in_relu=True)
         self._top: Mlp = make_mlp(top, ends_in_relu=False)
         self._parameters = {**_named("bottom", self._bottom), **_named("top", self._top)}
-        self._pass: _Pass | None = None  # of the last batch trained on
-        self._predicting: _Pass | None = None  # of the last part predicted
+        self._pass: Pass | None = None  # of the last batch trained on
+        self._predicting: Pass | None = None  # of the last part predicted
         self._must_update = False
 
     def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
@@ -78,11 +98,9 @@ class DenseNetwork:
         What :meth:`step` needs is kept for it.
         """
         self._pass = self._pass_for(len(dense_BI), self._pass)
-        logits_B1 = self._pass.forward(dense_BI, rows_ND, plan.inverse_A)
-        loss, grad_B1 = (_compiled_loss if self._is_usual else _torch_loss)(logits_B1, labels_B)
-        grads_ND = self._pass.backward(grad_B1, plan)
+        trained = self._pass.train(dense_BI, rows_ND, plan, labels_B)
         self._must_update = True
-        return float(loss), grads_ND
+        return trained
 
     def step(self) -> None:
         """One SGD step with the gradients of the last :meth:`train`, unless that was done before.
@@ -100,20 +118,24 @@ class DenseNetwork:
         inverses = plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES)
         for part_BI, inverse_A in zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True):
             self._predicting = self._pass_for(len(part_BI), self._predicting)
-            parts.append(self._predicting.forward(part_BI, rows_ND, inverse_A).squeeze(1).to("cpu", copy=True))
+            parts.append(self._predicting.predict(part_BI, rows_ND, inverse_A))
         return torch.cat(parts)
 
-    def _pass_for(self, num_samples: int, last: "_Pass | None") -> "_Pass":
+    def _pass_for(self, num_samples: int, last: "Pass | None") -> "Pass":
         """``last`` again, if it is of this size."""
         if last is not None and last.num_samples == num_samples:
             return last
         dim = self.size.embedding_dim
+        if self._products == "team":
+            assert isinstance(self._bottom, BlasMlp)
+            assert isinstance(self._top, BlasMlp)
+            return TeamPass(self._bottom.affine_JO, self._top.affine_JO, num_samples, num_tables=NUM_TABLES, dim=dim)
         interaction: Interaction = (
             CompiledInteraction(num_samples, NUM_TABLES, dim)
             if self._is_usual
             else TorchInteraction(num_samples, NUM_TABLES, dim, device=self.device, dtype=self._dtype)
         )
-        return _Pass(self._bottom.start(num_samples), interaction, self._top.start(num_samples))
+        return LayeredPass(self._bottom.start(num_samples), interaction, self._top.start(num_samples))
 
     def state(self) -> dict[str, Tensor]:
         """All parameters by name, on the CPU; where the network is there too they share its memory.
@@ -128,49 +150,6 @@ class DenseNetwork:
         for name, parameter in self._parameters.items():
             parameter.copy_(state[name])
         self._must_update = False
-
-
-class _Pass:
-    """The network at work on batches of one size, in buffers that the next batch overwrites."""
-
-    def __init__(self, bottom: MlpPass, interaction: Interaction, top: MlpPass) -> None:
-        self.num_samples = len(bottom.inputs_BI)
-        self._bottom = bottom
-        self._interaction = interaction
-        self._top = top
-        self._bottom_grad_BD = torch.empty(0)
-
-    def forward(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B, 1)."""
-        self._bottom.inputs_BI.copy_(dense_BI)
-        self._interaction.forward(self._bottom.forward(), rows_ND, inverse_A, self._top.inputs_BI)
-        return self._top.forward()
-
-    def backward(self, grad_B1: Tensor, plan: BatchPlan) -> Tensor:
-        """From dL/d(logits), which it overwrites: the gradient of each distinct row, (N, D) on the CPU."""
-        self._top.backward(grad_B1)
-        self._bottom_grad_BD = self._interaction.backward(self._top.input_gradient())
-        return self._interaction.row_gradients(plan)
-
-    def update(self, learning_rate: float) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`backward`."""
-        self._bottom.backward(self._bottom_grad_BD)
-        self._bottom.update(learning_rate)
-        self._top.update(learning_rate)
-
-
-def _compiled_loss(logits_B1: Tensor, labels_B: Tensor) -> tuple[float, Tensor]:
-    """Mean loss, and dL/d(logits), (B, 1)."""
-    grad_B1 = torch.empty((len(labels_B), 1))
-    return compiled.cross_entropy(logits_B1.numpy(), labels_B.numpy(), grad_B1.numpy()), grad_B1
-
-
-def _torch_loss(logits_B1: Tensor, labels_B: Tensor) -> tuple[Tensor, Tensor]:
-    """The same on any device and in any precision."""
-    signs_B1 = torch.rsub(labels_B.to(logits_B1), 1, alpha=2).unsqueeze(1)
-    against_B1 = signs_B1 * logits_B1
-    grad_B1 = torch.sigmoid(against_B1).mul_(signs_B1).div_(len(labels_B))
-    return functional.softplus(against_B1).mean(), grad_B1
 
 
 def _initial_layers(

@@ -3,9 +3,11 @@
 B batch, F tables, D embedding dim, N distinct rows of a batch, I integer features.
 """
 
+import math
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from torch.nn import functional
 from harness.core.lookup import BatchPlan
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Products
 from harness.model.sizes import SIZES, ModelSize
-from tests.model.batches import initial_tables, looked_up, make_batch
+from tests.model.batches import PRODUCTS, initial_tables, looked_up, make_batch
 
 Batch = tuple[Tensor, Tensor, BatchPlan, Tensor]
 
@@ -60,19 +62,17 @@ def distance(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
-@pytest.mark.parametrize(
-    ("dtype", "products", "bound"),
-    [(torch.float32, "blas", 1e-6), (torch.float32, "onednn", 1e-6), (torch.float64, "blas", 1e-13)],
-    ids=["float32", "float32-onednn", "float64"],
-)
+@pytest.mark.parametrize("products", [*PRODUCTS, "float64"])
 @pytest.mark.parametrize("name", ["tiny", "kaggle", "terabyte"])
-def test_gradients_are_autograds(name: str, dtype: torch.dtype, products: Products, bound: float) -> None:
+def test_gradients_are_autograds(name: str, products: Products | Literal["float64"]) -> None:
     """Loss, row gradients and the gradient of every parameter are autograd's, to 1e-6 of their norm in float32 and to
     1e-13 in float64. The step is so long that the parameter itself is lost in its gradient.
     """
     size = SIZES[name]
     learning_rate = 2.0**40
-    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, products=products)
+    dtype, bound = (torch.float64, 1e-13) if products == "float64" else (torch.float32, 1e-6)
+    by: Products = "blas" if products == "float64" else products
+    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, products=by)
     batch = batch_for(size, 128, seed=5, dtype=dtype)
     expected_loss, expected_ND, expected = autograd(network, batch, dtype)
     before = {name: value.clone() for name, value in network.state().items()}
@@ -116,15 +116,16 @@ def test_gradients_are_quotients_of_differences() -> None:
         assert measured == pytest.approx(float((gradient * direction).sum()), rel=1e-5, abs=1e-9), name
 
 
-def test_batches_of_any_size_follow_one_another() -> None:
+@pytest.mark.parametrize("products", PRODUCTS)
+def test_batches_of_any_size_follow_one_another(products: Products) -> None:
     """Full batches, a short one, one sample, a prediction in between: each step is that of a network that only ever
     saw this batch.
     """
     size = SIZES["kaggle"]
-    network = DenseNetwork(size, seed=0, learning_rate=0.1)
+    network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
     for num_samples in (128, 37, 1, 128):
         batch = batch_for(size, num_samples, seed=num_samples)
-        other = DenseNetwork(size, seed=0, learning_rate=0.1)
+        other = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
         other.load_state(network.state())
         expected_loss, expected_ND = other.train(*batch)
         other.step()
@@ -177,10 +178,53 @@ def test_large_batches_are_predicted_in_parts() -> None:
         torch.testing.assert_close(logits_B[span], network.predict(dense_BI[span], rows, plan_5), rtol=1e-5, atol=1e-6)
 
 
-def digest() -> str:
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("num_threads", [1, 2, 3])
+@pytest.mark.usefixtures("_threads")
+def test_any_number_of_threads_computes_the_same_but_for_rounding(products: Products, num_threads: int) -> None:
+    """Three steps by one, two and three threads, of full batches and one of a single sample, against float64."""
+    torch.set_num_threads(num_threads)
+    size = SIZES["kaggle"]
+    network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
+    exact = DenseNetwork(size, seed=0, learning_rate=0.1, dtype=torch.float64)
+    for num_samples in (128, 1, 33):
+        dense_BI, rows_ND, plan, labels_B = batch_for(size, num_samples, seed=num_samples)
+        loss, grads_ND = network.train(dense_BI, rows_ND, plan, labels_B)
+        expected_loss, expected_ND = exact.train(dense_BI.double(), rows_ND.double(), plan, labels_B.double())
+        assert loss == pytest.approx(expected_loss, abs=1e-6)
+        assert distance(grads_ND, expected_ND) < 1e-5
+        network.step()
+        exact.step()
+    for name, value in network.state().items():
+        assert distance(value, exact.state()[name]) < 1e-6, name
+
+
+@pytest.mark.parametrize("products", PRODUCTS[:2])
+def test_what_is_not_a_number_is_not_hidden(products: Products) -> None:
+    """One broken feature, and one broken value of a row: the loss is none, and so are gradients of rows.
+
+    (oneDNN's own ReLU makes a zero of it.)
+    """
+    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, products=products)
+    for broken in ("feature", "row"):
+        dense_BI, rows_ND, plan, labels_B = batch_for(network.size, 16, seed=3)
+        (dense_BI if broken == "feature" else rows_ND)[0, 0] = math.nan
+        loss, grads_ND = network.train(dense_BI, rows_ND, plan, labels_B)
+        assert math.isnan(loss)
+        assert grads_ND.isnan().any()
+
+
+@pytest.fixture
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def digest(products: Products) -> str:
     """Bits of three steps at two threads."""
     torch.set_num_threads(2)
-    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1)
+    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, products=products)
     words: list[str] = []
     for seed in range(3):
         loss, grads_ND = network.train(*batch_for(network.size, 128, seed))
@@ -191,14 +235,15 @@ def digest() -> str:
     )
 
 
-def test_another_process_computes_the_same_bits() -> None:
+@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.usefixtures("_threads")
+def test_another_process_computes_the_same_bits(products: Products) -> None:
     """Same number of threads: same losses, gradients and parameters to the bit, whoever computes them, and wherever in
     memory their operands lie.
     """
-    script = "import torch; kept = torch.empty(1003); from tests.model.test_backward import digest; print(digest())"
+    script = (
+        "import torch; kept = torch.empty(1003); from tests.model.test_backward import digest; "
+        f"print(digest({products!r}))"
+    )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
-    before = torch.get_num_threads()
-    try:
-        assert other == digest() + "\n"
-    finally:
-        torch.set_num_threads(before)
+    assert other == digest(products) + "\n"

@@ -23,12 +23,12 @@ from harness.core.events import Event, Finished, Trained
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
 from harness.job import train
-from harness.model.dlrm import DenseNetwork
+from harness.model.dlrm import DenseNetwork, Products
 from harness.model.metrics import exact_auc
 from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize
 from harness.store import CheckpointStore
 from tests.data.logs import Row, to_text
-from tests.model.batches import CARDINALITIES, initial_tables, looked_up, make_batch
+from tests.model.batches import CARDINALITIES, PRODUCTS, initial_tables, looked_up, make_batch
 
 NUM_STEPS, BATCH_SIZE = 20, 128
 
@@ -70,11 +70,12 @@ class Recorded:
         self.events.append(event)
 
 
+@pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("name", SIZES)
-def test_forward_is_that_of_a_plain_dlrm(name: str) -> None:
+def test_forward_is_that_of_a_plain_dlrm(name: str, products: Products) -> None:
     """Logits of every published size equal those of nn.EmbeddingBag, nn.Linear and 351 dot products."""
     size = SIZES[name]
-    network = DenseNetwork(size, seed=1, learning_rate=0.1)
+    network = DenseNetwork(size, seed=1, learning_rate=0.1, products=products)
     tables = initial_tables(size.embedding_dim, seed=1)
     dense_BI, ids_BF, _ = make_batch(16, seed=0)
     plan, rows_ND = looked_up(tables, ids_BF)
@@ -84,11 +85,12 @@ def test_forward_is_that_of_a_plain_dlrm(name: str) -> None:
     assert expected_B.std() > 1e-3, "the logits tell samples apart"
 
 
+@pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("name", ["tiny", "kaggle"])
-def test_one_step_is_that_of_a_plain_dlrm(name: str) -> None:
+def test_one_step_is_that_of_a_plain_dlrm(name: str, products: Products) -> None:
     """Loss, the gradient of every distinct row and every dense parameter after one SGD step: autograd's to 1e-6."""
     size = SIZES[name]
-    network = DenseNetwork(size, seed=2, learning_rate=0.1)
+    network = DenseNetwork(size, seed=2, learning_rate=0.1, products=products)
     tables = initial_tables(size.embedding_dim, seed=2)
     plain = PlainDlrm(tables, network.state(), size)
     dense_BI, ids_BF, labels_B = make_batch(BATCH_SIZE, seed=1)

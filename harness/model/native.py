@@ -1,0 +1,132 @@
+"""What compiled loops call of the libraries that torch has loaded: float32 products of its BLAS, and OpenMP.
+
+Both are those that torch itself uses, so a loop that runs on several threads runs on torch's own, and a product that a
+thread of a team makes is made by that thread alone. Where a build of torch does not give them out, ``AVAILABLE`` is
+False, and nothing here may be called.
+
+Products go by the Fortran interface (netlib.org/blas, SGEMM), threads by that of GNU's library (``GOMP_parallel``, to
+which LLVM's answers too).
+"""
+
+import ctypes
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import llvmlite.binding
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+_SYMBOLS = {
+    "harness_sgemm": "sgemm_",
+    "harness_parallel": "GOMP_parallel",
+    "harness_barrier": "GOMP_barrier",
+    "harness_thread_num": "omp_get_thread_num",
+    "harness_num_threads": "omp_get_num_threads",
+    "harness_clock": "clock_gettime",
+}
+"""How compiled code calls them: under names of ours, which no other library can have taken."""
+
+
+def _find() -> bool:
+    """Tell the compiler where they are. Whether all were found."""
+    try:
+        # With it come the libraries that it needs itself, so this OpenMP is the one that torch's operations run on.
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+        found = {name: ctypes.cast(getattr(library, symbol), ctypes.c_void_p) for name, symbol in _SYMBOLS.items()}
+    except (OSError, AttributeError):
+        return False
+    for name, function in found.items():
+        assert function.value is not None
+        llvmlite.binding.add_symbol(name, function.value)
+    return True
+
+
+AVAILABLE = _find()
+
+_pointer = types.voidptr
+parallel = types.ExternalFunction("harness_parallel", types.void(_pointer, _pointer, types.uint32, types.uint32))
+"""Run a function on a team of threads: its address, that of what it is given, how many; then 0. Waits for all."""
+barrier = types.ExternalFunction("harness_barrier", types.void())
+"""Wait here for the other threads of the team."""
+thread_num = types.ExternalFunction("harness_thread_num", types.int32())
+"""Which of its team this thread is, from 0."""
+num_threads = types.ExternalFunction("harness_num_threads", types.int32())
+"""How many its team is."""
+
+
+def _intrinsic(function: Callable[..., Any]) -> Any:
+    """What compiled functions call with values of those types of which ``function`` is told."""
+    return intrinsic(function)
+
+
+@_intrinsic
+def pointer(_context: Any, address: Any) -> Any:
+    """An address, to call a function with."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return _pointer(address), generate
+
+
+@_intrinsic
+def nanoseconds(_context: Any) -> Any:
+    """Of a clock that only goes forward, int64."""
+
+    def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
+        i32, i64 = ir.IntType(32), ir.IntType(64)
+        time = cgutils.alloca_once(builder, i64, size=2)  # seconds, nanoseconds
+        function_type = ir.FunctionType(i32, [i32, cgutils.voidptr_t])
+        clock = cgutils.get_or_insert_function(builder.module, function_type, "harness_clock")
+        builder.call(clock, [i32(1), builder.bitcast(time, cgutils.voidptr_t)])  # CLOCK_MONOTONIC
+        seconds, rest = builder.load(time), builder.load(builder.gep(time, [i32(1)]))
+        return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)
+
+    return types.int64(), generate
+
+
+@_intrinsic
+def sgemm(  # noqa: PLR0917 - BLAS takes values by place
+    _context: Any,
+    transposes_a: Any,
+    transposes_b: Any,
+    m: Any,
+    n: Any,
+    k: Any,
+    alpha: Any,
+    a: Any,
+    lda: Any,
+    b: Any,
+    ldb: Any,
+    beta: Any,
+    c: Any,
+    ldc: Any,
+) -> Any:
+    """C <- alpha op(A) op(B) + beta C of float32 matrices in Fortran's order; ``a``, ``b``, ``c`` are addresses."""
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def by_reference(value: Any, type_: Any) -> Any:
+            """BLAS wants it so: letters for flags, and integers of 32 bits."""
+            if type_ == types.boolean:
+                letters = (ir.IntType(8)(ord(letter)) for letter in "TN")
+                value = builder.select(builder.trunc(value, ir.IntType(1)), *letters)
+            elif type_ == types.int64:
+                value = builder.trunc(value, ir.IntType(32))
+            return builder.bitcast(cgutils.alloca_once_value(builder, value), cgutils.voidptr_t)
+
+        passed = [
+            builder.inttoptr(value, cgutils.voidptr_t) if type_ == types.uintp else by_reference(value, type_)
+            for value, type_ in zip(arguments, signature.args, strict=True)
+        ]
+        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * len(passed))
+        builder.call(cgutils.get_or_insert_function(builder.module, function_type, "harness_sgemm"), passed)
+        return context.get_dummy_value()
+
+    flag, integer, real, address = types.boolean, types.int64, types.float32, types.uintp
+    sizes = (integer, integer, integer)
+    matrices = (real, address, integer, address, integer, real, address, integer)
+    return types.none(flag, flag, *sizes, *matrices), generate
