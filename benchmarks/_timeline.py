@@ -52,6 +52,11 @@ class TimedCluster:
         self.failures: list[Failure] = []
 
     @property
+    def is_remote(self) -> bool:
+        """As of the inner cluster."""
+        return self._inner.is_remote
+
+    @property
     def ranks(self) -> tuple[Rank, ...]:
         """All PS ranks, in order."""
         return self._inner.ranks

@@ -242,7 +242,7 @@ def dense(config: Config, folder: Path, pipe: Connection) -> None:
     """The dense network alone, as the harness trains it: its products and all between them, on one batch."""
     torch.set_num_threads(config.trainer.num_threads)
     size, batch_size = model_size(config.model), config.trainer.batch_size
-    network = DenseNetwork(size, seed=0, learning_rate=1e-30, products=environment.products())  # stays where it is
+    network = DenseNetwork(size, seed=0, learning_rate=1e-8, products=environment.products())  # hardly moves
     dataset = Dataset.open(Path(config.data.path), split=config.data.split, seed=config.seed)
     batch = dataset.train_batch(0, batch_size)
     placement = Placement("row", dataset.cardinalities, 1)

@@ -89,6 +89,7 @@ class Trainer:
         self._recovery = recovery
         self._strategy = strategy
         self._network = network
+        self._meanwhile = network.step if cluster.is_remote else _nothing
         self._dataset = dataset
         self._placement = placement
         self._count_updates = UpdateCounter(placement, tracked)
@@ -151,8 +152,7 @@ class Trainer:
         batch, plan, rows_ND = self._path.fetch(self._progress())
         loss, grads_ND = self._network.train(batch.dense_BI, rows_ND, plan, batch.labels_B)
         due = self._due_at(self._step + 1)
-        self._path.push(plan, grads_ND, self._progress(), is_boundary=due.anything, meanwhile=self._network.step)
-        self._network.step()
+        self._path.push(plan, grads_ND, self._progress(), is_boundary=due.anything, meanwhile=self._meanwhile)
         self._finish_step(loss, plan, self._clock() - began_s)
         if due.anything:
             self._recovery.settle(self._progress())
@@ -302,7 +302,7 @@ class Trainer:
 
 
 def _nothing() -> None:
-    """Begin nothing: a rewound run has begun."""
+    """Begin nothing: a rewound run has begun. Do nothing while waiting for nobody."""
 
 
 def _digest(network: DenseNetwork) -> str:

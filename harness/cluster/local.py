@@ -45,6 +45,8 @@ class LocalRanks:
 class LocalCluster:
     """Calls servers one after the other, in rank order."""
 
+    is_remote = False
+
     def __init__(self, ranks: LocalRanks, office: Office) -> None:
         self._ranks = ranks
         self._office = office

@@ -161,6 +161,11 @@ class Cluster(Protocol):
     """PS ranks, wherever they are."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether requests travel: who has other work may do it between :meth:`start` and :meth:`finish`."""
+        ...
+
+    @property
     def ranks(self) -> tuple[Rank, ...]:
         """All PS ranks, in order."""
         ...

@@ -207,6 +207,8 @@ class Underway:
 class RpcCluster:
     """PS ranks behind torch RPC, as the trainer rank calls them."""
 
+    is_remote = True
+
     def __init__(self, link: ControlLink) -> None:
         self._link = link
         self._ranks = tuple(ps_rank(k) for k in range(link.seat.num_ps))

@@ -20,7 +20,10 @@ import numba
 import numpy as np
 from numba import float32, float64, int32, int64, uint32, void
 
+from harness.core.native import prefetch
+
 _F = TypeVar("_F", bound=Callable[..., Any])
+_AHEAD = 16  # rows under way from memory at once: more than there are places for them brings nothing
 
 
 def compiled_for(signature: Any) -> Callable[[_F], _F]:
@@ -146,12 +149,22 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
 def descend(  # noqa: PLR0917 - compiled functions take values by place
     rows_MD: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
 ) -> None:
-    """One SGD step on distinct rows of a shard, in place, and its updates counted; ``pending_M`` may be empty."""
-    for n in range(len(rows_N)):
+    """One SGD step on distinct rows of a shard, in place, and its updates counted; ``pending_M`` may be empty.
+
+    Rows lie far apart in memory, and the processor would wait for each: it is told some rows ahead.
+    """
+    num_rows, dim = len(rows_N), rows_MD.shape[1]
+    counts = len(pending_M) > 0
+    for n in range(num_rows):
+        if n + _AHEAD < num_rows:
+            for line in range(0, dim, 16):
+                prefetch(rows_MD.ctypes.data + (rows_N[n + _AHEAD] * dim + line) * 4)
+            if counts:
+                prefetch(pending_M.ctypes.data + rows_N[n + _AHEAD] * 4)
         row = rows_N[n]
-        for d in range(rows_MD.shape[1]):
+        for d in range(dim):
             rows_MD[row, d] -= learning_rate * grads_ND[n, d]
-        if len(pending_M) > 0:
+        if counts:
             pending_M[row] += counts_N[n]
 
 

@@ -15,6 +15,7 @@ from harness.core.placement import Placement
 from harness.core.seeds import derive, words
 
 _NOBODY_COUNTS = np.empty(0, np.int32)
+_LINE = 16  # values of a cache line
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
 
 
@@ -27,7 +28,10 @@ class Shard:
         self.seed = seed
         num_rows = placement.num_rows(rank_index)
         # numpy's memory: it asks the system for huge pages, torch does not, and random rows cost a fifth less in them.
-        self.rows_MD = torch.from_numpy(np.empty((num_rows, dim), np.float32))
+        # They begin on a cache line, so that a row of 16 values is one and not two: a tenth less.
+        memory = np.empty(num_rows * dim + _LINE, np.float32)
+        first = -memory.ctypes.data // memory.itemsize % _LINE
+        self.rows_MD = torch.from_numpy(memory[first : first + num_rows * dim].reshape(num_rows, dim))
         self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if count_updates else None
         self.applied_step = 0
         self._parts: set[int] = set()  # of the step after that

@@ -46,8 +46,13 @@ class Pass(Protocol):
 
     num_samples: int
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new."""
+    def train(
+        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: float | None
+    ) -> tuple[float, Tensor]:
+        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new.
+
+        ``update_first``: make an :meth:`update` with this learning rate before.
+        """
         ...
 
     def update(self, learning_rate: float) -> None:
@@ -95,25 +100,34 @@ class DenseNetwork:
     def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
-        What :meth:`step` needs is kept for it.
+        One SGD step belongs to it, which is made before anything else is asked of the network, or by :meth:`step`.
         """
-        self._pass = self._pass_for(len(dense_BI), self._pass)
-        trained = self._pass.train(dense_BI, rows_ND, plan, labels_B)
+        last, self._pass = self._pass, self._pass_for(len(dense_BI), self._pass)
+        if last is not self._pass:
+            self._step(last)
+        update_first = self.learning_rate if self._must_update else None
+        self._must_update = False
+        trained = self._pass.train(dense_BI, rows_ND, plan, labels_B, update_first=update_first)
         self._must_update = True
         return trained
 
     def step(self) -> None:
-        """One SGD step with the gradients of the last :meth:`train`, unless that was done before.
+        """One SGD step with the gradients of the last :meth:`train`, unless it was made already.
 
-        It may run while what :meth:`train` gave is under way: who takes that back gives up the parameters too.
+        For who waits anyway: the next batch makes it too, at less cost. It may run while what :meth:`train` gave is
+        under way: who takes that back gives up the parameters too.
         """
+        self._step(self._pass)
+
+    def _step(self, trained: Pass | None) -> None:
         if self._must_update:
-            assert self._pass is not None
-            self._pass.update(self.learning_rate)
+            assert trained is not None
+            trained.update(self.learning_rate)
         self._must_update = False
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:
-        """Logits, (B,) on the CPU. It leaves what :meth:`train` keeps alone."""
+        """Logits, (B,) on the CPU."""
+        self.step()
         parts: list[Tensor] = []
         inverses = plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES)
         for part_BI, inverse_A in zip(dense_BI.split(PREDICT_SAMPLES), inverses, strict=True):
@@ -142,6 +156,7 @@ class DenseNetwork:
 
         Weights are (O, I), whatever their layout in memory.
         """
+        self.step()
         return {name: parameter.cpu() for name, parameter in self._parameters.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:

@@ -24,8 +24,12 @@ class LayeredPass:
         self._is_usual = bottom.inputs_BI.device.type == "cpu" and bottom.inputs_BI.dtype == torch.float32
         self._bottom_grad_BD = torch.empty(0)
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+    def train(
+        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: float | None
+    ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU."""
+        if update_first is not None:
+            self.update(update_first)
         logits_B1 = self._forward(dense_BI, rows_ND, plan.inverse_A)
         loss, grad_B1 = (_compiled_loss if self._is_usual else _torch_loss)(logits_B1, labels_B)
         self._top.backward(grad_B1)

@@ -21,10 +21,11 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import float32
+from numba import float32, float64, int64, void
 from numba.np.numpy_support import carray
 
-from harness.model.native import barrier, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
+from harness.core.compiled import compiled_for
+from harness.core.native import barrier, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
 
 LAYER = np.dtype(
     [
@@ -54,7 +55,7 @@ JOB = np.dtype(
         *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order", "starts")),
         *((name, np.int64) for name in ("losses", "row_grads")),
         ("learning_rate", np.float32),
-        ("marks", np.int64, (len(TRAIN_PARTS) + 1,)),
+        ("marks", np.int64, (len(UPDATE_PARTS) + len(TRAIN_PARTS) + 1,)),
     ]
 )
 """A batch at work: sizes, where the first of ``num_layers`` LAYERs is, and addresses of arrays."""
@@ -238,8 +239,9 @@ def _coalesce(job: Any, first: int, last: int) -> None:
 
 
 @_inlined
-def _forward_all(job: Any, first: int, last: int) -> None:
-    """Logits of some samples, to the outputs of the last layer."""
+def _forward_all(job: Any, first: int, last: int, at: int) -> None:
+    """Logits of some samples, to the outputs of the last layer; noted from mark ``at`` on."""
+    _mark(job, at)
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_integers, num_bottom = layers[0].fan_in, job.num_bottom
     inputs_BI = _matrix(layers[0].inputs, job.num_samples, layers[0].inputs_width)
@@ -249,54 +251,39 @@ def _forward_all(job: Any, first: int, last: int) -> None:
             inputs_BI[b, i] = dense_BI[b, i]
     for index in range(num_bottom):
         _forward(layers[index], job.num_samples, first, last)
-    _mark(job, 1)
+    _mark(job, at + 1)
     _interact(job, layers[num_bottom - 1], layers[num_bottom], first, last)
-    _mark(job, 2)
+    _mark(job, at + 2)
     for index in range(num_bottom, job.num_layers):
         _forward(layers[index], job.num_samples, first, last)
-    _mark(job, 3)
+    _mark(job, at + 3)
 
 
-_for_a_team: Any = numba.cfunc("void(voidptr)", cache=True, error_model="numpy")
-
-
-@_for_a_team
-def predict(data: Any) -> None:
-    """Logits of the batch."""
-    job = carray(data, 1, JOB)[0]
-    first, last = _share(job.num_samples, thread_num(), num_threads(), 16)
-    _mark(job, 0)
-    _forward_all(job, first, last)
-
-
-@_for_a_team
-def train(data: Any) -> None:
-    """``losses`` of the batch, and ``row_grads``."""
-    job = carray(data, 1, JOB)[0]
+@_inlined
+def _train(job: Any, at: int) -> None:
+    """``losses`` of the batch, and ``row_grads``; noted from mark ``at`` on."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom = job.num_bottom
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
     first, last = _share(job.num_samples, thread_num(), num_threads(), 16)
-    _mark(job, 0)
-    _forward_all(job, first, last)
+    _forward_all(job, first, last, at)
     _cross_entropy(job, layers[job.num_layers - 1], first, last)
-    _mark(job, 4)
+    _mark(job, at + 4)
     for index in range(job.num_layers - 1, num_bottom - 1, -1):
         _mask(layers[index], job.num_samples, first, last)
         _backward(layers[index], job.num_samples, first, last)
-    _mark(job, 5)
+    _mark(job, at + 5)
     _interact_backward(job, bottom, top, first, last)
-    _mark(job, 6)
+    _mark(job, at + 6)
     barrier()
     first, last = _share(job.num_rows, thread_num(), num_threads(), 1)
     _coalesce(job, first, last)
-    _mark(job, 7)
+    _mark(job, at + 7)
 
 
-@_for_a_team
-def update(data: Any) -> None:
-    """One SGD step of all parameters, after :data:`train`."""
-    job = carray(data, 1, JOB)[0]
+@_inlined
+def _update(job: Any) -> None:
+    """One SGD step of all parameters, with what is left of the last batch trained on."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     part, num_parts = thread_num(), num_threads()
     first, last = _share(job.num_samples, part, num_parts, 16)
@@ -312,7 +299,65 @@ def update(data: Any) -> None:
     _mark(job, 2)
 
 
-@numba.njit("void(int64, int64, int64)", nogil=True, cache=True)
-def on_a_team(function: int, job: int, size: int) -> None:
-    """Run one of these, by its address, on the JOB at an address, and wait for it."""
-    parallel(pointer(function), pointer(job), np.uint32(size), np.uint32(0))
+_for_a_team: Any = numba.cfunc("void(voidptr)", cache=True, error_model="numpy")
+
+
+@_for_a_team
+def predict(data: Any) -> None:
+    """Logits of the batch."""
+    job = carray(data, 1, JOB)[0]
+    first, last = _share(job.num_samples, thread_num(), num_threads(), 16)
+    _forward_all(job, first, last, 0)
+
+
+@_for_a_team
+def train(data: Any) -> None:
+    """Losses, and gradients of rows."""
+    _train(carray(data, 1, JOB)[0], 0)
+
+
+@_for_a_team
+def update(data: Any) -> None:
+    """The step that belongs to the last :data:`train`."""
+    _update(carray(data, 1, JOB)[0])
+
+
+@_for_a_team
+def update_and_train(data: Any) -> None:
+    """Both in one, which wakes the other threads once."""
+    job = carray(data, 1, JOB)[0]
+    _update(job)
+    barrier()
+    _train(job, len(UPDATE_PARTS))
+
+
+_JOB_1 = numba.from_dtype(JOB)[::1]
+
+
+@compiled_for(void(int64, _JOB_1, int64))
+def run(program: int, job_1: Any, size: int) -> None:
+    """Run one of these programs, by its address, on a team of so many threads, and wait for it."""
+    parallel(pointer(program), pointer(job_1.ctypes.data), np.uint32(size), np.uint32(0))
+
+
+@compiled_for(void(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1]))
+def begin(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
+    """Tell a job what to read."""
+    job = job_1[0]
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
+    job.num_rows = len(rows_ND)
+
+
+@compiled_for(float64(_JOB_1, float32[::1], int64[::1], int64[::1], float32[:, ::1], float64[::1], int64, int64))
+def run_training(  # noqa: PLR0917 - compiled functions take values by place
+    job_1: Any, labels_B: Any, order_A: Any, starts_N: Any, out_ND: Any, losses_B: Any, program: int, size: int
+) -> float:
+    """Run one of the programs that train, and return the mean of the losses."""
+    job = job_1[0]
+    job.labels, job.order, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
+    job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
+    parallel(pointer(program), pointer(job_1.ctypes.data), np.uint32(size), np.uint32(0))
+    total = 0.0
+    for b in range(len(losses_B)):
+        total += losses_B[b]
+    return total / len(losses_B)

@@ -35,62 +35,64 @@ class TeamPass:
         self._vectors_BVD = torch.empty((num_samples, num_tables + 1, dim))
         self._vector_grads_BVD = torch.empty_like(self._vectors_BVD)
         self._scratch_J = torch.empty(int(self._layers["fan_in"].max()) + 1)
-        self._losses_B = torch.empty(num_samples, dtype=torch.float64)
+        self._losses_B = np.empty(num_samples)
         self._parts: tuple[str, ...] = ()
         # What the program is told. It knows addresses only: what they are of is kept alive here.
-        self._whole_job = np.zeros(1, loops.JOB)
-        self._job = self._whole_job[0]
-        self._job["num_samples"], self._job["num_vectors"], self._job["dim"] = self._vectors_BVD.shape
-        self._job["num_bottom"], self._job["num_layers"] = len(bottom_JO), len(self._layers)
-        self._job["layers"] = self._layers.ctypes.data
-        self._job["vectors"] = _address(self._vectors_BVD)
-        self._job["vector_grads"] = _address(self._vector_grads_BVD)
-        self._job["scratch"] = _address(self._scratch_J)
-        self._job["losses"] = _address(self._losses_B, torch.float64)
+        self._job_1 = np.zeros(1, loops.JOB)
+        job = self._job_1[0]
+        job["num_samples"], job["num_vectors"], job["dim"] = self._vectors_BVD.shape
+        job["num_bottom"], job["num_layers"] = len(bottom_JO), len(self._layers)
+        job["layers"] = self._layers.ctypes.data
+        job["vectors"] = _address(self._vectors_BVD)
+        job["vector_grads"] = _address(self._vector_grads_BVD)
+        job["scratch"] = _address(self._scratch_J)
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+    def train(
+        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: float | None
+    ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D); new."""
-        grads_ND = torch.empty(rows_ND.shape)
-        job = self._job
-        job["labels"] = _address(labels_B)
-        job["order"] = _address(plan.order_A, torch.int64)
-        job["starts"] = _address(plan.starts_N, torch.int64)
-        job["row_grads"] = _address(grads_ND)
-        self._read(dense_BI, rows_ND, plan.inverse_A)
-        self._run(loops.train, loops.TRAIN_PARTS)
-        return float(self._losses_B.sum()) / self.num_samples, grads_ND
+        grads_ND = torch.empty_like(rows_ND)
+        program, self._parts = loops.train, loops.TRAIN_PARTS
+        if update_first is not None:
+            self._job_1["learning_rate"] = update_first
+            program, self._parts = loops.update_and_train, loops.UPDATE_PARTS + loops.TRAIN_PARTS
+        self._begin(dense_BI, rows_ND, plan.inverse_A)
+        loss = loops.run_training(
+            self._job_1,
+            labels_B.numpy(),
+            plan.order_A.numpy(),
+            plan.starts_N.numpy(),
+            grads_ND.numpy(),
+            self._losses_B,
+            program.address,
+            self._num_threads,
+        )
+        return loss, grads_ND
 
     def update(self, learning_rate: float) -> None:
         """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
-        self._job["learning_rate"] = learning_rate
+        self._job_1["learning_rate"] = learning_rate
         self._run(loops.update, loops.UPDATE_PARTS)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,); new."""
-        self._read(dense_BI, rows_ND, inverse_A)
+        self._begin(dense_BI, rows_ND, inverse_A)
         self._run(loops.predict, loops.PREDICT_PARTS)
         return self._top.values[-1][:, 0].clone()
 
     def seconds(self) -> dict[str, float]:
         """What each part of the last call took the first thread, waiting for others included."""
-        seconds = np.diff(self._job["marks"][: len(self._parts) + 1]) / 1e9
+        seconds = np.diff(self._job_1["marks"][0, : len(self._parts) + 1]) / 1e9
         return dict(zip(self._parts, seconds.tolist(), strict=True))
 
-    def _read(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> None:
-        """Let the program read these. No index is checked."""
-        assert dense_BI.shape == (self.num_samples, self._layers["fan_in"][0])
-        assert len(inverse_A) == self.num_samples * (self._vectors_BVD.shape[1] - 1)
-        job = self._job
-        job["dense"], job["rows"], job["inverse"] = (
-            _address(dense_BI),
-            _address(rows_ND),
-            _address(inverse_A, torch.int64),
-        )
-        job["num_rows"] = len(rows_ND)
+    def _begin(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> None:
+        """Let the next program read these. No index is checked."""
+        assert len(dense_BI) == self.num_samples
+        loops.begin(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
 
     def _run(self, program: Any, parts: tuple[str, ...]) -> None:
         self._parts = parts
-        loops.on_a_team(program.address, self._whole_job.ctypes.data, self._num_threads)
+        loops.run(program.address, self._job_1, self._num_threads)
 
 
 class _Stack:
@@ -120,7 +122,7 @@ def _rows(num_samples: int, width: int) -> Tensor:
     return whole
 
 
-def _address(tensor: Tensor, dtype: torch.dtype = torch.float32) -> int:
-    assert tensor.dtype == dtype
+def _address(tensor: Tensor) -> int:
+    assert tensor.dtype == torch.float32
     assert tensor.is_contiguous()
     return tensor.data_ptr()

@@ -6,7 +6,7 @@ B batch, F tables, D embedding dim, N distinct rows of a batch, I integer featur
 import math
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
 import pytest
@@ -137,20 +137,30 @@ def test_batches_of_any_size_follow_one_another(products: Products) -> None:
         assert all(torch.equal(value, other.state()[name]) for name, value in network.state().items())
 
 
-def test_a_step_is_taken_once() -> None:
-    """train() moves no parameter; step() does, before the next batch, and a second one moves nothing."""
+@pytest.mark.parametrize("products", PRODUCTS)
+def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
+    """Asked for by step(), once or twice, or left to the next batch, to a prediction or to state(): the same bits."""
     size = SIZES["kaggle"]
-    batch = batch_for(size, 64, seed=2)
-    once, twice = (DenseNetwork(size, seed=0, learning_rate=0.1) for _ in range(2))
-    for _ in range(2):
-        before = {name: value.clone() for name, value in once.state().items()}
-        assert once.train(*batch)[0] == twice.train(*batch)[0]
-        assert all(torch.equal(value, before[name]) for name, value in once.state().items())
-        once.step()
-        twice.step()
-        twice.step()
-        assert all(torch.equal(value, twice.state()[name]) for name, value in once.state().items())
-        assert not all(torch.equal(value, before[name]) for name, value in once.state().items())
+    batches = [batch_for(size, num_samples, seed=2) for num_samples in (64, 64, 9)]
+
+    def end(after: Callable[[DenseNetwork], object]) -> tuple[list[float], dict[str, Tensor]]:
+        network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
+        losses: list[float] = []
+        for batch in batches:
+            losses.append(network.train(*batch)[0])
+            after(network)
+        return losses, {name: value.clone() for name, value in network.state().items()}
+
+    def twice(network: DenseNetwork) -> None:
+        network.step()
+        network.step()
+
+    losses, state = end(DenseNetwork.step)
+    assert losses[0] > losses[1], "the first step was taken before the second batch"
+    for after in (twice, lambda _: None, DenseNetwork.state, lambda network: network.predict(*batches[0][:3])):
+        other_losses, other_state = end(after)
+        assert other_losses == losses
+        assert all(torch.equal(value, other_state[name]) for name, value in state.items())
 
 
 def test_who_takes_a_batch_back_gives_up_its_step() -> None:

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from harness.core import native
 from harness.environment import products
-from harness.model import native
 from harness.model.blas import BlasMlp
 from harness.model.mlp import MlpPass
 from harness.model.onednn import MIN_WEIGHTS, BlasLayer, OneDnnLayer, OneDnnMlp

@@ -1,8 +1,7 @@
-"""What compiled loops call of the libraries that torch has loaded: float32 products of its BLAS, and OpenMP.
+"""What compiled loops call that Numba does not know: the BLAS and OpenMP that torch has loaded, a prefetch, a clock.
 
-Both are those that torch itself uses, so a loop that runs on several threads runs on torch's own, and a product that a
-thread of a team makes is made by that thread alone. Where a build of torch does not give them out, ``AVAILABLE`` is
-False, and nothing here may be called.
+A loop on several threads so runs on torch's own, and a product that a thread of a team makes it makes alone. Where a
+build of torch does not give them out, ``AVAILABLE`` is False, and only :func:`prefetch` may be called.
 
 Products go by the Fortran interface (netlib.org/blas, SGEMM), threads by that of GNU's library (``GOMP_parallel``, to
 which LLVM's answers too).
@@ -87,6 +86,21 @@ def nanoseconds(_context: Any) -> Any:
         return builder.add(builder.mul(seconds, i64(1_000_000_000)), rest)
 
     return types.int64(), generate
+
+
+@_intrinsic
+def prefetch(_context: Any, address: Any) -> Any:
+    """Have the processor bring what stands at an address near, without waiting for it."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        i32 = ir.IntType(32)
+        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, i32, i32, i32])
+        function = cgutils.get_or_insert_function(builder.module, function_type, "llvm.prefetch.p0")
+        to_read, to_all_caches, data = i32(0), i32(3), i32(1)
+        builder.call(function, [builder.inttoptr(arguments[0], cgutils.voidptr_t), to_read, to_all_caches, data])
+        return context.get_dummy_value()
+
+    return types.none(types.uintp), generate
 
 
 @_intrinsic
