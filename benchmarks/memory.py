@@ -40,6 +40,7 @@ from benchmarks._common import KAGGLE_CARDINALITIES, heading, machine, make_data
 from benchmarks._one_rank import one_rank
 from harness.core.config import Config
 from harness.core.errors import HarnessError
+from harness.spawn import own_fork_server
 
 TINY_ROWS = 64
 ROW_BYTES = 16 * 4
@@ -103,6 +104,7 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
     """Body of the supervisor's process: a run, as run.py makes one."""
     from harness import assemble  # noqa: PLC0415 - here, so that the process that looks on needs no torch
 
+    own_fork_server()
     num_saves = 0
     last = ""
 

@@ -9,3 +9,6 @@ import os
 # What the user set stands.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
     os.environ["GOMP_SPINCOUNT"] = "5000"
+
+# Read when torch is loaded, too: a rank that is killed makes every peer complain.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")

@@ -72,6 +72,11 @@ def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]
     return finished
 
 
+def starts_processes(config: Config) -> bool:
+    """Whether a run of ``config`` has ranks in processes of their own."""
+    return config.engine == "rpc"
+
+
 class _Status:
     """Completes what a run tells about itself to a RunStatus."""
 

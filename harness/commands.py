@@ -20,6 +20,7 @@ from harness.grid import default_jobs, run_grid
 from harness.keys import schema
 from harness.rundir import write_reason, write_view
 from harness.settings import Cell, Experiment, load_config, load_experiment, to_yaml
+from harness.spawn import own_fork_server
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _AGAIN = {
@@ -84,8 +85,9 @@ def grid(options: argparse.Namespace) -> int:
 
 def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) -> int:
     """Run the cells into the experiment's folder, write grid.yaml and the report there, print the table."""
-    for cell in experiment.cells:
-        is_done(cell)  # a folder that is not ours is refused before anything is written
+    are_done = [is_done(cell) for cell in experiment.cells]  # a folder that is not ours is refused before any write
+    if not all(are_done):
+        _fork_from_here()
     with claim_grid(experiment.out):
         heading = "# The experiment with everything of the command line worked in; `run.py grid` takes this file.\n"
         write_view(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
@@ -136,6 +138,7 @@ def verify(options: argparse.Namespace) -> int:
     strategies = (config.strategy.name,) if is_one else verification.STRATEGIES
     work_dir = Path(f"{config.out}-verify")
     is_identical = True
+    _fork_from_here()
     for name in strategies:
         with console.run_progress(f"verify {name}") as on_status:
             (verdict,) = verification.verify(config, work_dir, strategies=(name,), on_status=on_status)
@@ -234,6 +237,8 @@ def _train(config: Config) -> int:
     if inspect(run_dir, digest) is State.DONE:
         console.note(f"{run_dir}: this run is finished already; here it is")
         return _show_run(run_dir)
+    if assemble.starts_processes(config):
+        _fork_from_here()
     with claim_run(run_dir, digest) as found:
         if found is State.UNFINISHED:
             console.note(f"{run_dir}: this run was cut short; it starts afresh")
@@ -246,6 +251,13 @@ def _train(config: Config) -> int:
                 take_back(run_dir)
             raise
     return _show_run(run_dir)
+
+
+def _fork_from_here() -> None:
+    """Have processes forked from this one, once it has imported all they need and before anything starts a thread."""
+    from harness import assemble  # noqa: F401
+
+    own_fork_server()
 
 
 def _check_cells(cells: Sequence[Cell], check: Callable[[Config], None]) -> None:

@@ -49,6 +49,8 @@ def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: 
     for outcome in outcomes.values():
         view.ended(outcome)
     waiting = deque(cell for cell in cells if cell.hash not in outcomes)
+    if not waiting:
+        return [outcomes[cell.hash] for cell in cells]
     running: list[CellProcess] = []
     starter = CellStarter(run_cell)
     try:

@@ -4,6 +4,8 @@ import multiprocessing
 import os
 import signal
 import socket
+import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, util
@@ -14,7 +16,7 @@ from typing import Any, NoReturn
 from harness.leash import hold_leash
 
 _ROOT = Path(__file__).resolve().parent.parent
-_PRELOAD = ["harness.leash_parent", "torch", "harness.assemble"]
+_PRELOAD = ["torch", "harness.assemble"]
 
 
 def fork_server() -> ForkServerContext:
@@ -24,20 +26,31 @@ def fork_server() -> ForkServerContext:
     this process, and has SIGINT blocked: Ctrl-C on a terminal reaches the process that the user started, which decides.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_PRELOAD)
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a rank that is killed makes every peer complain
+    context.set_forkserver_preload(["harness.leash_parent", *_PRELOAD])
     resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it must not start below
     with _import_path(), _interrupts_blocked():
         forkserver.ensure_running()
     return context
 
 
+def own_fork_server() -> None:
+    """:func:`nest_fork_server`, where that can be: for a command that is about to start processes.
+
+    It cannot where this process has not imported all that a fork server has, where another thread of Python's runs, or
+    where there is a fork server. Then :func:`fork_server` does as ever.
+    """
+    server: Any = forkserver._forkserver
+    has_all = all(module in sys.modules for module in _PRELOAD)
+    if has_all and threading.active_count() == 1 and server._forkserver_pid is None:
+        nest_fork_server()
+
+
 def nest_fork_server() -> None:
-    """Fork a fork server from this process, which was forked from one itself and so has imported all it needs.
+    """Fork a fork server from this process, which has imported all that is needed and has done little else.
 
     :func:`fork_server` then finds it running. A fresh one would import everything again, 1.5 s of it. It has this
-    process's standard streams and no other open file, and dies with this process. To be called while no thread but a
-    leash's runs: a fork takes over one thread alone, and every lock as it is.
+    process's standard streams and no other open file, has SIGINT blocked, and dies with this process. To be called
+    while no thread but a leash's runs: a fork takes over one thread alone, and every lock as it is.
 
     This is ``ForkServer.ensure_running`` of Python 3.11 with a fork in the place of a new interpreter.
     """
@@ -48,9 +61,10 @@ def nest_fork_server() -> None:
         listener.bind(address)
         listener.listen()
         alive_r, alive_w = os.pipe()
-        pid = os.fork()
-        if pid == 0:
-            _serve_forks(owner, listener.fileno(), alive_r)
+        with _interrupts_blocked():
+            pid = os.fork()
+            if pid == 0:
+                _serve_forks(owner, listener.fileno(), alive_r)
     os.close(alive_r)
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
 

@@ -254,12 +254,16 @@ def test_end_all_ends_every_cell(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
 def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> None:
-    """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, says so and exits with 130."""
+    """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, says so and exits with 130.
+
+    Its cells are forked from itself: whoever imported torch to check them imports it no second time.
+    """
     code = f"import sys; from tests.test_grid import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     for seed in range(2):  # a runner that hears its cells has started all of them, and does nothing but listen
         wait_for(tmp_path / f"heard-local-{seed}", runner.poll)
     pids = [pid_of(tmp_path / f"local-{seed}", runner.poll) for seed in range(2)]
+    assert all(is_forked_from(runner.pid, pid) for pid in pids)
     runner.send_signal(how)
     _, said = runner.communicate(timeout=PATIENCE_S)
     assert all(gone(pid) for pid in pids)
@@ -286,6 +290,12 @@ def endless_grid(out: str) -> int:
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
     commands.COMMANDS["grid"] = lambda _: commands.run_experiment(experiment, run_forever, 2)
     return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
+
+
+def is_forked_from(pid: int, cell: int) -> bool:
+    """Whether ``cell`` and the server that forked it run what ``pid`` runs: nothing was started and imported anew."""
+    server = int(Path(f"/proc/{cell}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+    return len({Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, server, cell)}) == 1
 
 
 def pid_of(run_dir: Path, is_over: Callable[[], object]) -> int:
