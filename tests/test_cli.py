@@ -259,20 +259,27 @@ def test_tables_are_as_wide_as_they_need(
 
 
 @pytest.mark.parametrize(
-    ("streams", "code", "errors"),
+    ("command", "streams", "code", "errors"),
     [
-        (">&- <&-", 0, ""),
-        (">&- 2>&- <&-", 0, ""),
-        (">/dev/full", 2, "error: stdout: cannot be written: No space left on device\n"),
+        ("show out", ">&- <&-", 0, ""),  # which waits for no torch
+        ("train one.yaml strategy.name=none", ">&- 2>&- <&-", 0, ""),
+        (
+            "train one.yaml strategy.name=none",
+            ">/dev/full <&-",
+            2,
+            "error: stdout: cannot be written: No space left on device\n",
+        ),
     ],
 )
-def test_streams_that_take_nothing(cli: Cli, streams: str, code: int, errors: str) -> None:
+def test_streams_that_take_nothing(cli: Cli, command: str, streams: str, code: int, errors: str) -> None:
     """Law: a command does its work without stdin, stdout and stderr, and a full disk behind stdout is one line.
 
     No file of a run ever gets the number of a stream: a child's words would be written into it.
     """
     script = "import os, run, sys; code = run.main(sys.argv[1:]); [os.write(n, b'!') for n in (1, 2)]; sys.exit(code)"
-    line = shlex.join([sys.executable, "-c", script, "train", "one.yaml", "strategy.name=none"])
+    if command == "show out":
+        cli("train", "one.yaml", "strategy.name=none")
+    line = shlex.join([sys.executable, "-c", script, *command.split()])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     shell = ["bash", "-c", f"{line} {streams}"]
     done = subprocess.run(shell, capture_output=True, text=True, env=environment, check=False)

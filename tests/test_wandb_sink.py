@@ -7,43 +7,49 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from harness.core.events import Event, Finished, Trained
-from harness.recorder import read_events
+from harness.recorder import Recorder, read_events
 from harness.rundir import RunDir
+from harness.spawn import fork_server
 from tests.made_runs import made_config, made_events, write_run
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
-_RECORD = """
-import os, signal, sys, time
-from pathlib import Path
-from harness.recorder import Recorder
-from tests.made_runs import made_config, made_events
-
-config = made_config("cpr_mfu", wandb={"mode": "offline"})
-with Recorder(Path(sys.argv[1]), config) as recorder:
-    for number, event in enumerate(made_events(config)):
-        if number == 9 and "break" in sys.argv:
-            for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
-                os.kill(int(pid), signal.SIGKILL)
-        recorder.record(event)
-    if "wait" in sys.argv:
-        print("recorded", flush=True)
-        time.sleep(60)
-    recorder.done()
-"""
+_PATIENCE_S = 60.0
 
 
-def _record(*arguments: str | Path, before: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY), "PYTHONWARNINGS": "error"}
-    command = [*before, sys.executable, "-c", _RECORD, *map(str, arguments)]
-    return subprocess.Popen(
-        command, env=environment, text=True, cwd=_REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def record(run_dir: Path, mode: str = "offline", *, breaks: bool = False, waits: bool = False) -> None:
+    """Record a run. ``breaks``: kill every child in the middle; ``waits``: at the end, until killed."""
+    warnings.simplefilter("error")
+    config = made_config("cpr_mfu", wandb={"mode": mode})
+    with Recorder(run_dir, config) as recorder:
+        for number, event in enumerate(made_events(config)):
+            if number == 9 and breaks:
+                for pid in _children(os.getpid()):
+                    os.kill(pid, signal.SIGKILL)
+            recorder.record(event)
+        if waits:
+            (run_dir / "recorded").touch()
+            signal.pause()
+        recorder.done()
+    assert ("wandb" in sys.modules) == (mode != "disabled")
+
+
+def _recording(*arguments: Any, **options: Any) -> BaseProcess:
+    """A process of its own that calls :func:`record`, and so far has not imported wandb."""
+    process = fork_server().Process(target=record, args=arguments, kwargs=options)
+    process.start()
+    return process
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def _inspect(run_dir: Path, *options: str) -> Any:
@@ -87,9 +93,17 @@ def test_a_run_is_found_by_what_it_is(recorded: tuple[Path, list[Event]]) -> Non
 def test_offline_reaches_no_network_and_no_console(tmp_path: Path) -> None:
     """Over a whole run, neither this process nor wandb-core reaches for an internet address or says a word."""
     calls = tmp_path / "calls.txt"
-    process = _record(tmp_path / "run", before=("strace", "-f", "-e", "trace=connect,sendto,sendmsg", "-o", str(calls)))
-    said = process.communicate(timeout=60)
-    assert (process.returncode, said) == (0, ("", ""))
+    traced = ["strace", "-f", "--seccomp-bpf", "-e", "trace=connect,sendto,sendmsg", "-o", str(calls)]
+    code = "import sys; from pathlib import Path; from tests.test_wandb_sink import record; record(Path(sys.argv[1]))"
+    done = subprocess.run(
+        [*traced, sys.executable, "-W", "error", "-c", code, str(tmp_path / "run")],
+        cwd=_REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=_PATIENCE_S,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     trace = calls.read_text()
     assert "AF_UNIX" in trace, "wandb-core was not seen at work"
     assert [line for line in trace.splitlines() if "AF_INET" in line] == []
@@ -97,17 +111,20 @@ def test_offline_reaches_no_network_and_no_console(tmp_path: Path) -> None:
 
 def test_a_killed_owner_leaves_no_wandb_process(tmp_path: Path) -> None:
     """SIGKILL of the recording process ends its wandb-core within two seconds."""
-    process = _record(tmp_path / "run", "wait")
-    assert process.stdout is not None
-    assert process.stdout.readline() == "recorded\n"
-    children = [int(pid) for pid in Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()]
-    cores = [pid for pid in children if "wandb-core" in Path(f"/proc/{pid}/cmdline").read_text()]
+    process = _recording(tmp_path / "run", waits=True)
+    assert process.pid is not None
+    until = time.monotonic() + _PATIENCE_S
+    while not (tmp_path / "run" / "recorded").exists():
+        assert process.is_alive()
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    cores = [pid for pid in _children(process.pid) if "wandb-core" in Path(f"/proc/{pid}/cmdline").read_text()]
     assert len(cores) == 1
     watch = os.pidfd_open(cores[0])
     try:
         process.kill()
-        process.communicate(timeout=10)
-        assert process.returncode == -signal.SIGKILL
+        process.join(10)
+        assert process.exitcode == -signal.SIGKILL
         deadline = time.monotonic() + 2
         while Path(f"/proc/{cores[0]}").exists() and _state(cores[0]) != "Z":
             assert time.monotonic() < deadline, "wandb-core outlived its owner by two seconds"
@@ -139,9 +156,9 @@ def test_a_sample_position_is_seen_once(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_a_dead_wandb_does_not_cost_the_run(tmp_path: Path) -> None:
     """With wandb-core killed in the middle, the run is recorded to its end."""
-    process = _record(tmp_path / "run", "break")
-    assert process.wait(timeout=60) == 0, process.communicate()
-    process.communicate()
+    process = _recording(tmp_path / "run", breaks=True)
+    process.join(_PATIENCE_S)
+    assert process.exitcode == 0
     run = RunDir(tmp_path / "run")
     assert run.status == "done"
     assert isinstance(read_events(run.events)[-1], Finished)
@@ -149,8 +166,7 @@ def test_a_dead_wandb_does_not_cost_the_run(tmp_path: Path) -> None:
 
 def test_disabled_does_not_even_import_wandb(tmp_path: Path) -> None:
     """``wandb.mode=disabled`` leaves no folder, and wandb is not imported."""
-    code = _RECORD.replace("offline", "disabled") + "\nassert 'wandb' not in sys.modules\n"
-    environment = {**os.environ, "PYTHONPATH": str(_REPOSITORY)}
-    command = [sys.executable, "-c", code, str(tmp_path / "run")]
-    subprocess.run(command, check=True, env=environment, timeout=60)
+    process = _recording(tmp_path / "run", "disabled")
+    process.join(_PATIENCE_S)
+    assert process.exitcode == 0
     assert not (tmp_path / "run" / "wandb").exists()
