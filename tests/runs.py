@@ -19,6 +19,7 @@ def small_config(data: Path) -> Config:
             "data": {"path": str(data), "max_train_samples": 1024},
             "model": {"size": "tiny"},
             "trainer": {"batch_size": 4, "learning_rate": 0.01},
+            "strategy": {"r": 0.25},  # half as many priority saves of twice the rows
             "trace": {"path": str(BUSY)},
             "store": {"fsync": False},
             "metrics": {"log_every_steps": 40},

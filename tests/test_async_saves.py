@@ -75,7 +75,8 @@ def test_the_smallest_buffer_changes_nothing_but_time(
 @pytest.mark.timeout(120)
 def test_engines_agree_on_saves_in_the_background(config: Config, tmp_path: Path) -> None:
     """Event for event, Saved events included: where a save is committed hangs on no clock."""
-    config = in_background(config, strategy__name="cpr_mfu", data__max_train_samples=512, eval__every_steps=50)
+    config = in_background(config, strategy__name="cpr_mfu", data__max_train_samples=256, eval__every_steps=25)
+    config = changed(config, strategy__interval_samples=48)
     run(config, tmp_path / "local")
     run(changed(config, engine="rpc"), tmp_path / "rpc")
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []

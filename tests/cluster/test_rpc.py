@@ -126,7 +126,7 @@ def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config,
     """A rank that somebody else kills, at any moment, takes the same road as a planned one: with full recovery the run
     ends bit-equal to the run without failures. It does not count unless the config allows it.
     """
-    config = changed(config, engine="rpc", trace__path=None)
+    config = changed(config, engine="rpc", trace__path=None, data__max_train_samples=512)
     reference, _ = run(changed(config, engine="local", strategy__name="none"), tmp_path / "none")
 
     def kill_ps2_at(step: int, run_dir: Path):
@@ -143,9 +143,9 @@ def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config,
 
     full = changed(config, strategy__name="full")
     with pytest.raises(RunFailed, match="1 ranks died that the trace did not name"):
-        assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(100, tmp_path / "refused"))
+        assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(60, tmp_path / "refused"))
     allowed = changed(full, trace__allow_unplanned=True)
-    finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(100, tmp_path / "allowed"))
+    finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(60, tmp_path / "allowed"))
     assert finished.num_unplanned == 1
     assert finished.digests == reference.digests
     assert finished.auc == reference.auc
@@ -156,6 +156,7 @@ def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
     trace = tmp_path / "two.csv"
     trace.write_text("hour,rank\n20,ps1\n40,ps3\n")
     config = changed(config, engine="rpc", strategy__name="cpr_mfu", trace__path=str(trace))
+    config = changed(config, data__max_train_samples=512, strategy__interval_samples=80)
     finished, events = run(config, tmp_path / "run")
     started = events[0]
     assert isinstance(started, Started)

@@ -213,7 +213,8 @@ def test_an_imported_trace_is_replayed_to_the_bit(
         trace__path=str(out),
         cluster__num_ps=8,
         strategy__name="cpr_mfu",
-        data__max_train_samples=400,
+        strategy__interval_samples=48,
+        data__max_train_samples=240,
     )
     (local, events), (remote, killed) = (run(changed(config, engine=e), tmp_path / e) for e in ("local", "rpc"))
     assert local.digests == remote.digests
