@@ -9,6 +9,7 @@ N distinct rows of a batch, rank-major; D embedding dim.
 
 import dataclasses
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
@@ -208,12 +209,12 @@ def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: flo
         Push(
             step=step,
             rows_N=plan.rows[k],
-            grads_ND=grads,
+            grads_ND=grads_ND[first:last],
             counts_N=plan.counts[k],
             sampled_N=plan.sampled[k],
             learning_rate=learning_rate,
         )
-        for k, grads in enumerate(grads_ND.split(plan.splits))
+        for k, (first, last) in enumerate(pairwise(plan.bounds))
     ]
 
 

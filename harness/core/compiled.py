@@ -23,7 +23,7 @@ from numba import float32, float64, int32, int64, uint32, void
 from harness.core.native import prefetch
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_AHEAD = 16  # rows under way from memory at once: more than there are places for them brings nothing
+_AHEAD = 16  # rows or records asked for before they are needed; more of them at once brings nothing
 
 
 def compiled_for(signature: Any) -> Callable[[_F], _F]:
@@ -192,7 +192,11 @@ def unpack(  # noqa: PLR0917 - as above
     num_dense, num_tables = out_dense_BI.shape[1], out_ids_BF.shape[1]
     dense_BI, labels_B = out_dense_BI.view(np.int32), out_labels_B.view(np.int32)
     damaged = int64(-1)
-    for b in range(len(items_B)):
+    num_samples, width = len(items_B), records_NC.shape[1]
+    for b in range(num_samples):
+        if b + _AHEAD < num_samples:
+            for line in range(0, width + 15, 16):  # a record begins anywhere in its first
+                prefetch(records_NC.ctypes.data + (items_B[b + _AHEAD] * width + min(line, width - 1)) * 4)
         record_C = records_NC[items_B[b]]
         is_sound = True
         for c in range(len(limits_C)):
