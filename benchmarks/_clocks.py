@@ -126,8 +126,8 @@ class Clocks:
         """``method`` of a :class:`TeamPass`, whose time goes to the parts that it notes itself."""
 
         @wraps(method)
-        def timed(team: TeamPass, *args: Any) -> Any:
-            result = method(team, *args)
+        def timed(team: TeamPass, *args: Any, **kwargs: Any) -> Any:
+            result = method(team, *args, **kwargs)
             if self._stack and self._thread in (None, threading.get_ident()):
                 for part, seconds in team.seconds().items():
                     self._seconds[part] += seconds

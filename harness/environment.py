@@ -78,7 +78,7 @@ def products(vendor: str | None = None) -> Literal["team", "blas", "onednn"]:
     """
     import torch  # noqa: PLC0415 - seconds, and who reads records has no need of it
 
-    from harness.core import native  # noqa: PLC0415 - as above
+    from harness import native  # noqa: PLC0415 - as above
 
     if (vendor or _cpu_info("vendor_id")) == "AuthenticAMD" and torch.backends.mkldnn.is_available():
         return "onednn"

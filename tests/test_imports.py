@@ -15,6 +15,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 LAYERS: tuple[tuple[str, ...], ...] = (  # bottom to top; parts of one layer do not know each other
+    ("harness.native",),
     ("harness.core", "harness.parsing"),
     ("harness.trace_arguments",),
     ("harness.arguments",),
@@ -170,10 +171,14 @@ def test_no_module_needs_itself() -> None:
 
 
 def test_the_model_knows_the_core_alone() -> None:
-    """harness.model is mathematics: of the harness it imports harness.core, of libraries numpy and torch."""
+    """harness.model is mathematics: of the harness it imports the core and what compiled loops call, of libraries numpy,
+    torch and Numba.
+    """
     names = {name for module in MODULES if part_of(module.name) == "harness.model" for name in module.imports(NAMES)}
-    assert {part_of(name) for name in names if name.startswith("harness")} == {"harness.core", "harness.model"}
-    assert {name.partition(".")[0] for name in names} - {"harness", "numpy", "torch"} == {
+    assert {part_of(name) for name in names if name.startswith("harness")} == {
+        "harness.core", "harness.model", "harness.native",
+    }  # fmt: skip
+    assert {name.partition(".")[0] for name in names} - {"harness", "numba", "numpy", "torch"} == {
         "collections", "dataclasses", "itertools", "math", "typing",
     }  # fmt: skip
 

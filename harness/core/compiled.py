@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numba import float32, float64, int32, int64, uint32, void
 
-from harness.core.native import prefetch
+from harness.native import prefetch
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _AHEAD = 16  # rows or records asked for before they are needed; more of them at once brings nothing

@@ -25,7 +25,7 @@ from numba import float32, float64, int64, void
 from numba.np.numpy_support import carray
 
 from harness.core.compiled import compiled_for
-from harness.core.native import barrier, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
+from harness.native import barrier, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
 
 LAYER = np.dtype(
     [

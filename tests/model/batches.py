@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core import native
+from harness import native
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.shard import Shard

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core import native
+from harness import native
 from harness.environment import products
 from harness.model.blas import BlasMlp
 from harness.model.mlp import MlpPass
