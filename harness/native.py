@@ -25,6 +25,7 @@ _SYMBOLS = {
     "harness_barrier": "GOMP_barrier",
     "harness_thread_num": "omp_get_thread_num",
     "harness_num_threads": "omp_get_num_threads",
+    "harness_blas_threads": "MKL_Set_Num_Threads_Local",
     "harness_clock": "clock_gettime",
 }
 """How compiled code calls them: under names of ours, which no other library can have taken."""
@@ -60,6 +61,23 @@ num_threads = types.ExternalFunction("harness_num_threads", types.int32())
 def _intrinsic(function: Callable[..., Any]) -> Any:
     """What compiled functions call with values of those types of which ``function`` is told."""
     return intrinsic(function)
+
+
+blas_threads = types.ExternalFunction("harness_blas_threads", types.int32(types.int32))
+"""Have the BLAS use so many threads where this one calls it; 0: as many as all do. Gives what was set before."""
+
+
+@_intrinsic
+def call(_context: Any, function: Any, data: Any) -> Any:
+    """Call a function at an address with the address of what it is given."""
+
+    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t])
+        callee = builder.inttoptr(arguments[0], function_type.as_pointer())
+        builder.call(callee, [builder.inttoptr(arguments[1], cgutils.voidptr_t)])
+        return context.get_dummy_value()
+
+    return types.none(types.int64, types.uintp), generate
 
 
 @_intrinsic

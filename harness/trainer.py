@@ -8,6 +8,7 @@ found by requests that fail, and mended inside ``Recovery.ask``.
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -83,13 +84,14 @@ class Trainer:
         schedule: Schedule,
         evaluation: EvalConfig,
         clock: Callable[[], float],
+        spare_threads: int,
     ) -> None:
         self._cluster = cluster
         self._supervisor = supervisor
         self._recovery = recovery
         self._strategy = strategy
         self._network = network
-        self._meanwhile = network.step if cluster.is_remote else _nothing
+        self._meanwhile = partial(network.step, num_threads=spare_threads) if cluster.is_remote else _nothing
         self._dataset = dataset
         self._placement = placement
         self._count_updates = UpdateCounter(placement, tracked)

@@ -171,9 +171,7 @@ def test_no_module_needs_itself() -> None:
 
 
 def test_the_model_knows_the_core_alone() -> None:
-    """harness.model is mathematics: of the harness it imports the core and what compiled loops call, of libraries numpy,
-    torch and Numba.
-    """
+    """harness.model is mathematics: of the harness it imports the core and what compiled loops call."""
     names = {name for module in MODULES if part_of(module.name) == "harness.model" for name in module.imports(NAMES)}
     assert {part_of(name) for name in names if name.startswith("harness")} == {
         "harness.core", "harness.model", "harness.native",

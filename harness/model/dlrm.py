@@ -55,8 +55,11 @@ class Pass(Protocol):
         """
         ...
 
-    def update(self, learning_rate: float) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
+    def update(self, learning_rate: float, *, num_threads: int | None = None) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`train`.
+
+        ``num_threads`` may be enough; the bits do not depend on it.
+        """
         ...
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
@@ -111,18 +114,19 @@ class DenseNetwork:
         self._must_update = True
         return trained
 
-    def step(self) -> None:
+    def step(self, *, num_threads: int | None = None) -> None:
         """One SGD step with the gradients of the last :meth:`train`, unless it was made already.
 
         For who waits anyway: the next batch makes it too, at less cost. It may run while what :meth:`train` gave is
-        under way: who takes that back gives up the parameters too.
+        under way: who takes that back gives up the parameters too. With fewer threads than otherwise, so that others
+        find a core, it gives the same bits.
         """
-        self._step(self._pass)
+        self._step(self._pass, num_threads)
 
-    def _step(self, trained: Pass | None) -> None:
+    def _step(self, trained: Pass | None, num_threads: int | None = None) -> None:
         if self._must_update:
             assert trained is not None
-            trained.update(self.learning_rate)
+            trained.update(self.learning_rate, num_threads=num_threads)
         self._must_update = False
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:

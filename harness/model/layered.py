@@ -36,8 +36,10 @@ class LayeredPass:
         self._bottom_grad_BD = self._interaction.backward(self._top.input_gradient())
         return float(loss), self._interaction.row_gradients(plan)
 
-    def update(self, learning_rate: float) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
+    def update(self, learning_rate: float, *, num_threads: int | None = None) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`train`. By all threads: with fewer the
+        products would round otherwise.
+        """
         self._bottom.backward(self._bottom_grad_BD)
         self._bottom.update(learning_rate)
         self._top.update(learning_rate)

@@ -1,13 +1,13 @@
 """A training step of DLRM as one program for a team of threads, compiled by Numba.
 
-Each thread takes its share of the samples through the whole network, forward and back, and only then waits for the
+Each thread takes a share of the samples through the whole network, forward and back, and only then waits for the
 others: to add up what samples of all of them say of a row, and to update the parameters, of which each takes a share.
 Between two matrix products of a thread nothing is called and nobody is woken, which otherwise costs as much as the
 products: a batch has some twenty of them, 5 to 150 us each.
 
 The mathematics is that of :mod:`harness.model.blas` and :mod:`harness.model.interaction`. Nothing outside the products
-fuses a product with a sum or reorders a sum; the products round as the BLAS does for a share of that size, so a result
-depends on the number of threads, and not on which of them was faster.
+fuses a product with a sum or reorders a sum; the products round as the BLAS does for a share of that size. So a result
+depends on the number of shares, and neither on how many threads there are to take them nor on which is faster.
 
 Everything that a function here needs it is told in records of addresses and sizes, :data:`JOB` and :data:`LAYER`. It is
 compiled when this module is imported and kept beside it; it calls nothing of another file that is compiled, for Numba
@@ -25,7 +25,7 @@ from numba import float32, float64, int64, void
 from numba.np.numpy_support import carray
 
 from harness.core.compiled import compiled_for
-from harness.native import barrier, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
+from harness.native import barrier, blas_threads, call, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
 
 LAYER = np.dtype(
     [
@@ -45,11 +45,11 @@ PREDICT_PARTS = ("bottom", "interaction", "top")
 TRAIN_PARTS = (*PREDICT_PARTS, "loss", "top backward", "interaction backward", "coalesce")
 UPDATE_PARTS = ("bottom backward", "dense update")
 """What :data:`predict`, :data:`train` and :data:`update` do, in order; the first thread notes when it begins the first,
-and when it has done each."""
+and when it has done each, for the last of its shares."""
 
 JOB = np.dtype(
     [
-        *((name, np.int64) for name in ("num_samples", "num_vectors", "dim", "num_bottom", "num_layers")),
+        *((name, np.int64) for name in ("num_samples", "num_shares", "num_vectors", "dim", "num_bottom", "num_layers")),
         *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "scratch")),
         # of this batch
         *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order", "starts")),
@@ -265,19 +265,21 @@ def _train(job: Any, at: int) -> None:
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom = job.num_bottom
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
-    first, last = _share(job.num_samples, thread_num(), num_threads(), 16)
-    _forward_all(job, first, last, at)
-    _cross_entropy(job, layers[job.num_layers - 1], first, last)
-    _mark(job, at + 4)
-    for index in range(job.num_layers - 1, num_bottom - 1, -1):
-        _mask(layers[index], job.num_samples, first, last)
-        _backward(layers[index], job.num_samples, first, last)
-    _mark(job, at + 5)
-    _interact_backward(job, bottom, top, first, last)
-    _mark(job, at + 6)
+    for part in range(thread_num(), job.num_shares, num_threads()):
+        first, last = _share(job.num_samples, part, job.num_shares, 16)
+        _forward_all(job, first, last, at)
+        _cross_entropy(job, layers[job.num_layers - 1], first, last)
+        _mark(job, at + 4)
+        for index in range(job.num_layers - 1, num_bottom - 1, -1):
+            _mask(layers[index], job.num_samples, first, last)
+            _backward(layers[index], job.num_samples, first, last)
+        _mark(job, at + 5)
+        _interact_backward(job, bottom, top, first, last)
+        _mark(job, at + 6)
     barrier()
-    first, last = _share(job.num_rows, thread_num(), num_threads(), 1)
-    _coalesce(job, first, last)
+    for part in range(thread_num(), job.num_shares, num_threads()):
+        first, last = _share(job.num_rows, part, job.num_shares, 1)
+        _coalesce(job, first, last)
     _mark(job, at + 7)
 
 
@@ -285,17 +287,18 @@ def _train(job: Any, at: int) -> None:
 def _update(job: Any) -> None:
     """One SGD step of all parameters, with what is left of the last batch trained on."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
-    part, num_parts = thread_num(), num_threads()
-    first, last = _share(job.num_samples, part, num_parts, 16)
     _mark(job, 0)
-    for index in range(job.num_bottom - 1, -1, -1):
-        _mask(layers[index], job.num_samples, first, last)
-        if index > 0:
-            _backward(layers[index], job.num_samples, first, last)
+    for part in range(thread_num(), job.num_shares, num_threads()):
+        first, last = _share(job.num_samples, part, job.num_shares, 16)
+        for index in range(job.num_bottom - 1, -1, -1):
+            _mask(layers[index], job.num_samples, first, last)
+            if index > 0:
+                _backward(layers[index], job.num_samples, first, last)
     _mark(job, 1)
     barrier()
     for index in range(job.num_layers):
-        _descend(job, layers[index], part, num_parts)
+        for part in range(thread_num(), job.num_shares, num_threads()):
+            _descend(job, layers[index], part, job.num_shares)
     _mark(job, 2)
 
 
@@ -305,30 +308,39 @@ _for_a_team: Any = numba.cfunc("void(voidptr)", cache=True, error_model="numpy")
 @_for_a_team
 def predict(data: Any) -> None:
     """Logits of the batch."""
+    before = blas_threads(1)
     job = carray(data, 1, JOB)[0]
-    first, last = _share(job.num_samples, thread_num(), num_threads(), 16)
-    _forward_all(job, first, last, 0)
+    for part in range(thread_num(), job.num_shares, num_threads()):
+        first, last = _share(job.num_samples, part, job.num_shares, 16)
+        _forward_all(job, first, last, 0)
+    blas_threads(before)
 
 
 @_for_a_team
 def train(data: Any) -> None:
     """Losses, and gradients of rows."""
+    before = blas_threads(1)
     _train(carray(data, 1, JOB)[0], 0)
+    blas_threads(before)
 
 
 @_for_a_team
 def update(data: Any) -> None:
     """The step that belongs to the last :data:`train`."""
+    before = blas_threads(1)
     _update(carray(data, 1, JOB)[0])
+    blas_threads(before)
 
 
 @_for_a_team
 def update_and_train(data: Any) -> None:
     """Both in one, which wakes the other threads once."""
+    before = blas_threads(1)
     job = carray(data, 1, JOB)[0]
     _update(job)
     barrier()
     _train(job, len(UPDATE_PARTS))
+    blas_threads(before)
 
 
 _JOB_1 = numba.from_dtype(JOB)[::1]
@@ -337,7 +349,11 @@ _JOB_1 = numba.from_dtype(JOB)[::1]
 @compiled_for(void(int64, _JOB_1, int64))
 def run(program: int, job_1: Any, size: int) -> None:
     """Run one of these programs, by its address, on a team of so many threads, and wait for it."""
-    parallel(pointer(program), pointer(job_1.ctypes.data), np.uint32(size), np.uint32(0))
+    if size > 1:
+        parallel(pointer(program), pointer(job_1.ctypes.data), np.uint32(size), np.uint32(0))
+        return
+    # A team of one would send OpenMP's other threads away, and the next one would have to make them anew.
+    call(program, job_1.ctypes.data)
 
 
 @compiled_for(void(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1]))
@@ -356,7 +372,7 @@ def run_training(  # noqa: PLR0917 - compiled functions take values by place
     job = job_1[0]
     job.labels, job.order, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
     job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
-    parallel(pointer(program), pointer(job_1.ctypes.data), np.uint32(size), np.uint32(0))
+    run(program, job_1, size)
     total = 0.0
     for b in range(len(losses_B)):
         total += losses_B[b]

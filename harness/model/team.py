@@ -19,7 +19,7 @@ _LINE = 16  # floats of a cache line; rows of what products read and write begin
 
 
 class TeamPass:
-    """A pass over batches of one size, by as many threads as torch is set to use when it is made.
+    """A pass over batches of one size, in as many shares as torch is set to use threads when it is made.
 
     ``bottom_JO``, ``top_JO``: the layers' matrices, Wᵀ above b, which the pass updates in place.
     """
@@ -28,7 +28,7 @@ class TeamPass:
         self, bottom_JO: Sequence[Tensor], top_JO: Sequence[Tensor], num_samples: int, *, num_tables: int, dim: int
     ) -> None:
         self.num_samples = num_samples
-        self._num_threads = torch.get_num_threads()
+        self._num_shares = torch.get_num_threads()
         self._bottom = _Stack(bottom_JO, num_samples, ends_in_relu=True)
         self._top = _Stack(top_JO, num_samples, ends_in_relu=False)
         self._layers = np.array([*self._bottom.layers, *self._top.layers], loops.LAYER)
@@ -41,6 +41,7 @@ class TeamPass:
         self._job_1 = np.zeros(1, loops.JOB)
         job = self._job_1[0]
         job["num_samples"], job["num_vectors"], job["dim"] = self._vectors_BVD.shape
+        job["num_shares"] = self._num_shares
         job["num_bottom"], job["num_layers"] = len(bottom_JO), len(self._layers)
         job["layers"] = self._layers.ctypes.data
         job["vectors"] = _address(self._vectors_BVD)
@@ -65,14 +66,16 @@ class TeamPass:
             grads_ND.numpy(),
             self._losses_B,
             program.address,
-            self._num_threads,
+            self._num_shares,
         )
         return loss, grads_ND
 
-    def update(self, learning_rate: float) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
+    def update(self, learning_rate: float, *, num_threads: int | None = None) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`train`, by a thread for each share or
+        by fewer.
+        """
         self._job_1["learning_rate"] = learning_rate
-        self._run(loops.update, loops.UPDATE_PARTS)
+        self._run(loops.update, loops.UPDATE_PARTS, num_threads)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,); new."""
@@ -90,9 +93,9 @@ class TeamPass:
         assert len(dense_BI) == self.num_samples
         loops.begin(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
 
-    def _run(self, program: Any, parts: tuple[str, ...]) -> None:
+    def _run(self, program: Any, parts: tuple[str, ...], num_threads: int | None = None) -> None:
         self._parts = parts
-        loops.run(program.address, self._job_1, self._num_threads)
+        loops.run(program.address, self._job_1, min(num_threads or self._num_shares, self._num_shares))
 
 
 class _Stack:

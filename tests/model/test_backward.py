@@ -138,8 +138,11 @@ def test_batches_of_any_size_follow_one_another(products: Products) -> None:
 
 
 @pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.usefixtures("_threads")
 def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
-    """Asked for by step(), once or twice, or left to the next batch, to a prediction or to state(): the same bits."""
+    """Asked for by step(), once or twice or of one thread alone, or left to the next batch, to a prediction or to
+    state(): the same bits.
+    """
     size = SIZES["kaggle"]
     batches = [batch_for(size, num_samples, seed=2) for num_samples in (64, 64, 9)]
 
@@ -155,9 +158,19 @@ def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
         network.step()
         network.step()
 
+    def by_one_thread(network: DenseNetwork) -> None:
+        network.step(num_threads=1)
+
+    torch.set_num_threads(2)
     losses, state = end(DenseNetwork.step)
     assert losses[0] > losses[1], "the first step was taken before the second batch"
-    for after in (twice, lambda _: None, DenseNetwork.state, lambda network: network.predict(*batches[0][:3])):
+    for after in (
+        twice,
+        by_one_thread,
+        lambda _: None,
+        DenseNetwork.state,
+        lambda network: network.predict(*batches[0][:3]),
+    ):
         other_losses, other_state = end(after)
         assert other_losses == losses
         assert all(torch.equal(value, other_state[name]) for name, value in state.items())
