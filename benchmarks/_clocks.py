@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial, wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -30,6 +30,7 @@ from harness.core.lookup import plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
 from harness.lookahead import LookaheadPath
+from harness.model import loops
 from harness.model.blas import BlasPass
 from harness.model.dlrm import DenseNetwork
 from harness.model.interaction import CompiledInteraction
@@ -122,14 +123,14 @@ class Clocks:
 
         return timed
 
-    def divided(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def divided(self, method: Callable[..., Any], parts: Sequence[str]) -> Callable[..., Any]:
         """``method`` of a :class:`TeamPass`, whose time goes to the parts that it notes itself."""
 
         @wraps(method)
         def timed(team: TeamPass, *args: Any, **kwargs: Any) -> Any:
             result = method(team, *args, **kwargs)
             if self._stack and self._thread in (None, threading.get_ident()):
-                for part, seconds in team.seconds().items():
+                for part, seconds in team.seconds(parts).items():
                     self._seconds[part] += seconds
                     self._seconds[self._stack[-1]] -= seconds
             return result
@@ -184,8 +185,8 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
     clocks = Clocks()
     clocks.put_on_methods(_METHODS)
     clocks.put_on_functions(_FUNCTIONS)
-    for name in ("train", "update"):
-        setattr(TeamPass, name, clocks.divided(getattr(TeamPass, name)))
+    for name, parts in (("train", loops.PARTS), ("update", loops.PARTS[:1])):
+        setattr(TeamPass, name, clocks.divided(getattr(TeamPass, name), parts))
     is_remote = isinstance(cluster, RpcCluster)
     if not is_remote:
         clocks.put_on_methods(_RANK_METHODS)

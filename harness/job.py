@@ -33,12 +33,17 @@ def train(
     if config.trainer.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
+    # A message needs a core, too, while it is under way; on two of them its latency falls by a sixth.
+    spare_threads = max(1, len(os.sched_getaffinity(0)) - 1)
     network = DenseNetwork(
         blueprint.size,
         seed=config.seed,
         learning_rate=config.trainer.learning_rate,
         device=config.trainer.device,
         products=products(),
+        is_eager=not cluster.is_remote
+        or config.cache.mode == "lookahead"
+        or spare_threads >= config.trainer.num_threads,
     )
     counts = config.metrics.update_pls
     recovery = Recovery(
@@ -77,8 +82,7 @@ def train(
         ),
         evaluation=config.eval,
         clock=time.monotonic,
-        # A message needs a core, too, while it is under way; on two of them its latency falls by a sixth.
-        spare_threads=max(1, len(os.sched_getaffinity(0)) - 1),
+        spare_threads=spare_threads,
     )
     try:
         supervisor.record(trainer.run())

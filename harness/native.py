@@ -1,10 +1,9 @@
-"""What compiled loops call that Numba does not know: the BLAS and OpenMP that torch has loaded, a prefetch, a clock.
+"""What compiled loops call that Numba does not know: the BLAS that torch has loaded, threads' signals, a prefetch.
 
-A loop on several threads so runs on torch's own, and a product that a thread of a team makes it makes alone. Where a
-build of torch does not give them out, ``AVAILABLE`` is False, and only :func:`prefetch` may be called.
+Where a build of torch does not give out its BLAS, or it is not MKL, or the system has no POSIX semaphores,
+``AVAILABLE`` is False, and only :func:`prefetch` may be called.
 
-Products go by the Fortran interface (netlib.org/blas, SGEMM), threads by that of GNU's library (``GOMP_parallel``, to
-which LLVM's answers too).
+Products go by the Fortran interface (netlib.org/blas, SGEMM).
 """
 
 import ctypes
@@ -21,12 +20,12 @@ from numba.extending import intrinsic
 
 _SYMBOLS = {
     "harness_sgemm": "sgemm_",
-    "harness_parallel": "GOMP_parallel",
-    "harness_barrier": "GOMP_barrier",
-    "harness_thread_num": "omp_get_thread_num",
-    "harness_num_threads": "omp_get_num_threads",
     "harness_blas_threads": "MKL_Set_Num_Threads_Local",
     "harness_clock": "clock_gettime",
+    "harness_sem_init": "sem_init",
+    "harness_sem_post": "sem_post",
+    "harness_sem_wait": "sem_wait",
+    "harness_yield": "sched_yield",
 }
 """How compiled code calls them: under names of ours, which no other library can have taken."""
 
@@ -34,7 +33,7 @@ _SYMBOLS = {
 def _find() -> bool:
     """Tell the compiler where they are. Whether all were found."""
     try:
-        # With it come the libraries that it needs itself, so this OpenMP is the one that torch's operations run on.
+        # With it come the libraries that it needs itself, the system's among them.
         library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
         found = {name: ctypes.cast(getattr(library, symbol), ctypes.c_void_p) for name, symbol in _SYMBOLS.items()}
     except (OSError, AttributeError):
@@ -48,14 +47,14 @@ def _find() -> bool:
 AVAILABLE = _find()
 
 _pointer = types.voidptr
-parallel = types.ExternalFunction("harness_parallel", types.void(_pointer, _pointer, types.uint32, types.uint32))
-"""Run a function on a team of threads: its address, that of what it is given, how many; then 0. Waits for all."""
-barrier = types.ExternalFunction("harness_barrier", types.void())
-"""Wait here for the other threads of the team."""
-thread_num = types.ExternalFunction("harness_thread_num", types.int32())
-"""Which of its team this thread is, from 0."""
-num_threads = types.ExternalFunction("harness_num_threads", types.int32())
-"""How many its team is."""
+blas_threads = types.ExternalFunction("harness_blas_threads", types.int32(types.int32))
+"""Have the BLAS use so many threads where this one calls it; 0: as many as all do. Gives what was set before."""
+give_way = types.ExternalFunction("harness_yield", types.int32())
+"""Let another thread have this core."""
+sem_init = types.ExternalFunction("harness_sem_init", types.int32(_pointer, types.int32, types.uint32))
+"""Make a POSIX semaphore at an address; then 0, and how often :data:`sem_wait` returns at once."""
+sem_post = types.ExternalFunction("harness_sem_post", types.int32(_pointer))
+sem_wait = types.ExternalFunction("harness_sem_wait", types.int32(_pointer))
 
 
 def _intrinsic(function: Callable[..., Any]) -> Any:
@@ -63,21 +62,35 @@ def _intrinsic(function: Callable[..., Any]) -> Any:
     return intrinsic(function)
 
 
-blas_threads = types.ExternalFunction("harness_blas_threads", types.int32(types.int32))
-"""Have the BLAS use so many threads where this one calls it; 0: as many as all do. Gives what was set before."""
+def _atomic(operation: str) -> Any:
+    """``operation`` of LLVM with an int64 at an address and a value, at once for all threads; gives what was there.
+
+    Whoever sees the new value sees all that this thread wrote before.
+    """
+
+    def atomic(_context: Any, address: Any, value: Any) -> Any:
+        def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+            place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+            return builder.atomic_rmw(operation, place, arguments[1], "seq_cst")
+
+        return types.int64(types.uintp, types.int64), generate
+
+    return _intrinsic(atomic)
+
+
+fetch_add = _atomic("add")
+exchange = _atomic("xchg")
 
 
 @_intrinsic
-def call(_context: Any, function: Any, data: Any) -> Any:
-    """Call a function at an address with the address of what it is given."""
+def load(_context: Any, address: Any) -> Any:
+    """The int64 at an address, which other threads change."""
 
-    def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
-        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t])
-        callee = builder.inttoptr(arguments[0], function_type.as_pointer())
-        builder.call(callee, [builder.inttoptr(arguments[1], cgutils.voidptr_t)])
-        return context.get_dummy_value()
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(place, "seq_cst", 8)
 
-    return types.none(types.int64, types.uintp), generate
+    return types.int64(types.uintp), generate
 
 
 @_intrinsic

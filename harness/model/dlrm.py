@@ -47,18 +47,18 @@ class Pass(Protocol):
     num_samples: int
 
     def train(
-        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: float | None
+        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: bool
     ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new.
 
-        ``update_first``: make an :meth:`update` with this learning rate before.
+        ``update_first``: make an :meth:`update` before.
         """
         ...
 
-    def update(self, learning_rate: float, *, num_threads: int | None = None) -> None:
+    def update(self, *, num_threads: int | None = None) -> None:
         """One SGD step of all parameters, with the gradients of the last :meth:`train`.
 
-        ``num_threads`` may be enough; the bits do not depend on it.
+        Few ``num_threads`` may be enough; the bits do not depend on it.
         """
         ...
 
@@ -72,6 +72,7 @@ class DenseNetwork:
 
     Same parameters, batch, device, ``products`` and number of threads: same bits, in every process. A team and oneDNN
     are for float32 on the CPU; otherwise it is the BLAS. A ``dtype`` other than float32 is to check the mathematics.
+    ``is_eager``: a team begins the step that belongs to a batch at once, on cores that nobody else needs.
     """
 
     def __init__(
@@ -83,8 +84,10 @@ class DenseNetwork:
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
         products: Products = "blas",
+        is_eager: bool = False,
     ) -> None:
         self.size = size
+        self._is_eager = is_eager
         self.learning_rate = learning_rate
         self.device = torch.device(device)
         self._dtype = dtype
@@ -108,9 +111,7 @@ class DenseNetwork:
         last, self._pass = self._pass, self._pass_for(len(dense_BI), self._pass)
         if last is not self._pass:
             self._step(last)
-        update_first = self.learning_rate if self._must_update else None
-        self._must_update = False
-        trained = self._pass.train(dense_BI, rows_ND, plan, labels_B, update_first=update_first)
+        trained = self._pass.train(dense_BI, rows_ND, plan, labels_B, update_first=self._must_update)
         self._must_update = True
         return trained
 
@@ -126,7 +127,7 @@ class DenseNetwork:
     def _step(self, trained: Pass | None, num_threads: int | None = None) -> None:
         if self._must_update:
             assert trained is not None
-            trained.update(self.learning_rate, num_threads=num_threads)
+            trained.update(num_threads=num_threads)
         self._must_update = False
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:
@@ -147,13 +148,22 @@ class DenseNetwork:
         if self._products == "team":
             assert isinstance(self._bottom, BlasMlp)
             assert isinstance(self._top, BlasMlp)
-            return TeamPass(self._bottom.affine_JO, self._top.affine_JO, num_samples, num_tables=NUM_TABLES, dim=dim)
+            return TeamPass(
+                self._bottom.affine_JO,
+                self._top.affine_JO,
+                num_samples,
+                num_tables=NUM_TABLES,
+                dim=dim,
+                learning_rate=self.learning_rate,
+                is_eager=self._is_eager,
+            )
         interaction: Interaction = (
             CompiledInteraction(num_samples, NUM_TABLES, dim)
             if self._is_usual
             else TorchInteraction(num_samples, NUM_TABLES, dim, device=self.device, dtype=self._dtype)
         )
-        return LayeredPass(self._bottom.start(num_samples), interaction, self._top.start(num_samples))
+        bottom, top = self._bottom.start(num_samples), self._top.start(num_samples)
+        return LayeredPass(bottom, interaction, top, learning_rate=self.learning_rate)
 
     def state(self) -> dict[str, Tensor]:
         """All parameters by name, on the CPU; where the network is there too they share its memory.
@@ -166,9 +176,9 @@ class DenseNetwork:
     def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Set all parameters. ``state`` must name each of them, with its shape."""
         assert state.keys() == self._parameters.keys()
+        self.step()  # nobody is at work on them any more
         for name, parameter in self._parameters.items():
             parameter.copy_(state[name])
-        self._must_update = False
 
 
 def _initial_layers(

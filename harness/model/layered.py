@@ -16,33 +16,34 @@ from harness.model.mlp import MlpPass
 class LayeredPass:
     """A pass over batches of one size. On a CPU in float32 what is between the products is compiled."""
 
-    def __init__(self, bottom: MlpPass, interaction: Interaction, top: MlpPass) -> None:
+    def __init__(self, bottom: MlpPass, interaction: Interaction, top: MlpPass, *, learning_rate: float) -> None:
         self.num_samples = len(bottom.inputs_BI)
         self._bottom = bottom
         self._interaction = interaction
         self._top = top
         self._is_usual = bottom.inputs_BI.device.type == "cpu" and bottom.inputs_BI.dtype == torch.float32
+        self._learning_rate = learning_rate
         self._bottom_grad_BD = torch.empty(0)
 
     def train(
-        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: float | None
+        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: bool
     ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU."""
-        if update_first is not None:
-            self.update(update_first)
+        if update_first:
+            self.update()
         logits_B1 = self._forward(dense_BI, rows_ND, plan.inverse_A)
         loss, grad_B1 = (_compiled_loss if self._is_usual else _torch_loss)(logits_B1, labels_B)
         self._top.backward(grad_B1)
         self._bottom_grad_BD = self._interaction.backward(self._top.input_gradient())
         return float(loss), self._interaction.row_gradients(plan)
 
-    def update(self, learning_rate: float, *, num_threads: int | None = None) -> None:
+    def update(self, *, num_threads: int | None = None) -> None:
         """One SGD step of all parameters, with the gradients of the last :meth:`train`. By all threads: with fewer the
         products would round otherwise.
         """
         self._bottom.backward(self._bottom_grad_BD)
-        self._bottom.update(learning_rate)
-        self._top.update(learning_rate)
+        self._bottom.update(self._learning_rate)
+        self._top.update(self._learning_rate)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,) on the CPU."""

@@ -1,17 +1,18 @@
 """A training step of DLRM as one program for a team of threads, compiled by Numba.
 
 Each thread takes a share of the samples through the whole network, forward and back, and only then waits for the
-others: to add up what samples of all of them say of a row, and to update the parameters, of which each takes a share.
-Between two matrix products of a thread nothing is called and nobody is woken, which otherwise costs as much as the
-products: a batch has some twenty of them, 5 to 150 us each.
+others, to add up what samples of all of them say of a row. Between two matrix products of a thread nothing is called
+and nobody is woken, which otherwise costs as much as the products: a batch has some twenty of them, 5 to 150 us each.
+The update of the parameters, and of the backward what nothing but that waits for, is cut into tasks, which whoever has
+time takes: helpers while the caller is busy elsewhere, the caller while he waits, or all of them before the next batch.
 
 The mathematics is that of :mod:`harness.model.blas` and :mod:`harness.model.interaction`. Nothing outside the products
 fuses a product with a sum or reorders a sum; the products round as the BLAS does for a share of that size. So a result
 depends on the number of shares, and neither on how many threads there are to take them nor on which is faster.
 
-Everything that a function here needs it is told in records of addresses and sizes, :data:`JOB` and :data:`LAYER`. It is
-compiled when this module is imported and kept beside it; it calls nothing of another file that is compiled, for Numba
-would not notice a change there.
+Everything that a function here needs it is told in records of addresses and sizes, :data:`JOB` and :data:`LAYER`. What
+is compiled is kept beside this module; it calls nothing of another file that is compiled, for Numba would not notice a
+change there.
 
 B batch, V vectors of a sample, A = B (V - 1) accesses, N distinct rows of a batch, D embedding dim.
 """
@@ -21,11 +22,23 @@ from typing import Any
 
 import numba
 import numpy as np
-from numba import float32, float64, int64, void
+from numba import boolean, float32, float64, int64, void
 from numba.np.numpy_support import carray
 
 from harness.core.compiled import compiled_for
-from harness.native import barrier, blas_threads, call, nanoseconds, num_threads, parallel, pointer, sgemm, thread_num
+from harness.native import (
+    blas_threads,
+    exchange,
+    fetch_add,
+    give_way,
+    load,
+    nanoseconds,
+    pointer,
+    sem_init,
+    sem_post,
+    sem_wait,
+    sgemm,
+)
 
 LAYER = np.dtype(
     [
@@ -41,24 +54,39 @@ LAYER = np.dtype(
 )
 """A layer at work: addresses and sizes, in numbers."""
 
-PREDICT_PARTS = ("bottom", "interaction", "top")
-TRAIN_PARTS = (*PREDICT_PARTS, "loss", "top backward", "interaction backward", "coalesce")
-UPDATE_PARTS = ("bottom backward", "dense update")
-"""What :data:`predict`, :data:`train` and :data:`update` do, in order; the first thread notes when it begins the first,
-and when it has done each, for the last of its shares."""
+PARTS = (*("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce"),)
+"""What :func:`train` does, in order; the first thread notes when it begins the first, and when it has done each."""
 
 JOB = np.dtype(
     [
         *((name, np.int64) for name in ("num_samples", "num_shares", "num_vectors", "dim", "num_bottom", "num_layers")),
-        *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "scratch")),
+        *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
+        *((name, np.int64) for name in ("order", "is_given")),
         # of this batch
-        *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order", "starts")),
+        *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order_A", "starts")),
         *((name, np.int64) for name in ("losses", "row_grads")),
         ("learning_rate", np.float32),
-        ("marks", np.int64, (len(UPDATE_PARTS) + len(TRAIN_PARTS) + 1,)),
+        ("marks", np.int64, (len(PARTS) + 1,)),
     ]
 )
-"""A batch at work: sizes, where the first of ``num_layers`` LAYERs is, and addresses of arrays."""
+"""A batch at work: sizes, where the first of ``num_layers`` LAYERs is, and addresses of arrays.
+
+There is a thread for each of ``num_shares``, the caller's and helpers. ``counters``: :func:`num_counters` cache lines;
+``semaphores``: one for each thread, each on a line.
+"""
+
+_ORDERS, _ARRIVED, _FINISHED, _TAKEN, _BACK, _DONE, _ASLEEP = range(7)
+"""Counters: orders given; of the present one threads that have come to its barrier, and helpers that have finished it;
+of the update tasks taken, tasks done of the bottom's backward, tasks done; and whether each thread sleeps.
+"""
+
+_TURNS = 2000  # to wait for another thread, before the core is given away
+_PATIENCE_NS = 50_000  # without an order a helper stays awake as long, since waking one takes as long
+
+
+def num_counters(num_shares: int) -> int:
+    """How many cache lines they take."""
+    return _ASLEEP + num_shares
 
 
 _inlined = numba.njit(nogil=True, error_model="numpy")
@@ -102,8 +130,24 @@ def _multiply(left_MK: Any, right_KN: Any, out_MN: Any, factor: float, keep: flo
 
 
 @_inlined
-def _mark(job: Any, index: int) -> None:
-    if thread_num() == 0:
+def _counter(job: Any, index: int) -> int:
+    """Its address. Each has a cache line."""
+    return job.counters + 64 * index
+
+
+@_inlined
+def _wait_for(counter: int, value: int) -> None:
+    """Until a counter has got there. Others may need this core to bring it there."""
+    turns = 0
+    while load(counter) < value:
+        turns += 1
+        if turns > _TURNS:
+            give_way()
+
+
+@_inlined
+def _mark(job: Any, thread: int, index: int) -> None:
+    if thread == 0:
         job.marks[index] = nanoseconds()
 
 
@@ -150,7 +194,7 @@ def _descend(job: Any, layer: Any, part: int, num_parts: int) -> None:
         _multiply(inputs.T, grads, affine, -job.learning_rate, 1.0)
         return
     # A product with one column would add term by term to what is there, and round each time.
-    gradient = _matrix(job.scratch, layer.fan_in + 1, 1)[first:last]
+    gradient = np.empty((last - first, 1), np.float32)
     _multiply(inputs.T, grads, gradient, 1.0, 0.0)
     for j in range(len(gradient)):
         affine[j, 0] -= job.learning_rate * gradient[j, 0]
@@ -222,7 +266,7 @@ def _coalesce(job: Any, first: int, last: int) -> None:
     """Sums of the gradients of all accesses of some rows, each in the order of the batch."""
     dim, num_vectors, num_tables = job.dim, job.num_vectors, job.num_vectors - 1
     num_accesses = job.num_samples * num_tables
-    order_A = carray(pointer(job.order), num_accesses, np.int64)
+    order_A = carray(pointer(job.order_A), num_accesses, np.int64)
     starts_N = carray(pointer(job.starts), job.num_rows, np.int64)
     grads_XD = _matrix(job.vector_grads, job.num_samples * num_vectors, dim)
     out_ND = _matrix(job.row_grads, job.num_rows, dim)
@@ -239,9 +283,8 @@ def _coalesce(job: Any, first: int, last: int) -> None:
 
 
 @_inlined
-def _forward_all(job: Any, first: int, last: int, at: int) -> None:
-    """Logits of some samples, to the outputs of the last layer; noted from mark ``at`` on."""
-    _mark(job, at)
+def _forward_all(job: Any, thread: int, first: int, last: int) -> None:
+    """Logits of some samples, to the outputs of the last layer."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_integers, num_bottom = layers[0].fan_in, job.num_bottom
     inputs_BI = _matrix(layers[0].inputs, job.num_samples, layers[0].inputs_width)
@@ -251,128 +294,241 @@ def _forward_all(job: Any, first: int, last: int, at: int) -> None:
             inputs_BI[b, i] = dense_BI[b, i]
     for index in range(num_bottom):
         _forward(layers[index], job.num_samples, first, last)
-    _mark(job, at + 1)
+    _mark(job, thread, 2)
     _interact(job, layers[num_bottom - 1], layers[num_bottom], first, last)
-    _mark(job, at + 2)
+    _mark(job, thread, 3)
     for index in range(num_bottom, job.num_layers):
         _forward(layers[index], job.num_samples, first, last)
-    _mark(job, at + 3)
+    _mark(job, thread, 4)
 
 
 @_inlined
-def _train(job: Any, at: int) -> None:
-    """``losses`` of the batch, and ``row_grads``; noted from mark ``at`` on."""
+def _train(job: Any, thread: int) -> None:
+    """What one thread does of a batch, after the last one's update: ``losses``, and ``row_grads``."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
-    num_bottom = job.num_bottom
+    num_bottom, num_shares = job.num_bottom, job.num_shares
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
-    for part in range(thread_num(), job.num_shares, num_threads()):
-        first, last = _share(job.num_samples, part, job.num_shares, 16)
-        _forward_all(job, first, last, at)
-        _cross_entropy(job, layers[job.num_layers - 1], first, last)
-        _mark(job, at + 4)
-        for index in range(job.num_layers - 1, num_bottom - 1, -1):
-            _mask(layers[index], job.num_samples, first, last)
-            _backward(layers[index], job.num_samples, first, last)
-        _mark(job, at + 5)
-        _interact_backward(job, bottom, top, first, last)
-        _mark(job, at + 6)
-    barrier()
-    for part in range(thread_num(), job.num_shares, num_threads()):
-        first, last = _share(job.num_rows, part, job.num_shares, 1)
-        _coalesce(job, first, last)
-    _mark(job, at + 7)
+    _update(job)
+    _wait_for(_counter(job, _DONE), _num_tasks(job))
+    _mark(job, thread, 1)
+    first, last = _share(job.num_samples, thread, num_shares, 16)
+    _forward_all(job, thread, first, last)
+    _cross_entropy(job, layers[job.num_layers - 1], first, last)
+    _mark(job, thread, 5)
+    for index in range(job.num_layers - 1, num_bottom - 1, -1):
+        _mask(layers[index], job.num_samples, first, last)
+        _backward(layers[index], job.num_samples, first, last)
+    _mark(job, thread, 6)
+    _interact_backward(job, bottom, top, first, last)
+    _mark(job, thread, 7)
+    fetch_add(_counter(job, _ARRIVED), 1)
+    _wait_for(_counter(job, _ARRIVED), num_shares)
+    first, last = _share(job.num_rows, thread, num_shares, 1)
+    _coalesce(job, first, last)
+    _mark(job, thread, 8)
+
+
+@_inlined
+def _num_tasks(job: Any) -> int:
+    return (job.num_layers + 1) * job.num_shares
 
 
 @_inlined
 def _update(job: Any) -> None:
-    """One SGD step of all parameters, with what is left of the last batch trained on."""
+    """Take tasks of the update while there are any: one SGD step of all parameters, after the last batch trained on.
+
+    A task is a share of a layer's parameters, or what those of the bottom wait for, its backward for a share of the
+    samples; who takes it changes no bit. The top's come first: they wait for nothing.
+    """
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
-    _mark(job, 0)
-    for part in range(thread_num(), job.num_shares, num_threads()):
-        first, last = _share(job.num_samples, part, job.num_shares, 16)
-        for index in range(job.num_bottom - 1, -1, -1):
-            _mask(layers[index], job.num_samples, first, last)
-            if index > 0:
-                _backward(layers[index], job.num_samples, first, last)
-    _mark(job, 1)
-    barrier()
-    for index in range(job.num_layers):
-        for part in range(thread_num(), job.num_shares, num_threads()):
-            _descend(job, layers[index], part, job.num_shares)
-    _mark(job, 2)
+    num_bottom, num_shares = job.num_bottom, job.num_shares
+    num_top = (job.num_layers - num_bottom) * num_shares
+    while True:
+        task = fetch_add(_counter(job, _TAKEN), 1)
+        if task >= _num_tasks(job):
+            break
+        part = task % num_shares
+        if task < num_top:
+            _descend(job, layers[num_bottom + task // num_shares], part, num_shares)
+        elif task < num_top + num_shares:
+            first, last = _share(job.num_samples, part, num_shares, 16)
+            for index in range(num_bottom - 1, -1, -1):
+                _mask(layers[index], job.num_samples, first, last)
+                if index > 0:
+                    _backward(layers[index], job.num_samples, first, last)
+            fetch_add(_counter(job, _BACK), 1)
+        else:
+            _wait_for(_counter(job, _BACK), num_shares)
+            _descend(job, layers[(task - num_top) // num_shares - 1], part, num_shares)
+        fetch_add(_counter(job, _DONE), 1)
 
 
-_for_a_team: Any = numba.cfunc("void(voidptr)", cache=True, error_model="numpy")
+@_inlined
+def _predict(job: Any, thread: int) -> None:
+    first, last = _share(job.num_samples, thread, job.num_shares, 16)
+    _forward_all(job, thread, first, last)
 
 
-@_for_a_team
-def predict(data: Any) -> None:
-    """Logits of the batch."""
+# --- the team ---------------------------------------------------------------------------------------------------------
+
+TRAIN, UPDATE, PREDICT, LEAVE = range(4)
+"""Orders."""
+
+
+@_inlined
+def _obey(job: Any, order: int, thread: int) -> None:
+    if order == TRAIN:
+        _train(job, thread)
+    elif order == UPDATE:
+        _update(job)
+    else:
+        _predict(job, thread)
+
+
+@_inlined
+def _give(job: Any, order: int) -> None:
+    """Have helpers do their part of it. They have finished the last one; who fell asleep is woken."""
+    job.order = order
+    exchange(_counter(job, _ARRIVED), 0)
+    exchange(_counter(job, _FINISHED), 0)
+    fetch_add(_counter(job, _ORDERS), 1)
+    for thread in range(1, job.num_shares):
+        if exchange(_counter(job, _ASLEEP + thread), 0) == 1:
+            sem_post(pointer(job.semaphores + 64 * thread))
+    job.is_given = 1
+
+
+@_inlined
+def _finish(job: Any) -> None:
+    """Take part in what helpers were given to do, if they were and it is an update, and wait for them."""
+    if job.is_given:
+        if job.order == UPDATE:
+            _update(job)
+            _wait_for(_counter(job, _DONE), _num_tasks(job))
+        _wait_for(_counter(job, _FINISHED), job.num_shares - 1)
+        job.is_given = 0
+
+
+@_inlined
+def _command(job: Any, order: int) -> None:
+    """All of it, by the whole team."""
     before = blas_threads(1)
-    job = carray(data, 1, JOB)[0]
-    for part in range(thread_num(), job.num_shares, num_threads()):
-        first, last = _share(job.num_samples, part, job.num_shares, 16)
-        _forward_all(job, first, last, 0)
-    blas_threads(before)
-
-
-@_for_a_team
-def train(data: Any) -> None:
-    """Losses, and gradients of rows."""
-    before = blas_threads(1)
-    _train(carray(data, 1, JOB)[0], 0)
-    blas_threads(before)
-
-
-@_for_a_team
-def update(data: Any) -> None:
-    """The step that belongs to the last :data:`train`."""
-    before = blas_threads(1)
-    _update(carray(data, 1, JOB)[0])
-    blas_threads(before)
-
-
-@_for_a_team
-def update_and_train(data: Any) -> None:
-    """Both in one, which wakes the other threads once."""
-    before = blas_threads(1)
-    job = carray(data, 1, JOB)[0]
-    _update(job)
-    barrier()
-    _train(job, len(UPDATE_PARTS))
+    _mark(job, 0, 0)
+    _finish(job)
+    if order == UPDATE and load(_counter(job, _TAKEN)) >= _num_tasks(job):
+        blas_threads(before)
+        return
+    if job.num_shares > 1:
+        _give(job, order)
+    if order == PREDICT:
+        _mark(job, 0, 1)
+    _obey(job, order, 0)
+    _wait_for(_counter(job, _DONE), _num_tasks(job))
+    _finish(job)
     blas_threads(before)
 
 
 _JOB_1 = numba.from_dtype(JOB)[::1]
 
 
-@compiled_for(void(int64, _JOB_1, int64))
-def run(program: int, job_1: Any, size: int) -> None:
-    """Run one of these programs, by its address, on a team of so many threads, and wait for it."""
-    if size > 1:
-        parallel(pointer(program), pointer(job_1.ctypes.data), np.uint32(size), np.uint32(0))
-        return
-    # A team of one would send OpenMP's other threads away, and the next one would have to make them anew.
-    call(program, job_1.ctypes.data)
+@compiled_for(void(_JOB_1))
+def prepare(job_1: Any) -> None:
+    """Before anything else: nothing is to be done, and nobody sleeps."""
+    job = job_1[0]
+    exchange(_counter(job, _TAKEN), _num_tasks(job))
+    exchange(_counter(job, _DONE), _num_tasks(job))
+    for thread in range(1, job.num_shares):
+        sem_init(pointer(job.semaphores + 64 * thread), 0, 0)
+
+
+@compiled_for(void(_JOB_1, int64))
+def help_out(job_1: Any, thread: int) -> None:
+    """Do what is ordered, as thread number ``thread``, from 1, until the order is to leave. Asleep when idle."""
+    job = job_1[0]
+    asleep, orders = _counter(job, _ASLEEP + thread), _counter(job, _ORDERS)
+    blas_threads(1)
+    seen = 0
+    while True:
+        idle_since = nanoseconds()
+        while load(orders) == seen:
+            if nanoseconds() - idle_since > _PATIENCE_NS:
+                exchange(asleep, 1)
+                # Who gives an order now sees it. If one was given just before, and sleep is not taken back in time,
+                # the giver has posted, and the post is waited for.
+                if load(orders) == seen or exchange(asleep, 0) == 0:
+                    while sem_wait(pointer(job.semaphores + 64 * thread)) != 0:
+                        pass  # a signal came between
+                idle_since = nanoseconds()
+        seen += 1
+        if job.order == LEAVE:
+            break
+        _obey(job, job.order, thread)
+        fetch_add(_counter(job, _FINISHED), 1)
+
+
+@compiled_for(void(_JOB_1))
+def dismiss(job_1: Any) -> None:
+    """Order helpers to leave."""
+    _finish(job_1[0])
+    _give(job_1[0], LEAVE)
 
 
 @compiled_for(void(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1]))
-def begin(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
-    """Tell a job what to read."""
+def predict(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
+    """Logits of a batch, to the outputs of the last layer."""
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
     job.num_rows = len(rows_ND)
+    _command(job, PREDICT)
 
 
-@compiled_for(float64(_JOB_1, float32[::1], int64[::1], int64[::1], float32[:, ::1], float64[::1], int64, int64))
-def run_training(  # noqa: PLR0917 - compiled functions take values by place
-    job_1: Any, labels_B: Any, order_A: Any, starts_N: Any, out_ND: Any, losses_B: Any, program: int, size: int
-) -> float:
-    """Run one of the programs that train, and return the mean of the losses."""
+@compiled_for(void(_JOB_1, boolean))
+def update(job_1: Any, is_alone: bool) -> None:
+    """The SGD step that belongs to the last batch, if it is still to be made; with the helpers or alone."""
     job = job_1[0]
-    job.labels, job.order, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
+    if is_alone and not job.is_given:
+        before = blas_threads(1)
+        _mark(job, 0, 0)
+        _update(job)
+        blas_threads(before)
+    else:
+        _command(job, UPDATE)
+    _mark(job, 0, 1)
+
+
+@compiled_for(
+    float64(
+        *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1]),
+        *(float32[::1], float32[:, ::1], float64[::1], boolean),
+    )
+)
+def train(  # noqa: PLR0917 - compiled functions take values by place
+    job_1: Any,
+    dense_BI: Any,
+    rows_ND: Any,
+    inverse_A: Any,
+    order_A: Any,
+    starts_N: Any,
+    labels_B: Any,
+    out_ND: Any,
+    losses_B: Any,
+    is_eager: bool,
+) -> float:
+    """The last batch's update, and of this one the mean loss and gradients of rows. Its update waits to be made.
+
+    ``is_eager``: helpers begin it at once.
+    """
+    job = job_1[0]
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
+    job.num_rows = len(rows_ND)
+    job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
     job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
-    run(program, job_1, size)
+    _command(job, TRAIN)
+    exchange(_counter(job, _BACK), 0)
+    exchange(_counter(job, _DONE), 0)
+    exchange(_counter(job, _TAKEN), 0)  # from here on the tasks of the update may be taken
+    if is_eager and job.num_shares > 1:
+        _give(job, UPDATE)
     total = 0.0
     for b in range(len(losses_B)):
         total += losses_B[b]

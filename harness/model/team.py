@@ -4,9 +4,10 @@ B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I i
 J, O: a layer's inputs and a one, its outputs.
 """
 
+import weakref
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any
+from threading import Thread
 
 import numpy as np
 import torch
@@ -21,81 +22,89 @@ _LINE = 16  # floats of a cache line; rows of what products read and write begin
 class TeamPass:
     """A pass over batches of one size, in as many shares as torch is set to use threads when it is made.
 
-    ``bottom_JO``, ``top_JO``: the layers' matrices, Wᵀ above b, which the pass updates in place.
+    ``bottom_JO``, ``top_JO``: the layers' matrices, Wᵀ above b, which the pass updates in place. ``is_eager``: helpers
+    begin an update when :meth:`train` is done with a batch, while the caller is busy elsewhere. They end with the pass.
     """
 
     def __init__(
-        self, bottom_JO: Sequence[Tensor], top_JO: Sequence[Tensor], num_samples: int, *, num_tables: int, dim: int
+        self,
+        bottom_JO: Sequence[Tensor],
+        top_JO: Sequence[Tensor],
+        num_samples: int,
+        *,
+        num_tables: int,
+        dim: int,
+        learning_rate: float,
+        is_eager: bool,
     ) -> None:
         self.num_samples = num_samples
-        self._num_shares = torch.get_num_threads()
-        self._bottom = _Stack(bottom_JO, num_samples, ends_in_relu=True)
-        self._top = _Stack(top_JO, num_samples, ends_in_relu=False)
-        self._layers = np.array([*self._bottom.layers, *self._top.layers], loops.LAYER)
-        self._vectors_BVD = torch.empty((num_samples, num_tables + 1, dim))
-        self._vector_grads_BVD = torch.empty_like(self._vectors_BVD)
-        self._scratch_J = torch.empty(int(self._layers["fan_in"].max()) + 1)
+        self._is_eager = is_eager
+        num_shares = torch.get_num_threads()
+        bottom = _Stack(bottom_JO, num_samples, ends_in_relu=True)
+        top = _Stack(top_JO, num_samples, ends_in_relu=False)
+        layers = np.array([*bottom.layers, *top.layers], loops.LAYER)
+        vectors_BVD = torch.empty((num_samples, num_tables + 1, dim))
+        vector_grads_BVD = torch.empty_like(vectors_BVD)
+        counters = _lines(loops.num_counters(num_shares))
+        semaphores = _lines(num_shares)
+        self._logits_BX = top.values[-1]
         self._losses_B = np.empty(num_samples)
-        self._parts: tuple[str, ...] = ()
-        # What the program is told. It knows addresses only: what they are of is kept alive here.
         self._job_1 = np.zeros(1, loops.JOB)
         job = self._job_1[0]
-        job["num_samples"], job["num_vectors"], job["dim"] = self._vectors_BVD.shape
-        job["num_shares"] = self._num_shares
-        job["num_bottom"], job["num_layers"] = len(bottom_JO), len(self._layers)
-        job["layers"] = self._layers.ctypes.data
-        job["vectors"] = _address(self._vectors_BVD)
-        job["vector_grads"] = _address(self._vector_grads_BVD)
-        job["scratch"] = _address(self._scratch_J)
+        job["num_samples"], job["num_vectors"], job["dim"] = vectors_BVD.shape
+        job["num_shares"], job["num_bottom"], job["num_layers"] = num_shares, len(bottom_JO), len(layers)
+        job["layers"], job["counters"], job["semaphores"] = (
+            array.ctypes.data for array in (layers, counters, semaphores)
+        )
+        job["vectors"], job["vector_grads"] = _address(vectors_BVD), _address(vector_grads_BVD)
+        job["learning_rate"] = learning_rate
+        loops.prepare(self._job_1)
+        # The program knows addresses only: what they are of is kept alive here, and by each helper.
+        self._kept = (bottom, top, bottom_JO, top_JO, layers, vectors_BVD, vector_grads_BVD, counters, semaphores)
+        for thread in range(1, num_shares):
+            Thread(target=_help_out, args=(self._job_1, thread, self._kept), daemon=True).start()
+        if num_shares > 1:
+            weakref.finalize(self, loops.dismiss, self._job_1)
 
     def train(
-        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: float | None
+        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: bool
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D); new."""
+        """Mean loss, and the gradient of each distinct row, (N, D); new. An update is made first if one is due."""
+        assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty_like(rows_ND)
-        program, self._parts = loops.train, loops.TRAIN_PARTS
-        if update_first is not None:
-            self._job_1["learning_rate"] = update_first
-            program, self._parts = loops.update_and_train, loops.UPDATE_PARTS + loops.TRAIN_PARTS
-        self._begin(dense_BI, rows_ND, plan.inverse_A)
-        loss = loops.run_training(
+        loss = loops.train(
             self._job_1,
-            labels_B.numpy(),
+            dense_BI.numpy(),
+            rows_ND.numpy(),
+            plan.inverse_A.numpy(),
             plan.order_A.numpy(),
             plan.starts_N.numpy(),
+            labels_B.numpy(),
             grads_ND.numpy(),
             self._losses_B,
-            program.address,
-            self._num_shares,
+            self._is_eager,
         )
         return loss, grads_ND
 
-    def update(self, learning_rate: float, *, num_threads: int | None = None) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`, by a thread for each share or
-        by fewer.
-        """
-        self._job_1["learning_rate"] = learning_rate
-        self._run(loops.update, loops.UPDATE_PARTS, num_threads)
+    def update(self, *, num_threads: int | None = None) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
+        loops.update(self._job_1, num_threads == 1)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,); new."""
-        self._begin(dense_BI, rows_ND, inverse_A)
-        self._run(loops.predict, loops.PREDICT_PARTS)
-        return self._top.values[-1][:, 0].clone()
-
-    def seconds(self) -> dict[str, float]:
-        """What each part of the last call took the first thread, waiting for others included."""
-        seconds = np.diff(self._job_1["marks"][0, : len(self._parts) + 1]) / 1e9
-        return dict(zip(self._parts, seconds.tolist(), strict=True))
-
-    def _begin(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> None:
-        """Let the next program read these. No index is checked."""
+        """Logits, (B,); new. No index is checked."""
         assert len(dense_BI) == self.num_samples
-        loops.begin(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
+        loops.predict(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
+        return self._logits_BX[:, 0].clone()
 
-    def _run(self, program: Any, parts: tuple[str, ...], num_threads: int | None = None) -> None:
-        self._parts = parts
-        loops.run(program.address, self._job_1, min(num_threads or self._num_shares, self._num_shares))
+    def seconds(self, parts: Sequence[str] = loops.PARTS) -> dict[str, float]:
+        """What each of the first ``parts`` of the last call took the calling thread, waiting for others included."""
+        seconds = np.diff(self._job_1["marks"][0, : len(parts) + 1]) / 1e9
+        return dict(zip(parts, seconds.tolist(), strict=True))
+
+
+def _help_out(job_1: np.ndarray, thread: int, kept: object) -> None:
+    """Body of a helper. ``kept``: what it reads and writes lives as long as it does."""
+    loops.help_out(job_1, thread)
 
 
 class _Stack:
@@ -123,6 +132,13 @@ def _rows(num_samples: int, width: int) -> Tensor:
     whole = torch.zeros((num_samples, (width // _LINE + 1) * _LINE))
     whole[:, width] = 1
     return whole
+
+
+def _lines(number: int) -> np.ndarray:
+    """So many cache lines of zeros, which begin where one does."""
+    memory = np.zeros(number * 8 + 8, np.int64)
+    first = -memory.ctypes.data % 64 // 8
+    return memory[first : first + number * 8]
 
 
 def _address(tensor: Tensor) -> int:
