@@ -17,7 +17,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.lookup import BatchPlan, sort_stably
+from harness.core import compiled
+from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
 from harness.datapath import Batches
 
@@ -148,7 +149,7 @@ class Oracle:
     def _place(self, keys_U: Keys) -> tuple[Rows, Rows, Mask]:
         """Hold the rows of the last window and of this one; this one's rows, those that come, and which leave."""
         before = self._held
-        where_U = np.searchsorted(before.keys, keys_U)
+        where_U = compiled.places(before.keys, keys_U)
         is_new_U = np.ones(len(keys_U), bool)
         is_inside_U = where_U < len(before)
         is_new_U[is_inside_U] = before.keys[where_U[is_inside_U]] != keys_U[is_inside_U]
@@ -161,7 +162,7 @@ class Oracle:
         slots_U[~is_new_U] = before.slots[where_U[~is_new_U]]
         self._held = _union(before[~is_leaving_H], coming)
         self._is_recent_H = np.zeros(len(self._held), bool)
-        self._is_recent_H[np.searchsorted(self._held.keys, keys_U)] = True
+        self._is_recent_H[compiled.places(self._held.keys, keys_U)] = True
         return Rows(keys_U, slots_U), coming, is_leaving_H
 
     def _allot(self, num_rows: int, given_back: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -195,7 +196,7 @@ def _num_not_in(keys_U: Keys, others: Sequence[Keys]) -> int:
     """How many of ``keys_U`` are in none of ``others``; all ascending and distinct."""
     is_in_U = np.zeros(len(keys_U), bool)
     for other in others:
-        where_U = np.searchsorted(other, keys_U)
+        where_U = compiled.places(other, keys_U)
         is_inside_U = where_U < len(other)
         is_in_U[is_inside_U] |= other[where_U[is_inside_U]] == keys_U[is_inside_U]
     return int(np.count_nonzero(~is_in_U))
@@ -228,14 +229,12 @@ class _Merged:
 
 
 def _merge(steps: Sequence[PlannedStep]) -> _Merged:
-    sorted_A, order_A = sort_stably(np.concatenate([step.plan.keys_N for step in steps]))
-    counts_A = np.concatenate([step.plan.counts_N for step in steps])
-    is_first_A = np.empty(len(sorted_A), bool)
-    is_first_A[0] = True
-    np.not_equal(sorted_A[1:], sorted_A[:-1], out=is_first_A[1:])
-    starts_U = np.flatnonzero(is_first_A)
-    inverse_A = np.empty(len(sorted_A), np.int64)
-    inverse_A[order_A] = np.cumsum(is_first_A) - 1
-    counts_U = np.add.reduceat(counts_A[order_A], starts_U, dtype=np.int32)
     sizes = [len(step.plan.keys_N) for step in steps]
-    return _Merged(sorted_A[starts_U], counts_U, inverse_A, order_A[starts_U], sizes)
+    num_bits = sum(sizes).bit_length()
+    words_A = np.concatenate([step.plan.keys_N for step in steps])
+    words_A <<= num_bits
+    words_A |= np.arange(len(words_A))
+    words_A.sort()  # of numpy, with vector instructions
+    counts_A = np.concatenate([step.plan.counts_N for step in steps])
+    keys_U, counts_U, inverse_A, firsts_U = compiled.merge(words_A, num_bits, counts_A)
+    return _Merged(keys_U, counts_U, inverse_A, firsts_U, sizes)

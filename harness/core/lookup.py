@@ -66,18 +66,6 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
     )
 
 
-def sort_stably(keys_A: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Non-negative keys in ascending order, and where each was; equal keys in their order.
-
-    A key and its place in one word: numpy sorts words with vector instructions, in a sixth of what ``argsort`` takes.
-    """
-    num_bits = len(keys_A).bit_length()
-    words_A = keys_A << num_bits
-    words_A |= np.arange(len(keys_A))
-    words_A.sort()
-    return words_A >> num_bits, words_A & ((1 << num_bits) - 1)
-
-
 def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
     """Sum the gradients of accesses that read the same row, in the order of the batch: (A, D) -> (N, D)."""
     return sum_runs(grads_AD, plan.order_A, plan.starts_N)
