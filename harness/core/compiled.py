@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba import float32, float64, int32, int64, uint32, void
+from numba import boolean, float32, float64, int32, int64, uint32, void
 
 from harness.native import prefetch
 
@@ -214,6 +214,30 @@ def descend_into(out_SD: Any, slots_N: Any, rows_ND: Any, grads_ND: Any, learnin
     for n in range(len(slots_N)):
         for d in range(rows_ND.shape[1]):
             out_SD[slots_N[n], d] = rows_ND[n, d] - learning_rate * grads_ND[n, d]
+
+
+# --- sub-sampled used rows --------------------------------------------------------------------------------------------
+
+
+@compiled_for(int64[::1](int64[::1], boolean[::1], boolean[::1]))
+def unsettled(rows_N: Any, sampled_N: Any, is_settled_M: Any) -> Any:
+    """Of ``rows_N`` those that are sampled and not settled, in their order."""
+    found_N = np.empty(len(rows_N), np.int64)
+    num_found = 0
+    for n in range(len(rows_N)):
+        if sampled_N[n] and not is_settled_M[rows_N[n]]:
+            found_N[num_found] = rows_N[n]
+            num_found += 1
+    return found_N[:num_found].copy()
+
+
+@compiled_for(void(int32[::1], int64[::1], int64[::1], boolean[::1]))
+def take_places(slots_K: Any, places_N: Any, rows_N: Any, is_settled_M: Any) -> None:
+    """Put rows in places of a list, which are distinct: who was there is settled no more, and they are."""
+    for n in range(len(places_N)):
+        is_settled_M[slots_K[places_N[n]]] = False
+        slots_K[places_N[n]] = rows_N[n]
+        is_settled_M[rows_N[n]] = True
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from harness.core import compiled
 from harness.core.placement import budget_rows
 from harness.core.seeds import generator
 from harness.core.shard import Shard
@@ -174,8 +175,7 @@ class SsuTracker:
         step = min(step, (self._block + 1) * self._block_steps - 1)
         rows_N, sampled_N = (torch.cat(parts).numpy() for parts in zip(*self._met, strict=True))
         self._met = []
-        rows = rows_N.compress(sampled_N)  # a fourth of what rows_N[sampled_N] takes
-        new = _distinct(rows.compress(~self._is_settled_M.take(rows)))
+        new = _distinct(compiled.unsettled(rows_N, sampled_N, self._is_settled_M))
         cuts = np.searchsorted(new, self._bounds).tolist()
         for table, first, last in zip(self.tables, cuts[::2], cuts[1::2], strict=True):
             if last > first:
@@ -184,18 +184,17 @@ class SsuTracker:
     def _add(self, step: int, table: int, new: np.ndarray) -> None:
         slots, count = self._slots[table], self._num_members[table]
         num_free = min(len(new), len(slots) - count)
-        slots[count : count + num_free] = new[:num_free]
-        self._num_members[table] = count + num_free
+        if num_free:
+            slots[count : count + num_free] = new[:num_free]
+            self._num_members[table] = count + num_free
+            self._is_settled_M[new[:num_free]] = True
         homeless = new[num_free:]
-        self._is_settled_M[new[:num_free]] = True
         if len(homeless):
             rng = generator(self.shard.seed, "evict", self.shard.rank_index, table, step)
             if len(homeless) > len(slots):
                 homeless = rng.choice(homeless, len(slots), replace=False)
             places = rng.choice(len(slots), len(homeless), replace=False)
-            self._is_settled_M[slots[places]] = False
-            slots[places] = homeless
-            self._is_settled_M[homeless] = True
+            compiled.take_places(slots, places, homeless, self._is_settled_M)
 
     def choose(self, table: int, step: int) -> Tensor:
         """The list of ``table``."""
