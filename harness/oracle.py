@@ -183,23 +183,21 @@ def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
     row is gone after a run, so it is fetched once in each; it is updated in each window, so it is written once in each
     run, and once more for every place inside the run at which all had to be told and after which it was updated again.
     """
-    unflushed: list[Keys] = []
+    is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are still to be told
+    is_here_U = np.zeros(len(keys_U), bool)
     for window in past[-2:]:
-        unflushed = [] if window.is_flushed else [*unflushed, window.keys_U]
-    return Least(
-        fetched=_num_not_in(keys_U, [window.keys_U for window in past[-2:]]),
-        written=_num_not_in(keys_U, unflushed),
-    )
+        is_in_U = _is_in(keys_U, window.keys_U)
+        is_here_U |= is_in_U
+        is_pending_U = np.zeros(len(keys_U), bool) if window.is_flushed else is_pending_U | is_in_U
+    return Least(fetched=int(np.count_nonzero(~is_here_U)), written=int(np.count_nonzero(~is_pending_U)))
 
 
-def _num_not_in(keys_U: Keys, others: Sequence[Keys]) -> int:
-    """How many of ``keys_U`` are in none of ``others``; all ascending and distinct."""
-    is_in_U = np.zeros(len(keys_U), bool)
-    for other in others:
-        where_U = compiled.places(other, keys_U)
-        is_inside_U = where_U < len(other)
-        is_in_U[is_inside_U] |= other[where_U[is_inside_U]] == keys_U[is_inside_U]
-    return int(np.count_nonzero(~is_in_U))
+def _is_in(keys_U: Keys, others: Keys) -> Mask:
+    """Which of ``keys_U`` are in ``others``; both ascending and distinct."""
+    where_U = compiled.places(others, keys_U)
+    is_in_U = where_U < len(others)
+    is_in_U[is_in_U] = others[where_U[is_in_U]] == keys_U[is_in_U]
+    return is_in_U
 
 
 def _union(left: Rows, right: Rows) -> Rows:

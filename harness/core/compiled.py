@@ -224,7 +224,10 @@ def unsettled(rows_N: Any, sampled_N: Any, is_settled_M: Any) -> Any:
     """Of ``rows_N`` those that are sampled and not settled, in their order."""
     found_N = np.empty(len(rows_N), np.int64)
     num_found = 0
-    for n in range(len(rows_N)):
+    num_rows = len(rows_N)
+    for n in range(num_rows):
+        if n + 4 * _AHEAD < num_rows and sampled_N[n + 4 * _AHEAD]:
+            prefetch(is_settled_M.ctypes.data + rows_N[n + 4 * _AHEAD])
         if sampled_N[n] and not is_settled_M[rows_N[n]]:
             found_N[num_found] = rows_N[n]
             num_found += 1

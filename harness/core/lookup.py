@@ -4,6 +4,7 @@ B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -19,22 +20,38 @@ class BatchPlan:
     """The lookups of one batch.
 
     ``keys_N`` are its distinct rows, ascending, in the rank-major order of all rows (``Placement.positions``);
-    ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool) whether one of them is in the sub-sample.
-    Those of rank k are ``bounds[k]`` to ``bounds[k + 1]``: ``rows[k]`` (int64), its local flat rows, ``counts[k]`` and
-    ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads; ``order_A`` sorts
-    accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
+    ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool)
+    whether one of them is in the sub-sample. Those of rank k are ``bounds[k]`` to ``bounds[k + 1]``: ``rows[k]``,
+    ``counts[k]`` and ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads;
+    ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
     """
 
     keys_N: np.ndarray
+    rows_N: np.ndarray
     counts_N: np.ndarray
     sampled_N: np.ndarray
     bounds: tuple[int, ...]
-    rows: tuple[Tensor, ...]
-    counts: tuple[Tensor, ...]
-    sampled: tuple[Tensor, ...]
     inverse_A: Tensor
     order_A: Tensor
     starts_N: Tensor
+
+    @cached_property
+    def rows(self) -> tuple[Tensor, ...]:
+        """Of each rank, (N,)."""
+        return self._by_rank(self.rows_N)
+
+    @cached_property
+    def counts(self) -> tuple[Tensor, ...]:
+        """Of each rank, (N,)."""
+        return self._by_rank(self.counts_N)
+
+    @cached_property
+    def sampled(self) -> tuple[Tensor, ...]:
+        """Of each rank, (N,)."""
+        return self._by_rank(self.sampled_N)
+
+    def _by_rank(self, values_N: np.ndarray) -> tuple[Tensor, ...]:
+        return tuple(torch.from_numpy(values_N[first:last]) for first, last in pairwise(self.bounds))
 
     @property
     def splits(self) -> tuple[int, ...]:
@@ -50,16 +67,12 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
     keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N = compiled.deduplicate(
         words_A, num_bits, sampled_B, placement.rank_base_R
     )
-    bounds = tuple(bounds_R.tolist())
-    spans = [slice(*ends) for ends in pairwise(bounds)]
     return BatchPlan(
         keys_N=keys_N,
+        rows_N=rows_N,
         counts_N=counts_N,
         sampled_N=sampled_N,
-        bounds=bounds,
-        rows=tuple(torch.from_numpy(rows_N[span]) for span in spans),
-        counts=tuple(torch.from_numpy(counts_N[span]) for span in spans),
-        sampled=tuple(torch.from_numpy(sampled_N[span]) for span in spans),
+        bounds=tuple(bounds_R.tolist()),
         inverse_A=torch.from_numpy(inverse_A),
         order_A=torch.from_numpy(order_A),
         starts_N=torch.from_numpy(starts_N),

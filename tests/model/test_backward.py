@@ -3,9 +3,12 @@
 B batch, F tables, D embedding dim, N distinct rows of a batch, I integer features.
 """
 
+import gc
 import math
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Literal
 
@@ -15,6 +18,7 @@ import xxhash
 from torch import Tensor
 from torch.nn import functional
 
+from harness import native
 from harness.core.lookup import BatchPlan
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Products
 from harness.model.sizes import SIZES, ModelSize
@@ -146,8 +150,10 @@ def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
     size = SIZES["kaggle"]
     batches = [batch_for(size, num_samples, seed=2) for num_samples in (64, 64, 9)]
 
-    def end(after: Callable[[DenseNetwork], object]) -> tuple[list[float], dict[str, Tensor]]:
-        network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
+    def end(
+        after: Callable[[DenseNetwork], object], *, is_eager: bool = False
+    ) -> tuple[list[float], dict[str, Tensor]]:
+        network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products, is_eager=is_eager)
         losses: list[float] = []
         for batch in batches:
             losses.append(network.train(*batch)[0])
@@ -171,9 +177,10 @@ def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
         DenseNetwork.state,
         lambda network: network.predict(*batches[0][:3]),
     ):
-        other_losses, other_state = end(after)
-        assert other_losses == losses
-        assert all(torch.equal(value, other_state[name]) for name, value in state.items())
+        for is_eager in (False, True):
+            other_losses, other_state = end(after, is_eager=is_eager)
+            assert other_losses == losses
+            assert all(torch.equal(value, other_state[name]) for name, value in state.items())
 
 
 def test_who_takes_a_batch_back_gives_up_its_step() -> None:
@@ -220,6 +227,51 @@ def test_any_number_of_threads_computes_the_same_but_for_rounding(products: Prod
         exact.step()
     for name, value in network.state().items():
         assert distance(value, exact.state()[name]) < 1e-6, name
+
+
+@pytest.mark.skipif(not native.AVAILABLE, reason="this torch hides its BLAS")
+@pytest.mark.parametrize("num_threads", [2, 3, 5])
+@pytest.mark.usefixtures("_threads")
+def test_helpers_that_begin_an_update_early_or_late_change_no_bit(num_threads: int) -> None:
+    """Two hundred steps on two to five threads, however few cores there are, with pauses between them that are long
+    enough for helpers to fall asleep, and states loaded while an update is being made: the bits of one thread that
+    makes all updates itself, share by share.
+    """
+    torch.set_num_threads(num_threads)
+    size = SIZES["tiny"]
+    eager, patient = (
+        DenseNetwork(size, seed=0, learning_rate=0.1, products="team", is_eager=is_eager) for is_eager in (True, False)
+    )
+    batches = [batch_for(size, num_samples, seed=num_samples) for num_samples in (128, 128, 47)]
+    start = {name: value.clone() for name, value in eager.state().items()}
+    for step in range(200):
+        batch = batches[step % 7 % 3]
+        losses = [network.train(*batch)[0] for network in (eager, patient)]
+        assert losses[0] == losses[1]
+        patient.step(num_threads=1)
+        if step % 5 == 0:
+            time.sleep(step % 4 * 1e-4)
+        if step % 50 == 20:
+            eager.load_state(start)
+            patient.load_state(start)
+    assert all(torch.equal(value, patient.state()[name]) for name, value in eager.state().items())
+
+
+@pytest.mark.skipif(not native.AVAILABLE, reason="this torch hides its BLAS")
+@pytest.mark.usefixtures("_threads")
+def test_helpers_end_with_their_network() -> None:
+    """Threads of a network that nobody needs any more are gone, though an update was still to be made."""
+    torch.set_num_threads(3)
+    before = threading.active_count()
+    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1, products="team", is_eager=True)
+    network.train(*batch_for(network.size, 16, seed=0))
+    assert threading.active_count() == before + 2
+    del network
+    gc.collect()
+    deadline_s = time.monotonic() + 20
+    while threading.active_count() > before and time.monotonic() < deadline_s:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 @pytest.mark.parametrize("products", PRODUCTS[:2])
