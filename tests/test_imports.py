@@ -177,7 +177,7 @@ def test_the_model_knows_the_core_alone() -> None:
         "harness.core", "harness.model", "harness.native",
     }  # fmt: skip
     assert {name.partition(".")[0] for name in names} - {"harness", "numba", "numpy", "torch"} == {
-        "collections", "dataclasses", "itertools", "math", "typing",
+        "collections", "dataclasses", "itertools", "math", "threading", "typing", "weakref",
     }  # fmt: skip
 
 
