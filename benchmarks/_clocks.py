@@ -47,10 +47,10 @@ PARTS = (
     *("interaction backward", "bottom backward", "coalesce", "apply", "dense update"),
     *("messages", "serving", "cache", "waiting"),
 )
-"""In the order of a step. A team makes the bottom's backward as part of the ``dense update``. ``messages``: building and
-sending requests, taking replies apart. ``serving``: what a PS rank's server does besides lookup and apply. ``cache``:
-the lookahead cache, whose planning runs in the background. ``waiting``: for ranks, beyond what the busiest of them
-worked: transport, pickling at the other end, interpreter locks, being scheduled."""
+"""In the order of a step. A team makes the bottom's backward as part of the ``dense update``. ``messages``: building
+and sending requests, taking replies apart. ``serving``: what a PS rank's server does besides lookup and apply.
+``cache``: the lookahead cache, whose planning runs in the background. ``waiting``: for ranks, beyond what the busiest
+of them worked: transport, pickling at the other end, interpreter locks, being scheduled."""
 
 Part = str | Callable[[Any], str]
 """A name, or how to tell it from the object that the method is called on."""
