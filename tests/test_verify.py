@@ -45,7 +45,11 @@ hour,rank,note
 def test_a_strategy_is_identical_on_every_engine_and_path(
     config: Config, tmp_path: Path, strategy: StrategyName
 ) -> None:
-    """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save."""
+    """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
+
+    With two threads for half of the strategies: then one engine's helpers begin what the other's trainer does alone.
+    """
+    config = changed(config, trainer__num_threads=1 + get_args(StrategyName).index(strategy) % 2)
     (tmp_path / "trace.csv").write_text(TRACE)
     config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=256)
     config = changed(config, eval__every_steps=25, cache__lookahead=24)
