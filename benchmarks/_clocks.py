@@ -19,7 +19,7 @@ import torch
 from torch.distributed import rpc as torch_rpc
 
 from benchmarks._workers import Gate, Parts
-from harness import assemble, job
+from harness import assemble, job, native
 from harness.cluster import rpc
 from harness.cluster.local import LocalCluster
 from harness.cluster.protocol import Cluster, Digest, Reply, Request, Supervisor
@@ -30,14 +30,12 @@ from harness.core.lookup import plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
 from harness.lookahead import LookaheadPath
-from harness.model import loops
 from harness.model.blas import BlasPass
 from harness.model.dlrm import DenseNetwork
 from harness.model.interaction import CompiledInteraction
 from harness.model.mlp import MlpPass
 from harness.model.onednn import OneDnnPass
 from harness.model.sizes import NUM_INTEGERS
-from harness.model.team import TeamPass
 
 _real_train = job.train
 _real_ps_main = rpc.ps_main
@@ -124,10 +122,10 @@ class Clocks:
         return timed
 
     def divided(self, method: Callable[..., Any], parts: Sequence[str]) -> Callable[..., Any]:
-        """``method`` of a :class:`TeamPass`, whose time goes to the parts that it notes itself."""
+        """``method`` of a ``TeamPass``, whose time goes to the parts that it notes itself."""
 
         @wraps(method)
-        def timed(team: TeamPass, *args: Any, **kwargs: Any) -> Any:
+        def timed(team: Any, *args: Any, **kwargs: Any) -> Any:
             result = method(team, *args, **kwargs)
             if self._stack and self._thread in (None, threading.get_ident()):
                 for part, seconds in team.seconds(parts).items():
@@ -185,8 +183,11 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
     clocks = Clocks()
     clocks.put_on_methods(_METHODS)
     clocks.put_on_functions(_FUNCTIONS)
-    for name, parts in (("train", loops.PARTS), ("update", loops.PARTS[:1])):
-        setattr(TeamPass, name, clocks.divided(getattr(TeamPass, name), parts))
+    if native.AVAILABLE:
+        from harness.model import loops, team  # noqa: PLC0415 - where torch hides its BLAS they cannot be imported
+
+        for name, parts in (("train", loops.PARTS), ("update", loops.PARTS[:1])):
+            setattr(team.TeamPass, name, clocks.divided(getattr(team.TeamPass, name), parts))
     is_remote = isinstance(cluster, RpcCluster)
     if not is_remote:
         clocks.put_on_methods(_RANK_METHODS)

@@ -33,17 +33,15 @@ def train(
     if config.trainer.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
-    # A message needs a core, too, while it is under way; on two of them its latency falls by a sixth.
-    spare_threads = max(1, len(os.sched_getaffinity(0)) - 1)
+    # Helpers begin an update at once, unless a message is under way and needs the core that they would take.
+    has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
     network = DenseNetwork(
         blueprint.size,
         seed=config.seed,
         learning_rate=config.trainer.learning_rate,
         device=config.trainer.device,
         products=products(),
-        is_eager=not cluster.is_remote
-        or config.cache.mode == "lookahead"
-        or spare_threads >= config.trainer.num_threads,
+        is_eager=not cluster.is_remote or config.cache.mode != "none" or has_spare_core,
     )
     counts = config.metrics.update_pls
     recovery = Recovery(
@@ -82,7 +80,6 @@ def train(
         ),
         evaluation=config.eval,
         clock=time.monotonic,
-        spare_threads=spare_threads,
     )
     try:
         supervisor.record(trainer.run())

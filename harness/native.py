@@ -1,4 +1,4 @@
-"""What compiled loops call that Numba does not know: the BLAS that torch has loaded, threads' signals, a prefetch.
+"""What compiled loops call that Numba does not know: the BLAS that torch has loaded, semaphores, a prefetch.
 
 Where a build of torch does not give out its BLAS, or it is not MKL, or the system has no POSIX semaphores,
 ``AVAILABLE`` is False, and only :func:`prefetch` may be called.
@@ -45,6 +45,9 @@ def _find() -> bool:
 
 
 AVAILABLE = _find()
+
+SOURCE_STAMP = Path(__file__).stat().st_mtime_ns, Path(__file__).stat().st_size
+"""Of this file, whose code gets into that of others: Numba keeps what it compiled, and looks at those others only."""
 
 _pointer = types.voidptr
 blas_threads = types.ExternalFunction("harness_blas_threads", types.int32(types.int32))

@@ -84,14 +84,14 @@ class Trainer:
         schedule: Schedule,
         evaluation: EvalConfig,
         clock: Callable[[], float],
-        spare_threads: int,
     ) -> None:
         self._cluster = cluster
         self._supervisor = supervisor
         self._recovery = recovery
         self._strategy = strategy
         self._network = network
-        self._meanwhile = partial(network.step, num_threads=spare_threads) if cluster.is_remote else _nothing
+        # A message needs a core, too, while it is under way.
+        self._meanwhile = partial(network.step, is_alone=True) if cluster.is_remote else _nothing
         self._dataset = dataset
         self._placement = placement
         self._count_updates = UpdateCounter(placement, tracked)

@@ -20,7 +20,7 @@ import numba
 import numpy as np
 from numba import boolean, float32, float64, int32, int64, uint32, void
 
-from harness.native import prefetch
+from harness.native import SOURCE_STAMP, prefetch
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _AHEAD = 16  # rows or records asked for before they are needed; more of them at once brings nothing
@@ -31,9 +31,16 @@ def compiled_for(signature: Any) -> Callable[[_F], _F]:
 
     def compile_it(function: _F) -> _F:
         try:
-            compiled: Any = numba.njit(signature, cache=True, nogil=True)(function)
+            compiled: Any = numba.njit(cache=True, nogil=True)(function)
         except RuntimeError:  # nowhere to keep what was compiled
-            compiled = numba.njit(signature, nogil=True)(function)
+            compiled = numba.njit(nogil=True)(function)
+        else:
+            # What was kept is good as long as the function's file is as it was, and what of harness.native is in it.
+            kept = compiled._cache._cache_file
+            kept._source_stamp = kept._source_stamp, SOURCE_STAMP
+        for each in signature if isinstance(signature, list) else [signature]:
+            compiled.compile(each)
+        compiled.disable_compile()
         return compiled
 
     return compile_it

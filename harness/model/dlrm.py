@@ -15,12 +15,13 @@ B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses
 import math
 from collections.abc import Mapping
 from itertools import pairwise
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from harness import native
 from harness.core.lookup import BatchPlan
 from harness.core.seeds import generator
 from harness.model.blas import BlasMlp
@@ -29,7 +30,9 @@ from harness.model.layered import LayeredPass
 from harness.model.mlp import Mlp
 from harness.model.onednn import OneDnnMlp
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
-from harness.model.team import TeamPass
+
+if TYPE_CHECKING:
+    from harness.model.team import TeamPass
 
 PREDICT_SAMPLES = 1024
 """Samples predicted at once: what is between the layers stays in cache, and memory does not grow with the batch."""
@@ -46,19 +49,14 @@ class Pass(Protocol):
 
     num_samples: int
 
-    def train(
-        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: bool
-    ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new.
-
-        ``update_first``: make an :meth:`update` before.
-        """
+    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new. The step before is made first."""
         ...
 
-    def update(self, *, num_threads: int | None = None) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`.
+    def update(self, *, is_alone: bool = False) -> None:
+        """One SGD step of all parameters, with the gradients of the last :meth:`train`, unless it was made already.
 
-        Few ``num_threads`` may be enough; the bits do not depend on it.
+        ``is_alone``: by this thread, if the bits do not depend on it.
         """
         ...
 
@@ -101,7 +99,6 @@ class DenseNetwork:
         self._parameters = {**_named("bottom", self._bottom), **_named("top", self._top)}
         self._pass: Pass | None = None  # of the last batch trained on
         self._predicting: Pass | None = None  # of the last part predicted
-        self._must_update = False
 
     def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
@@ -109,26 +106,19 @@ class DenseNetwork:
         One SGD step belongs to it, which is made before anything else is asked of the network, or by :meth:`step`.
         """
         last, self._pass = self._pass, self._pass_for(len(dense_BI), self._pass)
-        if last is not self._pass:
-            self._step(last)
-        trained = self._pass.train(dense_BI, rows_ND, plan, labels_B, update_first=self._must_update)
-        self._must_update = True
-        return trained
+        if last is not None and last is not self._pass:
+            last.update()
+        return self._pass.train(dense_BI, rows_ND, plan, labels_B)
 
-    def step(self, *, num_threads: int | None = None) -> None:
+    def step(self, *, is_alone: bool = False) -> None:
         """One SGD step with the gradients of the last :meth:`train`, unless it was made already.
 
         For who waits anyway: the next batch makes it too, at less cost. It may run while what :meth:`train` gave is
-        under way: who takes that back gives up the parameters too. With fewer threads than otherwise, so that others
-        find a core, it gives the same bits.
+        under way: who takes that back gives up the parameters too. ``is_alone``: by this thread, so that others find a
+        core, where that gives the same bits.
         """
-        self._step(self._pass, num_threads)
-
-    def _step(self, trained: Pass | None, num_threads: int | None = None) -> None:
-        if self._must_update:
-            assert trained is not None
-            trained.update(num_threads=num_threads)
-        self._must_update = False
+        if self._pass is not None:
+            self._pass.update(is_alone=is_alone)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:
         """Logits, (B,) on the CPU."""
@@ -148,7 +138,7 @@ class DenseNetwork:
         if self._products == "team":
             assert isinstance(self._bottom, BlasMlp)
             assert isinstance(self._top, BlasMlp)
-            return TeamPass(
+            return _team_pass()(
                 self._bottom.affine_JO,
                 self._top.affine_JO,
                 num_samples,
@@ -179,6 +169,17 @@ class DenseNetwork:
         self.step()  # nobody is at work on them any more
         for name, parameter in self._parameters.items():
             parameter.copy_(state[name])
+
+
+def _team_pass() -> "type[TeamPass]":
+    """Where torch hides its BLAS, importing it would fail."""
+    from harness.model.team import TeamPass  # noqa: PLC0415 - as said
+
+    return TeamPass
+
+
+if native.AVAILABLE:
+    _team_pass()  # compiled code is read now, by the process that those are forked from who use it
 
 
 def _initial_layers(

@@ -24,26 +24,25 @@ class LayeredPass:
         self._is_usual = bottom.inputs_BI.device.type == "cpu" and bottom.inputs_BI.dtype == torch.float32
         self._learning_rate = learning_rate
         self._bottom_grad_BD = torch.empty(0)
+        self._must_update = False
 
-    def train(
-        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: bool
-    ) -> tuple[float, Tensor]:
+    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU."""
-        if update_first:
-            self.update()
+        self.update()
         logits_B1 = self._forward(dense_BI, rows_ND, plan.inverse_A)
         loss, grad_B1 = (_compiled_loss if self._is_usual else _torch_loss)(logits_B1, labels_B)
         self._top.backward(grad_B1)
         self._bottom_grad_BD = self._interaction.backward(self._top.input_gradient())
+        self._must_update = True
         return float(loss), self._interaction.row_gradients(plan)
 
-    def update(self, *, num_threads: int | None = None) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`. By all threads: with fewer the
-        products would round otherwise.
-        """
-        self._bottom.backward(self._bottom_grad_BD)
-        self._bottom.update(self._learning_rate)
-        self._top.update(self._learning_rate)
+    def update(self, *, is_alone: bool = False) -> None:
+        """The SGD step of the last :meth:`train`, unless it was made. By all threads: one alone rounds otherwise."""
+        if self._must_update:
+            self._bottom.backward(self._bottom_grad_BD)
+            self._bottom.update(self._learning_rate)
+            self._top.update(self._learning_rate)
+        self._must_update = False
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,) on the CPU."""

@@ -10,9 +10,9 @@ The mathematics is that of :mod:`harness.model.blas` and :mod:`harness.model.int
 fuses a product with a sum or reorders a sum; the products round as the BLAS does for a share of that size. So a result
 depends on the number of shares, and neither on how many threads there are to take them nor on which is faster.
 
-Everything that a function here needs it is told in records of addresses and sizes, :data:`JOB` and :data:`LAYER`. What
-is compiled is kept beside this module; it calls nothing of another file that is compiled, for Numba would not notice a
-change there.
+Everything that a function here needs it is told in records of addresses and sizes, :data:`JOB` and :data:`LAYER`. It
+calls nothing of another file that is compiled but harness.native: of a change elsewhere, what was compiled before and
+kept would not know.
 
 B batch, V vectors of a sample, A = B (V - 1) accesses, N distinct rows of a batch, D embedding dim.
 """
@@ -65,8 +65,8 @@ JOB = np.dtype(
         # of this batch
         *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order_A", "starts")),
         *((name, np.int64) for name in ("losses", "row_grads")),
-        ("learning_rate", np.float32),
         ("marks", np.int64, (len(PARTS) + 1,)),
+        ("learning_rate", np.float32),
     ]
 )
 """A batch at work: sizes, where the first of ``num_layers`` LAYERs is, and addresses of arrays.
@@ -415,15 +415,18 @@ def _command(job: Any, order: int) -> None:
     before = blas_threads(1)
     _mark(job, 0, 0)
     _finish(job)
+    if order == PREDICT:  # it writes where an update still reads
+        _update(job)
+        _wait_for(_counter(job, _DONE), _num_tasks(job))
+        _mark(job, 0, 1)
     if order == UPDATE and load(_counter(job, _TAKEN)) >= _num_tasks(job):
         blas_threads(before)
         return
     if job.num_shares > 1:
         _give(job, order)
-    if order == PREDICT:
-        _mark(job, 0, 1)
     _obey(job, order, 0)
-    _wait_for(_counter(job, _DONE), _num_tasks(job))
+    if order == UPDATE:
+        _wait_for(_counter(job, _DONE), _num_tasks(job))
     _finish(job)
     blas_threads(before)
 
@@ -469,7 +472,9 @@ def help_out(job_1: Any, thread: int) -> None:
 @compiled_for(void(_JOB_1))
 def dismiss(job_1: Any) -> None:
     """Order helpers to leave."""
+    before = blas_threads(1)
     _finish(job_1[0])
+    blas_threads(before)
     _give(job_1[0], LEAVE)
 
 

@@ -23,7 +23,8 @@ class TeamPass:
     """A pass over batches of one size, in as many shares as torch is set to use threads when it is made.
 
     ``bottom_JO``, ``top_JO``: the layers' matrices, Wᵀ above b, which the pass updates in place. ``is_eager``: helpers
-    begin an update when :meth:`train` is done with a batch, while the caller is busy elsewhere. They end with the pass.
+    begin an update when :meth:`train` is done with a batch, while the caller is busy elsewhere. They end with the pass;
+    while it lives its process must not be forked.
     """
 
     def __init__(
@@ -61,15 +62,13 @@ class TeamPass:
         loops.prepare(self._job_1)
         # The program knows addresses only: what they are of is kept alive here, and by each helper.
         self._kept = (bottom, top, bottom_JO, top_JO, layers, vectors_BVD, vector_grads_BVD, counters, semaphores)
-        for thread in range(1, num_shares):
-            Thread(target=_help_out, args=(self._job_1, thread, self._kept), daemon=True).start()
         if num_shares > 1:
             weakref.finalize(self, loops.dismiss, self._job_1)
+        for thread in range(1, num_shares):
+            Thread(target=_help_out, args=(self._job_1, thread, self._kept), daemon=True).start()
 
-    def train(
-        self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor, *, update_first: bool
-    ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D); new. An update is made first if one is due."""
+    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+        """Mean loss, and the gradient of each distinct row, (N, D); new."""
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty_like(rows_ND)
         loss = loops.train(
@@ -86,9 +85,9 @@ class TeamPass:
         )
         return loss, grads_ND
 
-    def update(self, *, num_threads: int | None = None) -> None:
-        """One SGD step of all parameters, with the gradients of the last :meth:`train`."""
-        loops.update(self._job_1, num_threads == 1)
+    def update(self, *, is_alone: bool = False) -> None:
+        """The SGD step of the last :meth:`train`, unless it was made."""
+        loops.update(self._job_1, is_alone)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,); new. No index is checked."""

@@ -1,5 +1,9 @@
 """Laws of compiled loops that nothing else holds. N rows of a request, S slots, D embedding dim."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import numba
@@ -44,11 +48,35 @@ def test_it_runs_where_nothing_can_be_kept(monkeypatch: pytest.MonkeyPatch) -> N
     """In a folder that cannot be written, without a home, Numba refuses to keep code; it is compiled all the same."""
     njit = numba.njit
 
-    def refusing(signature: Any, **options: Any) -> Any:
-        if options.pop("cache", False):
-            raise RuntimeError("cannot cache function 'twice': no locator available for file 'x.py'")
-        return njit(signature, **options)
+    def refusing(**options: Any) -> Any:
+        def refuse(function: Any) -> Any:
+            if options.get("cache"):
+                raise RuntimeError("cannot cache function 'twice': no locator available for file 'x.py'")
+            return njit(**options)(function)
+
+        return refuse
 
     monkeypatch.setattr(numba, "njit", refusing)
     twice = compiled.compiled_for(numba.int64(numba.int64))(lambda number: 2 * number)
     assert twice(21) == 42
+
+
+def test_what_was_kept_knows_what_it_was_made_of(tmp_path: Path) -> None:
+    """Compiled code is read again by another process, and is compiled anew once harness.native has changed."""
+    package = tmp_path / "loops.py"
+    package.write_text(
+        "import sys, numba\n"
+        "from harness import native\n"
+        "if len(sys.argv) > 1: native.SOURCE_STAMP = sys.argv[1], 0\n"
+        "from harness.core.compiled import compiled_for\n"
+        "@compiled_for(numba.int64(numba.int64))\n"
+        "def twice(number): return 2 * number\n"
+        "print(twice(21), sum(twice.stats.cache_hits.values()))\n"
+    )
+
+    def run(*arguments: str) -> str:
+        command = [sys.executable, str(package), *arguments]
+        environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+        return subprocess.run(command, capture_output=True, check=True, text=True, env=environment).stdout.strip()
+
+    assert [run(), run(), run("changed"), run("changed")] == ["42 0", "42 1", "42 0", "42 1"]

@@ -165,7 +165,7 @@ def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
         network.step()
 
     def by_one_thread(network: DenseNetwork) -> None:
-        network.step(num_threads=1)
+        network.step(is_alone=True)
 
     torch.set_num_threads(2)
     losses, state = end(DenseNetwork.step)
@@ -248,13 +248,37 @@ def test_helpers_that_begin_an_update_early_or_late_change_no_bit(num_threads: i
         batch = batches[step % 7 % 3]
         losses = [network.train(*batch)[0] for network in (eager, patient)]
         assert losses[0] == losses[1]
-        patient.step(num_threads=1)
+        patient.step(is_alone=True)
         if step % 5 == 0:
             time.sleep(step % 4 * 1e-4)
         if step % 50 == 20:
             eager.load_state(start)
             patient.load_state(start)
     assert all(torch.equal(value, patient.state()[name]) for name, value in eager.state().items())
+
+
+def test_a_torch_that_hides_its_blas_is_served_otherwise() -> None:
+    """Without a symbol the team is not available, nothing is compiled that would need it, and a step is made."""
+    script = """
+import ctypes, numba, torch
+real = ctypes.CDLL
+def hiding(name, *args, **kwargs):
+    if "libtorch_cpu" in str(name):
+        raise OSError("no such symbol")
+    return real(name, *args, **kwargs)
+ctypes.CDLL = hiding
+from harness import environment, job, native
+from harness.model.dlrm import DenseNetwork
+from harness.model.sizes import SIZES
+from tests.model.test_backward import batch_for
+assert not native.AVAILABLE
+assert environment.products("GenuineIntel") == "blas"
+network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
+print(network.train(*batch_for(network.size, 8, seed=0))[0])
+"""
+    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
+    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
+    assert float(printed) == network.train(*batch_for(network.size, 8, seed=0))[0]
 
 
 @pytest.mark.skipif(not native.AVAILABLE, reason="this torch hides its BLAS")
