@@ -32,7 +32,7 @@ class BlasMlp:
         return BlasPass(self.affine_JO, num_samples, ends_in_relu=self._ends_in_relu)
 
 
-class _Rows:
+class Rows:
     """``num_samples`` rows of ``width`` numbers and a one, each beginning on a cache line.
 
     ``whole`` is all of it in one piece, which is faster for element by element work: ReLU and its mask leave the one a
@@ -53,12 +53,12 @@ class BlasPass:
         self._affine_JO = tuple(affine_JO)
         widths = [len(affine) - 1 for affine in affine_JO] + [affine_JO[-1].shape[1]]
         # What each layer reads, and what the last one gives.
-        self._values = tuple(_Rows(num_samples, width, affine_JO[0]) for width in widths)
+        self._values = tuple(Rows(num_samples, width, affine_JO[0]) for width in widths)
         self._with_one_JB = tuple(rows.with_one.t() for rows in self._values[:-1])
         self._weights_OI = tuple(affine[:-1].t() for affine in affine_JO)
         self._num_relus = len(affine_JO) if ends_in_relu else len(affine_JO) - 1
         # dL/d(x Wᵀ + b) of every layer: of the last it is the caller's, of the others it has its place here.
-        self._rows_of_grads = tuple(_Rows(num_samples, width, affine_JO[0]) for width in widths[1:-1])
+        self._rows_of_grads = tuple(Rows(num_samples, width, affine_JO[0]) for width in widths[1:-1])
         self._grads_BO = [rows.values for rows in self._rows_of_grads]
         self._input_grad_BJ = affine_JO[0].new_empty((num_samples, widths[0] + 1))
         self._behind_input_grad_B = self._input_grad_BJ[:, -1]

@@ -54,7 +54,7 @@ LAYER = np.dtype(
 )
 """A layer at work: addresses and sizes, in numbers."""
 
-PARTS = (*("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce"),)
+PARTS = ("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce")
 """What :func:`train` does, in order; the first thread notes when it begins the first, and when it has done each."""
 
 JOB = np.dtype(

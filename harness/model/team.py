@@ -15,8 +15,7 @@ from torch import Tensor
 
 from harness.core.lookup import BatchPlan
 from harness.model import loops
-
-_LINE = 16  # floats of a cache line; rows of what products read and write begin on one
+from harness.model.blas import Rows
 
 
 class TeamPass:
@@ -111,8 +110,8 @@ class _Stack:
 
     def __init__(self, affines_JO: Sequence[Tensor], num_samples: int, *, ends_in_relu: bool) -> None:
         widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
-        self.values = [_rows(num_samples, width) for width in widths]
-        self._grads = [_rows(num_samples, width) for width in widths]
+        self.values = [Rows(num_samples, width, affines_JO[0]).whole for width in widths]
+        self._grads = [torch.empty_like(values) for values in self.values]
         self.layers = [
             (
                 *(_address(affine_JO), len(affine_JO) - 1, affine_JO.shape[1]),
@@ -124,13 +123,6 @@ class _Stack:
                 zip(affines_JO, pairwise(self.values), pairwise(self._grads), strict=True)
             )
         ]
-
-
-def _rows(num_samples: int, width: int) -> Tensor:
-    """Rows of ``width`` numbers, a one, and zeros up to a cache line."""
-    whole = torch.zeros((num_samples, (width // _LINE + 1) * _LINE))
-    whole[:, width] = 1
-    return whole
 
 
 def _lines(number: int) -> np.ndarray:
