@@ -8,7 +8,7 @@ N distinct rows of a batch, rank-major; D embedding dim.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -16,12 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.cluster.protocol import Exchange, Push, Several
+from harness.cluster.protocol import Exchange, Push, Request, Several
+from harness.core import compiled
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank
 from harness.data.dataset import Batch, Dataset
-from harness.recovery import Recovery
+from harness.recovery import Recovery, Underway
 
 
 class Batches:
@@ -78,26 +79,55 @@ class DataPath(Protocol):
 
 
 class DirectPath:
-    """One message a step and rank: the gradients of this step, then the lookups of the next. Applied before read."""
+    """One message a step and rank: the gradients of this step, then the lookups of the step after the next.
+
+    It travels while the next step is at work, so nobody waits for it. Of the rows that it brings, those that the next
+    step changes are as they were before: the trainer has their values and their gradients, and makes that update
+    itself, by the arithmetic of ``Shard.apply``. Nothing is looked up past a boundary. When a shard is restored alone,
+    what was asked for ahead is void, and the message's gradients are lost with all that the shard had not saved.
+
+    Args:
+        is_boundary: whether something is due after so many steps.
+    """
 
     def __init__(
-        self, recovery: Recovery, batches: Batches, ranks: tuple[Rank, ...], *, learning_rate: float, num_steps: int
+        self,
+        recovery: Recovery,
+        batches: Batches,
+        ranks: tuple[Rank, ...],
+        *,
+        learning_rate: float,
+        num_steps: int,
+        is_boundary: Callable[[int], bool],
     ) -> None:
         self._recovery = recovery
         self._batches = batches
         self._ranks = ranks
         self._learning_rate = learning_rate
         self._num_steps = num_steps
-        self._planned: tuple[int, tuple[Batch, BatchPlan]] | None = None  # a step and its batch
-        self._next: tuple[Batch, BatchPlan, Tensor] | None = None
+        self._is_boundary = is_boundary
+        recovery.listeners.append(self._forget)
+        self.reset()
+
+    def reset(self) -> None:
+        """Drop the rows that came ahead, or are coming."""
+        self._planned: dict[int, tuple[Batch, BatchPlan]] = {}  # of this step, and what comes after it
+        self._rows_ND: Tensor | None = None  # of the batch that was fetched last
+        self._next_ND: Tensor | None = None  # of the one after it
+        self._underway: Underway | None = None
+        self._is_void = False
 
     def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
-        """Rows that came with the last message, or are asked for now."""
-        fetched, self._next = self._next, None
-        if fetched is None:
-            batch, plan = self._batch(progress.step)
-            fetched = batch, plan, pull(self._recovery, self._ranks, plan, progress)
-        return fetched
+        """Rows that came ahead, or are asked for now."""
+        batch, plan = self._batch(progress.step)
+        self._rows_ND, self._next_ND = self._next_ND, None
+        if self._rows_ND is None:
+            self._receive(progress)
+            self._rows_ND = pull(self._recovery, self._ranks, plan, progress)
+            ahead = self._ahead(progress.step + 1)
+            if ahead is not None:
+                self._start([None] * len(self._ranks), ahead)
+        return batch, plan, self._rows_ND
 
     def push(
         self,
@@ -108,37 +138,67 @@ class DirectPath:
         is_boundary: bool,
         meanwhile: Callable[[], None],
     ) -> None:
-        """Send, and unless something is due between the halves, ask for the next rows in the same message."""
-        following = None if is_boundary else self._batch(progress.step + 1)
-        next_rows = following[1].rows if following else [None] * len(self._ranks)
-        pushes = make_pushes(plan, grads_ND, progress.step + 1, self._learning_rate)
-        # A rank with nothing to do gets an empty message, so that no death goes unseen.
-        requests = {
-            rank: Exchange(push=push, pull_N=rows_N)
-            for rank, push, rows_N in zip(self._ranks, pushes, next_rows, strict=True)
-        }
-        underway = self._recovery.start(requests)
-        if progress.step + 2 < self._num_steps:
-            self._planned = progress.step + 2, self._batches(progress.step + 2)
+        """Send, and unless something is due before, ask in the same message for the rows of the step after the next."""
+        step = progress.step
+        next_ND = self._receive(progress)
+        if next_ND is not None:
+            assert self._rows_ND is not None
+            compiled.descend_shared(
+                next_ND.numpy(),
+                self._batch(step + 1)[1].keys_N,
+                plan.keys_N,
+                self._rows_ND.numpy(),
+                grads_ND.numpy(),
+                self._learning_rate,
+            )
+            self._next_ND = next_ND
+        ahead = None if next_ND is None else self._ahead(step + 2)
+        self._start(make_pushes(plan, grads_ND, step + 1, self._learning_rate), ahead)
+        del self._planned[step]
+        if step + 3 < self._num_steps:
+            self._batch(step + 3)
         meanwhile()
-        replies = self._recovery.finish(underway, progress)
-        if following:
-            self._next = (*following, torch.cat(list(replies.values())))
+        if is_boundary:
+            self._receive(progress)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """The ranks hold everything."""
         return pull(self._recovery, self._ranks, plan, progress)
 
-    def _batch(self, step: int) -> tuple[Batch, BatchPlan]:
-        planned, self._planned = self._planned, None
-        return planned[1] if planned and planned[0] == step else self._batches(step)
-
-    def reset(self) -> None:
-        """Drop the rows that came ahead."""
-        self._next = None
-
     def summary(self) -> None:
         """No cache."""
+
+    def _batch(self, step: int) -> tuple[Batch, BatchPlan]:
+        if step not in self._planned:
+            self._planned[step] = self._batches(step)
+        return self._planned[step]
+
+    def _ahead(self, step: int) -> BatchPlan | None:
+        """What batch number ``step`` asks for, if it may be asked for before the one before it is applied."""
+        return None if step >= self._num_steps or self._is_boundary(step) else self._batch(step)[1]
+
+    def _start(self, pushes: Sequence[Push | None], ahead: BatchPlan | None) -> None:
+        """A rank with nothing to do gets an empty message, so that no death goes unseen."""
+        rows = [None] * len(self._ranks) if ahead is None else ahead.rows
+        requests: dict[Rank, Request] = {
+            rank: Exchange(push=push, pull_N=rows_N)
+            for rank, push, rows_N in zip(self._ranks, pushes, rows, strict=True)
+        }
+        self._underway = self._recovery.start(requests)
+
+    def _receive(self, progress: Progress) -> Tensor | None:
+        """The rows that were asked for with the last message, if there were any and they still count."""
+        underway, self._underway = self._underway, None
+        if underway is None:
+            return None
+        self._is_void = False
+        replies = list(self._recovery.finish(underway, progress).values())
+        return None if self._is_void or replies[0] is None else torch.cat(replies)
+
+    def _forget(self, casualties: frozenset[Rank]) -> None:
+        """Shards were restored alone: what came ahead is of before."""
+        self._next_ND = None
+        self._is_void = True
 
 
 class SplitPath:

@@ -101,7 +101,14 @@ def _data_path(
     if config.cache.mode == "none":
         rate, kind = config.trainer.learning_rate, config.cluster.data_path
         if kind == "fused":
-            return DirectPath(recovery, batches, ranks, learning_rate=rate, num_steps=blueprint.num_steps)
+            return DirectPath(
+                recovery,
+                batches,
+                ranks,
+                learning_rate=rate,
+                num_steps=blueprint.num_steps,
+                is_boundary=lambda step: due_at(step).anything,
+            )
         return SplitPath(recovery, batches, ranks, learning_rate=rate, by_table=kind == "naive")
     if config.cache.mode == "stale":
         return StalePath(

@@ -1,6 +1,7 @@
 """How rows travel decides nothing: every uncached path gives the same bits."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +11,12 @@ from torch import Tensor, equal
 from harness.cluster.protocol import Exchange
 from harness.core.config import Config
 from harness.core.events import Event
-from harness.core.lookup import plan_batch
+from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
+from harness.core.plans import Progress
 from harness.core.shard import Shard
-from harness.datapath import make_pushes
+from harness.data.dataset import Batch
+from harness.datapath import DirectPath, make_pushes
 from tests.runs import changed, run
 from tests.test_unplanned import run_mortal
 
@@ -56,6 +59,33 @@ def test_a_death_between_parts_is_mended(
     finished = run_mortal(mortal, tmp_path / "mortal", monkeypatch, {("ps2", number, Exchange): "after"})
     assert finished.num_unplanned == 1
     assert finished.digests == reference.digests
+
+
+@pytest.mark.parametrize("number", [41, 42, 80], ids=lambda number: f"message{number}")
+@pytest.mark.parametrize("fate", ["before", "after"])
+def test_a_step_trains_on_what_the_ranks_hold(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fate: str, number: int
+) -> None:
+    """Also rows that were asked for ahead, shards restored alone meanwhile: to the bit, whoever lives."""
+    real, seen = DirectPath.fetch, []
+
+    def fetch(path: DirectPath, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
+        batch, plan, rows_ND = real(path, progress)
+        cluster: Any = path._recovery._cluster
+        servers = cluster._ranks.servers
+        for k, rows in enumerate(plan.rows):
+            server = servers.get(f"ps{k}")
+            if server is not None:
+                first, last = plan.bounds[k : k + 2]
+                assert equal(rows_ND[first:last], server.shard.gather(rows)), (progress.step, k)
+                seen.append(path._underway is not None)
+        return batch, plan, rows_ND
+
+    monkeypatch.setattr(DirectPath, "fetch", fetch)
+    config = changed(config, strategy__name="partial", strategy__interval_samples=300, data__max_train_samples=400)
+    finished = run_mortal(config, tmp_path / "run", monkeypatch, {("ps2", number, Exchange): fate})
+    assert finished.num_lost_ranks == 1
+    assert sum(seen) > len(seen) / 2, "most rows came ahead"
 
 
 def test_a_step_in_parts_is_applied_once_and_when_complete() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.distributed import rpc
 from torch.futures import Future
 
-from harness.cluster import control, group
+from harness.cluster import control, group, wire
 from harness.cluster.protocol import (
     Cluster,
     Exchange,
@@ -138,6 +138,7 @@ def ps_main(seat: Seat, spec: RankSpec) -> None:
     hold_leash(seat.supervisor_pid)
     torch.set_num_threads(1)
     _server = RankServer(spec, seat.rank)
+    wire.serve_by(serve)
     try:
         link = ControlLink(seat)
         order: control.Message = ("join", seat.generation)
@@ -245,6 +246,8 @@ class RpcCluster:
 
     def _send(self, rank: Rank, request: Request) -> Future[Reply]:
         worker = group.worker_name(rank, self._generation)
+        if wire.is_plain(request):
+            return rpc.rpc_async(worker, wire.serve_words, args=(wire.words_of(request),), timeout=self._timeout_s)
         return rpc.rpc_async(worker, serve, args=(packed(request),), timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
@@ -255,7 +258,11 @@ class RpcCluster:
             # A rank's own exceptions travel as Failure values, so whatever is raised here is the transport's:
             # end of file, broken pipe, connection refused, or no answer within the timeout.
             try:
-                replies[rank] = tuple(each.wait() for each in future) if isinstance(future, tuple) else future.wait()
+                replies[rank] = (
+                    tuple(wire.reply_of(each.wait()) for each in future)
+                    if isinstance(future, tuple)
+                    else wire.reply_of(future.wait())
+                )
             except RuntimeError as error:
                 detail[rank] = _words(error)
         replies = in_rank_order(replies, self._ranks)

@@ -223,6 +223,23 @@ def descend_into(out_SD: Any, slots_N: Any, rows_ND: Any, grads_ND: Any, learnin
             out_SD[slots_N[n], d] = rows_ND[n, d] - learning_rate * grads_ND[n, d]
 
 
+@compiled_for(void(float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
+def descend_shared(  # noqa: PLR0917 - as above
+    out_rows_HD: Any, keys_H: Any, keys_N: Any, rows_ND: Any, grads_ND: Any, learning_rate: float
+) -> None:
+    """Where ``keys_H`` are also among ``keys_N``, both ascending: one SGD step on rows N, the new ones to rows H.
+
+    The same bits as :func:`descend`.
+    """
+    n = 0
+    for h in range(len(keys_H)):
+        while n < len(keys_N) and keys_N[n] < keys_H[h]:
+            n += 1
+        if n < len(keys_N) and keys_N[n] == keys_H[h]:
+            for d in range(rows_ND.shape[1]):
+                out_rows_HD[h, d] = rows_ND[n, d] - learning_rate * grads_ND[n, d]
+
+
 # --- sub-sampled used rows --------------------------------------------------------------------------------------------
 
 

@@ -61,7 +61,7 @@ JOB = np.dtype(
     [
         *((name, np.int64) for name in ("num_samples", "num_shares", "num_vectors", "dim", "num_bottom", "num_layers")),
         *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
-        *((name, np.int64) for name in ("order", "is_given")),
+        *((name, np.int64) for name in ("order", "is_given", "patience")),
         # of this batch
         *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order_A", "starts")),
         *((name, np.int64) for name in ("losses", "row_grads")),
@@ -81,7 +81,7 @@ of the update tasks taken, tasks done of the bottom's backward, tasks done; and 
 """
 
 _TURNS = 2000  # to wait for another thread, before the core is given away
-_PATIENCE_NS = 50_000  # without an order a helper stays awake as long, since waking one takes as long
+_PATIENCE_NS = 50_000  # without an order an eager helper stays awake as long, since waking one takes as long
 
 
 def num_counters(num_shares: int) -> int:
@@ -454,7 +454,7 @@ def help_out(job_1: Any, thread: int) -> None:
     while True:
         idle_since = nanoseconds()
         while load(orders) == seen:
-            if nanoseconds() - idle_since > _PATIENCE_NS:
+            if nanoseconds() - idle_since > job.patience:
                 exchange(asleep, 1)
                 # Who gives an order now sees it. If one was given just before, and sleep is not taken back in time,
                 # the giver has posted, and the post is waited for.
@@ -521,13 +521,14 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
 ) -> float:
     """The last batch's update, and of this one the mean loss and gradients of rows. Its update waits to be made.
 
-    ``is_eager``: helpers begin it at once.
+    ``is_eager``: helpers begin it at once. Else they go to sleep at once: somebody needs their cores.
     """
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
     job.num_rows = len(rows_ND)
     job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
     job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
+    job.patience = _PATIENCE_NS if is_eager else 0
     _command(job, TRAIN)
     exchange(_counter(job, _BACK), 0)
     exchange(_counter(job, _DONE), 0)

@@ -61,10 +61,14 @@ class TeamPass:
         loops.prepare(self._job_1)
         # The program knows addresses only: what they are of is kept alive here, and by each helper.
         self._kept = (bottom, top, bottom_JO, top_JO, layers, vectors_BVD, vector_grads_BVD, counters, semaphores)
-        if num_shares > 1:
-            weakref.finalize(self, loops.dismiss, self._job_1)
-        for thread in range(1, num_shares):
-            Thread(target=_help_out, args=(self._job_1, thread, self._kept), daemon=True).start()
+        helpers = [
+            Thread(target=_help_out, args=(self._job_1, thread, self._kept), daemon=True)
+            for thread in range(1, num_shares)
+        ]
+        if helpers:
+            weakref.finalize(self, _dismiss, self._job_1, helpers)
+        for helper in helpers:
+            helper.start()
 
     def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D); new."""
@@ -103,6 +107,13 @@ class TeamPass:
 def _help_out(job_1: np.ndarray, thread: int, kept: object) -> None:
     """Body of a helper. ``kept``: what it reads and writes lives as long as it does."""
     loops.help_out(job_1, thread)
+
+
+def _dismiss(job_1: np.ndarray, helpers: Sequence[Thread]) -> None:
+    """Have helpers end. Python, when it ends, must not meet one on its way out of compiled code."""
+    loops.dismiss(job_1)
+    for helper in helpers:
+        helper.join(1.0)
 
 
 class _Stack:
