@@ -18,9 +18,10 @@ from typing import Any, TypeVar
 
 import numba
 import numpy as np
-from numba import boolean, float32, float64, int32, int64, uint32, void
+from numba import float32, float64, int32, int64, uint32, uint64, void
+from numba.np.numpy_support import carray
 
-from harness.native import SOURCE_STAMP, prefetch
+from harness.native import SOURCE_STAMP, pointer, prefetch
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _AHEAD = 16  # rows or records asked for before they are needed; more of them at once brings nothing
@@ -243,28 +244,82 @@ def descend_shared(  # noqa: PLR0917 - as above
 # --- sub-sampled used rows --------------------------------------------------------------------------------------------
 
 
-@compiled_for(int64[::1](int64[::1], boolean[::1], boolean[::1]))
-def unsettled(rows_N: Any, sampled_N: Any, is_settled_M: Any) -> Any:
-    """Of ``rows_N`` those that are sampled and not settled, in their order."""
-    found_N = np.empty(len(rows_N), np.int64)
-    num_found = 0
-    num_rows = len(rows_N)
-    for n in range(num_rows):
-        if n + 4 * _AHEAD < num_rows and sampled_N[n + 4 * _AHEAD]:
-            prefetch(is_settled_M.ctypes.data + rows_N[n + 4 * _AHEAD])
-        if sampled_N[n] and not is_settled_M[rows_N[n]]:
-            found_N[num_found] = rows_N[n]
-            num_found += 1
-    return found_N[:num_found].copy()
+@numba.njit(nogil=True)
+def _word(key: Any, number: Any) -> Any:
+    """Word ``number`` of the stream ``key``, as harness.core.seeds has it."""
+    word = key + uint64(number) * uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return word ^ (word >> uint64(31))
 
 
-@compiled_for(void(int32[::1], int64[::1], int64[::1], boolean[::1]))
-def take_places(slots_K: Any, places_N: Any, rows_N: Any, is_settled_M: Any) -> None:
-    """Put rows in places of a list, which are distinct: who was there is settled no more, and they are."""
-    for n in range(len(places_N)):
-        is_settled_M[slots_K[places_N[n]]] = False
-        slots_K[places_N[n]] = rows_N[n]
-        is_settled_M[rows_N[n]] = True
+LISTS = np.dtype([(name, np.int64) for name in ("tables", "num_tables", "slots", "is_member", "num_words", "key")])
+"""Lists of rows, for :func:`keep_sampled`: addresses and sizes, so that a call has few arguments to take apart.
+
+``tables``: ``num_tables`` LIST, ascending by row; ``slots``: int32, the lists; ``is_member``: a bit for each row, in
+``num_words`` of 64.
+"""
+
+LIST = np.dtype([(name, np.int64) for name in ("first_row", "last_row", "first_slot", "num_slots", "num_members")])
+"""Rows of a table (from, to and without) and its list: where it begins, how long it may be, how long it is."""
+
+
+@compiled_for(void(int64, int64, int64, numba.from_dtype(LISTS)[::1], int64))
+def keep_sampled(rows: int, sampled: int, num_rows: int, lists_1: Any, step: int) -> None:
+    """Put each row that is sampled and no member in the list of its table; where that is full, in place of a member.
+
+    ``rows`` (int64, ascending) and ``sampled`` (boolean) are addresses: to make an array of a tensor takes 0.6 us, as
+    long as all the rest. Members are those before this step. Who gives up his place is a matter of ``key``, step, row.
+    """
+    rows_N = carray(pointer(rows), num_rows, np.int64)
+    sampled_N = carray(pointer(sampled), num_rows, np.bool_)
+    lists = lists_1[0]
+    num_tables = lists.num_tables
+    tables_T = carray(pointer(lists.tables), num_tables, LIST)
+    is_member_W = carray(pointer(lists.is_member), lists.num_words, np.uint64)
+    candidates_N = np.empty(len(rows_N), np.int64)
+    num_candidates, t = 0, 0
+    for n in range(len(rows_N)):  # without branches that nobody can foresee
+        row = rows_N[n]
+        while t < num_tables and row >= tables_T[t].last_row:
+            t += 1
+        if t == num_tables:
+            break
+        candidates_N[num_candidates] = row
+        prefetch(lists.is_member + (row >> 6) * 8)
+        num_candidates += sampled_N[n] & (row >= tables_T[t].first_row)
+    num_new = 0
+    for n in range(num_candidates):
+        row = candidates_N[n]
+        candidates_N[num_new] = row
+        num_new += int64(1) - int64((is_member_W[row >> 6] >> uint64(row & 63)) & uint64(1))
+    step_key = _word(uint64(lists.key), step)
+    t = 0
+    for n in range(num_new):
+        row = candidates_N[n]
+        while row >= tables_T[t].last_row:
+            t += 1
+        table = tables_T[t]
+        if table.num_slots == 0:
+            continue
+        slots_K = carray(pointer(lists.slots + 4 * table.first_slot), table.num_slots, np.int32)
+        if table.num_members < table.num_slots:
+            slot = table.num_members
+            table.num_members += 1
+        else:
+            slot = int64(((_word(step_key, row) >> uint64(32)) * uint64(table.num_slots)) >> uint64(32))
+            was = int64(slots_K[slot])
+            is_member_W[was >> 6] &= ~(uint64(1) << uint64(was & 63))
+        slots_K[slot] = row
+        is_member_W[row >> 6] |= uint64(1) << uint64(row & 63)
+
+
+@compiled_for(void(int32[::1], uint64[::1]))
+def forget_members(rows_K: Any, is_member_W: Any) -> None:
+    """Clear their bits."""
+    for k in range(len(rows_K)):
+        row = int64(rows_K[k])
+        is_member_W[row >> 6] &= ~(uint64(1) << uint64(row & 63))
 
 
 # --- records ----------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.core import compiled
 from harness.core.placement import budget_rows
-from harness.core.seeds import generator
+from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
 
 
@@ -136,89 +136,52 @@ class RandomTracker:
 class SsuTracker:
     """CPR-SSU: rows met by a sub-sample of the inputs, in a list of at most K per table, emptied at a save.
 
-    Newcomers that find the list full take the places of random members, drawn by (seed, rank, table, step) (R). Rows
-    are taken in by blocks of steps, and before a choice: step by step, drawing alone takes a tenth of a training step
-    at Kaggle's size. A hot row that loses its place is back after the next block, so a block must be short against the
-    time in which a list turns over: one step for every 32 places of the smallest list, at most 64.
-
-    Memory: 4 bytes per list entry (r of MFU's counter), one byte per row for membership, so that a block costs O(rows
-    met), and the rows of one block.
+    A newcomer that finds the list full takes the place of a random member, drawn by (seed, rank, row, step) (R).
+    Memory: 4 bytes per list entry (r of MFU's counter), and a bit per row for membership.
     """
 
     def __init__(self, shard: Shard, r: float, tables: Sequence[int]) -> None:
-        self.shard = shard
-        self.tables = tuple(tables)
-        spans = {table: shard.span(table) for table in self.tables}
-        self._bounds = np.array([[span.start, span.stop] for span in spans.values()], np.int64).reshape(-1)
-        self._slots = {t: np.zeros(budget_rows(s.stop - s.start, r), np.int32) for t, s in spans.items()}
-        self._num_members = dict.fromkeys(self.tables, 0)
-        self._is_settled_M = np.ones(len(shard.rows_MD), bool)  # a member, or of a table that is not tracked
-        for span in spans.values():
-            self._is_settled_M[span] = False
-        self._met: list[tuple[Tensor, Tensor]] = []
-        smallest = min((len(slots) for slots in self._slots.values() if len(slots)), default=0)
-        self._block_steps = min(max(1, smallest // 32), 64)
-        self._block = 0
+        self._index = {table: t for t, table in enumerate(sorted(tables))}
+        self._tables_T = np.zeros(len(tables), compiled.LIST)
+        num_slots = 0
+        for table, t in self._index.items():
+            span = shard.span(table)
+            budget = budget_rows(span.stop - span.start, r)
+            self._tables_T[t] = (span.start, span.stop, num_slots, budget, 0)
+            num_slots += budget
+        self._slots_S = np.zeros(num_slots, np.int32)
+        self._is_member_W = np.zeros(-(-len(shard.rows_MD) // 64), np.uint64)
+        self._lists_1 = np.zeros(1, compiled.LISTS)
+        self._lists_1[0] = (
+            *(self._tables_T.ctypes.data, len(tables), self._slots_S.ctypes.data),
+            *(self._is_member_W.ctypes.data, len(self._is_member_W)),
+            np.uint64(derive(shard.seed, "evict", shard.rank_index)).astype(np.int64),
+        )
 
     def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """Remember the rows that a sampled input touched, until their block is complete."""
-        block = step // self._block_steps
-        if block != self._block:
-            self._take_in(step)
-            self._block = block
-        self._met.append((rows_N, sampled_N))
-
-    def _take_in(self, step: int) -> None:
-        """Add the rows that were met, by the end of their block or by ``step``, whichever is sooner; it keys draws."""
-        if not self._met:
-            return
-        step = min(step, (self._block + 1) * self._block_steps - 1)
-        rows_N, sampled_N = (torch.cat(parts).numpy() for parts in zip(*self._met, strict=True))
-        self._met = []
-        new = _distinct(compiled.unsettled(rows_N, sampled_N, self._is_settled_M))
-        cuts = np.searchsorted(new, self._bounds).tolist()
-        for table, first, last in zip(self.tables, cuts[::2], cuts[1::2], strict=True):
-            if last > first:
-                self._add(step, table, new[first:last])
-
-    def _add(self, step: int, table: int, new: np.ndarray) -> None:
-        slots, count = self._slots[table], self._num_members[table]
-        num_free = min(len(new), len(slots) - count)
-        if num_free:
-            slots[count : count + num_free] = new[:num_free]
-            self._num_members[table] = count + num_free
-            self._is_settled_M[new[:num_free]] = True
-        homeless = new[num_free:]
-        if len(homeless):
-            rng = generator(self.shard.seed, "evict", self.shard.rank_index, table, step)
-            if len(homeless) > len(slots):
-                homeless = rng.choice(homeless, len(slots), replace=False)
-            places = rng.choice(len(slots), len(homeless), replace=False)
-            compiled.take_places(slots, places, homeless, self._is_settled_M)
+        """Put the rows that a sampled input touched in their lists."""
+        assert rows_N.is_contiguous()
+        assert sampled_N.is_contiguous()
+        compiled.keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), rows_N.numel(), self._lists_1, step)
 
     def choose(self, table: int, step: int) -> Tensor:
         """The list of ``table``."""
-        self._take_in(step)
-        return torch.from_numpy(np.sort(self._slots[table][: self._num_members[table]]).astype(np.int64))
+        return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
     def saved(self, table: int) -> None:
         """Empty the list of ``table``."""
-        self._is_settled_M[self._slots[table][: self._num_members[table]]] = False
-        self._num_members[table] = 0
+        compiled.forget_members(self._members(table), self._is_member_W)
+        self._tables_T["num_members"][self._index[table]] = 0
 
     def reset(self) -> None:
         """Empty every list."""
-        self._met = []
-        for table in self.tables:
+        for table in self._index:
             self.saved(table)
 
-
-def _distinct(rows: np.ndarray) -> np.ndarray:
-    """Ascending; what ``np.unique`` does by hashing, in a tenth of its time."""
-    ordered = np.sort(rows)
-    is_first = np.ones(len(ordered), bool)
-    np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
-    return ordered.compress(is_first)
+    def _members(self, table: int) -> np.ndarray:
+        """Rows in the list of ``table``, in no order; a view."""
+        own = self._tables_T[self._index[table]]
+        return self._slots_S[own["first_slot"] :][: own["num_members"]]
 
 
 @dataclass(frozen=True)
