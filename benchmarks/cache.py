@@ -105,7 +105,8 @@ def measure(batches: Batches, options: argparse.Namespace, lookahead: int) -> Re
     steps_K: list[Keys] = []
     for step in range(options.steps):
         progress = Progress(step=step, samples=0, previous_samples=0, total_samples=0)
-        _, plan, rows_ND = path.fetch(progress)
+        fetched = path.fetch(progress)
+        plan, rows_ND = fetched.plan, fetched.rows_ND
         is_last = step + 1 == options.steps
         path.push(plan, torch.zeros_like(rows_ND), progress, is_boundary=is_last, meanwhile=lambda: None)
         steps_K.append(plan.keys_N)

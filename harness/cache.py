@@ -10,6 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.core import compiled
+
 Slots = NDArray[np.int64]
 
 _GROWTH = 1.25  # of the buffer, beyond what is needed: few copies, little waste
@@ -53,10 +55,19 @@ class RowCache:
 
     def take_in(self, slots_K: Slots, values_KD: Tensor, unsaved_K: Tensor | None) -> None:
         """Rows of which their rank knows every update."""
-        self.values_SD.index_copy_(0, torch.from_numpy(slots_K), values_KD)
+        compiled.put_rows(self.values_SD.numpy(), slots_K, values_KD.numpy())
         self.is_here_S[slots_K] = True
         if unsaved_K is not None:
             self.unsaved_S[slots_K] = unsaved_K.numpy()
+
+    def values(self, slots_K: Slots) -> Tensor:
+        """Rows as they are, (K, D); a copy."""
+        return torch.from_numpy(compiled.take_rows(self.values_SD.numpy(), slots_K))
+
+    def descend(self, slots_K: Tensor, grads_KD: Tensor, learning_rate: float) -> None:
+        """One SGD step on distinct rows, by the arithmetic of their rank."""
+        nobody = compiled.NOBODY_COUNTS
+        compiled.descend(self.values_SD.numpy(), slots_K.numpy(), grads_KD.numpy(), learning_rate, nobody, nobody)
 
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
         """Rows were updated so often."""

@@ -9,6 +9,7 @@ N distinct rows of a batch, rank-major; D embedding dim.
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
 
@@ -41,11 +42,26 @@ class Batches:
         return batch, plan_batch(batch.ids_BF, self.placement, index_B % self._ssu_period == 0)
 
 
+@dataclass(frozen=True)
+class Fetched:
+    """A batch, its plan, and where its N rows are: ``rows_XD[slots_N]``, or all of ``rows_XD`` in order; float32."""
+
+    batch: Batch
+    plan: BatchPlan
+    rows_XD: Tensor
+    slots_N: Tensor | None = None
+
+    @property
+    def rows_ND(self) -> Tensor:
+        """The rows, in order."""
+        return self.rows_XD if self.slots_N is None else self.rows_XD.index_select(0, self.slots_N)
+
+
 class DataPath(Protocol):
     """What the step loop asks of a path."""
 
-    def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
-        """The next batch, its plan, and its rows, float32 (N, D)."""
+    def fetch(self, progress: Progress) -> Fetched:
+        """The next batch with its rows, which are as they are until it is pushed."""
         ...
 
     def push(
@@ -117,7 +133,7 @@ class DirectPath:
         self._underway: Underway | None = None
         self._is_void = False
 
-    def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
+    def fetch(self, progress: Progress) -> Fetched:
         """Rows that came ahead, or are asked for now."""
         batch, plan = self._batch(progress.step)
         self._rows_ND, self._next_ND = self._next_ND, None
@@ -127,7 +143,7 @@ class DirectPath:
             ahead = self._ahead(progress.step + 1)
             if ahead is not None:
                 self._start([None] * len(self._ranks), ahead)
-        return batch, plan, self._rows_ND
+        return Fetched(batch, plan, self._rows_ND)
 
     def push(
         self,
@@ -213,7 +229,7 @@ class SplitPath:
         self._learning_rate = learning_rate
         self._ends_R = [_message_ends(batches.placement, k, by_table=by_table) for k in range(len(ranks))]
 
-    def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
+    def fetch(self, progress: Progress) -> Fetched:
         """Ask for the rows of the batch."""
         batch, plan = self._batches(progress.step)
         requests = {
@@ -221,7 +237,7 @@ class SplitPath:
             for rank, rows, cuts in zip(self._ranks, plan.rows, self._cuts(plan), strict=True)
         }
         replies = self._recovery.ask(requests, progress)
-        return batch, plan, torch.cat([rows_ND for reply in replies.values() for rows_ND in reply])
+        return Fetched(batch, plan, torch.cat([rows_ND for reply in replies.values() for rows_ND in reply]))
 
     def push(
         self,

@@ -31,12 +31,10 @@ from torch import Tensor
 
 from harness.cache import RowCache, Traffic
 from harness.cluster.protocol import Counted, Exchange, Request, Several, WriteBack
-from harness.core import compiled
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
-from harness.data.dataset import Batch
-from harness.datapath import Batches, pull
+from harness.datapath import Batches, Fetched, pull
 from harness.oracle import Keys, Oracle, Rows, Window
 from harness.recovery import Kept, Recovery, Underway
 
@@ -110,21 +108,19 @@ class LookaheadPath:
         self._underway: tuple[Rows, Told | None, Underway] | None = None
         self._must_ask = True  # something was due: hear from every rank before going on
         self._knows_unsaved = True  # no save took place since these were asked for
-        self._fetched: tuple[Tensor, Tensor] | None = None
+        self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was fetched last
         self._flushing: BatchPlan | None = None  # the batch of the step that is flushed
 
     # --- the step loop's side ---------------------------------------------------------------------------------------
 
-    def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
-        """The next batch with its rows, from the cache."""
+    def fetch(self, progress: Progress) -> Fetched:
+        """The next batch, and which rows of the cache are its own."""
         if self._window is None or progress.step == self._window.stop:
             self._enter(progress)
         assert self._window is not None
         index = progress.step - self._window.first
-        planned, slots_N = self._window.steps[index], self._window.slots[index]
-        rows_ND = self._cache.values_SD.index_select(0, slots_N)
-        self._fetched = slots_N, rows_ND
-        return planned.batch, planned.plan, rows_ND
+        planned, self._slots_N = self._window.steps[index], self._window.slots[index]
+        return Fetched(planned.batch, planned.plan, self._cache.values_SD, self._slots_N)
 
     def push(
         self,
@@ -137,11 +133,7 @@ class LookaheadPath:
     ) -> None:
         """Update the cached rows, by the arithmetic of ``Shard.apply``; at a boundary, flush."""
         assert self._window is not None
-        assert self._fetched is not None
-        slots_N, rows_ND = self._fetched
-        compiled.descend_into(
-            self._cache.values_SD.numpy(), slots_N.numpy(), rows_ND.numpy(), grads_ND.numpy(), self._learning_rate
-        )
+        self._cache.descend(self._slots_N, grads_ND, self._learning_rate)
         if progress.step + 1 == self._window.stop:
             self._count(self._window)
         if is_boundary:
@@ -246,7 +238,7 @@ class LookaheadPath:
         """Rows to write back now, with their updates; they are clean then. All touches that are not yet told."""
         cache, sampled = self._cache, self._sampled
         counts_N = (cache.unsaved_S if self._recovers else cache.untold_S)[rows.slots]
-        values_ND = cache.values_SD.index_select(0, torch.from_numpy(rows.slots))
+        values_ND = cache.values(rows.slots)
         cache.untold_S[rows.slots] = 0
         self._sampled = []
         return Told(step, rows.keys, values_ND, counts_N, sampled, counts_all=self._recovers)

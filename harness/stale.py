@@ -48,7 +48,7 @@ from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
 from harness.core.shard import stepped
 from harness.data.dataset import Batch
-from harness.datapath import Batches, pull
+from harness.datapath import Batches, Fetched, pull
 from harness.recovery import Recovery
 
 
@@ -134,7 +134,7 @@ class StalePath:
 
     # --- the step loop's side ---------------------------------------------------------------------------------------
 
-    def fetch(self, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
+    def fetch(self, progress: Progress) -> Fetched:
         """The next batch with its rows, from the cache of the worker whose turn it is."""
         turn, self._next = self._next or self._turn(progress.step), None
         wanted_K = self._wanted(turn)
@@ -147,7 +147,7 @@ class StalePath:
         self._observe(slots_N)
         rows_ND = self._caches.use(slots_N, turn.step)
         self._fetched = slots_N, rows_ND
-        return turn.batch, turn.plan, rows_ND
+        return Fetched(turn.batch, turn.plan, rows_ND)
 
     def push(
         self,

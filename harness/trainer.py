@@ -151,8 +151,9 @@ class Trainer:
     def _advance(self) -> None:
         """One step, and what is due at the boundary after it."""
         began_s = self._clock()
-        batch, plan, rows_ND = self._path.fetch(self._progress())
-        loss, grads_ND = self._network.train(batch.dense_BI, rows_ND, plan, batch.labels_B)
+        fetched = self._path.fetch(self._progress())
+        batch, plan = fetched.batch, fetched.plan
+        loss, grads_ND = self._network.train(batch.dense_BI, fetched.rows_XD, plan, batch.labels_B, fetched.slots_N)
         due = self._due_at(self._step + 1)
         self._path.push(plan, grads_ND, self._progress(), is_boundary=due.anything, meanwhile=self._meanwhile)
         self._finish_step(loss, plan, self._clock() - began_s)

@@ -11,12 +11,11 @@ from torch import Tensor, equal
 from harness.cluster.protocol import Exchange
 from harness.core.config import Config
 from harness.core.events import Event
-from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.lookup import plan_batch
 from harness.core.placement import Placement
 from harness.core.plans import Progress
 from harness.core.shard import Shard
-from harness.data.dataset import Batch
-from harness.datapath import DirectPath, make_pushes
+from harness.datapath import DirectPath, Fetched, make_pushes
 from tests.runs import changed, run
 from tests.test_unplanned import run_mortal
 
@@ -69,8 +68,9 @@ def test_a_step_trains_on_what_the_ranks_hold(
     """Also rows that were asked for ahead, shards restored alone meanwhile: to the bit, whoever lives."""
     real, seen = DirectPath.fetch, []
 
-    def fetch(path: DirectPath, progress: Progress) -> tuple[Batch, BatchPlan, Tensor]:
-        batch, plan, rows_ND = real(path, progress)
+    def fetch(path: DirectPath, progress: Progress) -> Fetched:
+        fetched = real(path, progress)
+        plan, rows_ND = fetched.plan, fetched.rows_ND
         cluster: Any = path._recovery._cluster
         servers = cluster._ranks.servers
         for k, rows in enumerate(plan.rows):
@@ -79,7 +79,7 @@ def test_a_step_trains_on_what_the_ranks_hold(
                 first, last = plan.bounds[k : k + 2]
                 assert equal(rows_ND[first:last], server.shard.gather(rows)), (progress.step, k)
                 seen.append(path._underway is not None)
-        return batch, plan, rows_ND
+        return fetched
 
     monkeypatch.setattr(DirectPath, "fetch", fetch)
     config = changed(config, strategy__name="partial", strategy__interval_samples=300, data__max_train_samples=400)

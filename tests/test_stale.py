@@ -200,7 +200,8 @@ def walk(path: StalePath, *, boundaries: frozenset[int] = frozenset()) -> list[T
     """All steps; the rows that each read."""
     reads = []
     for step in range(NUM_STEPS):
-        _, plan, rows_ND = path.fetch(progress_at(step))
+        fetched = path.fetch(progress_at(step))
+        plan, rows_ND = fetched.plan, fetched.rows_ND
         reads.append(rows_ND.clone())
         is_boundary = step + 1 in SAVES | boundaries
         grads_ND = grads_of(step, len(rows_ND))
@@ -250,7 +251,8 @@ def test_an_evaluation_sees_what_is_pending() -> None:
     shards = Shards(Placement("row", CARDINALITIES, NUM_PS))
     path = make_path(shards, staleness=50, workers=3)
     for step in range(20):
-        _, plan, rows_ND = path.fetch(progress_at(step))
+        fetched = path.fetch(progress_at(step))
+        plan, rows_ND = fetched.plan, fetched.rows_ND
         path.push(plan, grads_of(step, len(rows_ND)), progress_at(step), is_boundary=step == 19, meanwhile=lambda: None)
     before_MD = shards.rows_MD()
     _, plan = SkewedBatches()(1)
@@ -269,7 +271,8 @@ def test_a_lost_shard_takes_its_own_copies_along_and_no_others() -> None:
     paths = [make_path(shards, staleness=50, workers=3) for shards in (whole, hurt)]
     for step in range(20):
         for path in paths:
-            _, plan, rows_ND = path.fetch(progress_at(step))
+            fetched = path.fetch(progress_at(step))
+            plan, rows_ND = fetched.plan, fetched.rows_ND
             grads_ND = grads_of(step, len(rows_ND))
             path.push(plan, grads_ND, progress_at(step), is_boundary=step == 19, meanwhile=lambda: None)
     hurt.lose("ps1")

@@ -14,7 +14,6 @@ from harness.core import compiled
 from harness.core.placement import Placement
 from harness.core.seeds import derive, words
 
-_NOBODY_COUNTS = np.empty(0, np.int32)
 _LINE = 16  # values of a cache line
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
 
@@ -98,7 +97,7 @@ class Shard:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
-        pending_M = _NOBODY_COUNTS if self.pending_M is None else self.pending_M.numpy()
+        pending_M = compiled.NOBODY_COUNTS if self.pending_M is None else self.pending_M.numpy()
         compiled.descend(
             self.rows_MD.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending_M, counts_N.numpy()
         )

@@ -49,7 +49,9 @@ class Pass(Protocol):
 
     num_samples: int
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+    def train(
+        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU; new. The step before is made first."""
         ...
 
@@ -100,15 +102,18 @@ class DenseNetwork:
         self._pass: Pass | None = None  # of the last batch trained on
         self._predicting: Pass | None = None  # of the last part predicted
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+    def train(
+        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
+    ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
+        The rows are ``rows_XD[slots_N]``, or all of ``rows_XD`` in order. No index is checked.
         One SGD step belongs to it, which is made before anything else is asked of the network, or by :meth:`step`.
         """
         last, self._pass = self._pass, self._pass_for(len(dense_BI), self._pass)
         if last is not None and last is not self._pass:
             last.update()
-        return self._pass.train(dense_BI, rows_ND, plan, labels_B)
+        return self._pass.train(dense_BI, rows_XD, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
         """One SGD step with the gradients of the last :meth:`train`, unless it was made already.

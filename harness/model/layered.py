@@ -26,9 +26,12 @@ class LayeredPass:
         self._bottom_grad_BD = torch.empty(0)
         self._must_update = False
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+    def train(
+        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU."""
         self.update()
+        rows_ND = rows_XD if slots_N is None else rows_XD.index_select(0, slots_N)
         logits_B1 = self._forward(dense_BI, rows_ND, plan.inverse_A)
         loss, grad_B1 = (_compiled_loss if self._is_usual else _torch_loss)(logits_B1, labels_B)
         self._top.backward(grad_B1)

@@ -63,8 +63,8 @@ JOB = np.dtype(
         *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
         *((name, np.int64) for name in ("order", "is_given", "patience")),
         # of this batch
-        *((name, np.int64) for name in ("dense", "labels", "rows", "inverse", "num_rows", "order_A", "starts")),
-        *((name, np.int64) for name in ("losses", "row_grads")),
+        *((name, np.int64) for name in ("dense", "labels", "rows", "slots", "inverse", "num_rows")),
+        *((name, np.int64) for name in ("order_A", "starts", "losses", "row_grads")),
         ("marks", np.int64, (len(PARTS) + 1,)),
         ("learning_rate", np.float32),
     ]
@@ -72,7 +72,7 @@ JOB = np.dtype(
 """A batch at work: sizes, where the first of ``num_layers`` LAYERs is, and addresses of arrays.
 
 There is a thread for each of ``num_shares``, the caller's and helpers. ``counters``: :func:`num_counters` cache lines;
-``semaphores``: one for each thread, each on a line.
+``semaphores``: one for each thread, each on a line. Access a reads row ``inverse[a]``, or ``slots`` of that, if any.
 """
 
 _ORDERS, _ARRIVED, _FINISHED, _TAKEN, _BACK, _DONE, _ASLEEP = range(7)
@@ -207,6 +207,7 @@ def _interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
     bottom_BD = _matrix(bottom.outputs, job.num_samples, bottom.outputs_width)
     top_BT = _matrix(top.inputs, job.num_samples, top.inputs_width)
     rows_ND = _matrix(job.rows, job.num_rows, dim)
+    slots_N = carray(pointer(job.slots), job.num_rows, np.int64)
     inverse_A = carray(pointer(job.inverse), job.num_samples * (num_vectors - 1), np.int64)
     vectors_BVD = carray(pointer(job.vectors), (job.num_samples, num_vectors, dim), np.float32)
     products_VV = np.empty((num_vectors, num_vectors), np.float32)
@@ -216,6 +217,8 @@ def _interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
             vectors_VD[0, d] = out_T[d] = bottom_BD[b, d]
         for v in range(1, num_vectors):
             row = inverse_A[b * (num_vectors - 1) + v - 1]
+            if job.slots != 0:
+                row = slots_N[row]
             for d in range(dim):
                 vectors_VD[v, d] = rows_ND[row, d]
         _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, 0.0)
@@ -483,7 +486,7 @@ def predict(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
     """Logits of a batch, to the outputs of the last layer."""
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
-    job.num_rows = len(rows_ND)
+    job.slots, job.num_rows = 0, len(rows_ND)
     _command(job, PREDICT)
 
 
@@ -503,14 +506,15 @@ def update(job_1: Any, is_alone: bool) -> None:
 
 @compiled_for(
     float64(
-        *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1]),
+        *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]),
         *(float32[::1], float32[:, ::1], float64[::1], boolean),
     )
 )
 def train(  # noqa: PLR0917 - compiled functions take values by place
     job_1: Any,
     dense_BI: Any,
-    rows_ND: Any,
+    rows_XD: Any,
+    slots_N: Any,
     inverse_A: Any,
     order_A: Any,
     starts_N: Any,
@@ -524,8 +528,8 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     ``is_eager``: helpers begin it at once. Else they go to sleep at once: somebody needs their cores.
     """
     job = job_1[0]
-    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
-    job.num_rows = len(rows_ND)
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_XD.ctypes.data, inverse_A.ctypes.data
+    job.slots, job.num_rows = slots_N.ctypes.data if len(slots_N) else 0, len(out_ND)
     job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
     job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
     job.patience = _PATIENCE_NS if is_eager else 0

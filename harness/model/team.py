@@ -17,6 +17,8 @@ from harness.core.lookup import BatchPlan
 from harness.model import loops
 from harness.model.blas import Rows
 
+_IN_ORDER = np.empty(0, np.int64)
+
 
 class TeamPass:
     """A pass over batches of one size, in as many shares as torch is set to use threads when it is made.
@@ -70,14 +72,17 @@ class TeamPass:
         for helper in helpers:
             helper.start()
 
-    def train(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan, labels_B: Tensor) -> tuple[float, Tensor]:
+    def train(
+        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D); new."""
         assert len(dense_BI) == self.num_samples
-        grads_ND = torch.empty_like(rows_ND)
+        grads_ND = torch.empty((len(plan.keys_N), rows_XD.shape[1]))
         loss = loops.train(
             self._job_1,
             dense_BI.numpy(),
-            rows_ND.numpy(),
+            rows_XD.numpy(),
+            _IN_ORDER if slots_N is None else slots_N.numpy(),
             plan.inverse_A.numpy(),
             plan.order_A.numpy(),
             plan.starts_N.numpy(),

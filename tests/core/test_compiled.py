@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from harness.cache import RowCache
 from harness.core import compiled
 from harness.core.placement import Placement
 from harness.core.shard import Shard, stepped
@@ -24,13 +25,20 @@ def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
     rows_N = torch.randperm(500, generator=rng)[:300]
     grads_ND = torch.randn((300, 16), generator=rng)
     before_ND = shard.gather(rows_N)
-    cached_SD = torch.zeros((300, 16))
-    slots_N = torch.randperm(300, generator=rng)
-    compiled.descend_into(cached_SD.numpy(), slots_N.numpy(), before_ND.numpy(), grads_ND.numpy(), 0.1)
+    cache = RowCache(16, max_rows=None)
+    cache.reserve(400)
+    slots_N = torch.randperm(400, generator=rng)[:300]
+    cache.take_in(slots_N.numpy(), before_ND, None)
+    assert torch.equal(cache.values(slots_N.numpy()), before_ND)
+    cache.descend(slots_N, grads_ND, 0.1)
+    keys_N = np.arange(300) * 7
+    ahead_HD = before_ND.numpy()[::3].copy()  # every third one is wanted again
+    compiled.descend_shared(ahead_HD, keys_N[::3].copy(), keys_N, before_ND.numpy(), grads_ND.numpy(), 0.1)
     assert shard.apply(1, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
     expected = before_ND.numpy() - grads_ND.numpy() * np.float32(0.1)
     assert np.array_equal(shard.gather(rows_N).numpy(), expected)
-    assert np.array_equal(cached_SD[slots_N].numpy(), expected)
+    assert np.array_equal(cache.values(slots_N.numpy()).numpy(), expected)
+    assert np.array_equal(ahead_HD, expected[::3])
     assert np.array_equal(stepped(before_ND, grads_ND, 0.1).numpy(), expected)
 
 

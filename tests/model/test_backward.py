@@ -313,6 +313,23 @@ def test_what_is_not_a_number_is_not_hidden(products: Products) -> None:
         assert grads_ND.isnan().any()
 
 
+@pytest.mark.parametrize("products", PRODUCTS)
+def test_rows_may_lie_anywhere(products: Products) -> None:
+    """Rows of a cache, where they are, and rows in order: the same bits."""
+    in_order, scattered = (
+        DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, products=products) for _ in range(2)
+    )
+    for seed in range(2):
+        dense_BI, rows_ND, plan, labels_B = batch_for(in_order.size, 64, seed)
+        slots_N = torch.randperm(2 * len(rows_ND), generator=torch.Generator().manual_seed(seed))[: len(rows_ND)]
+        rows_SD = torch.full((2 * len(rows_ND), rows_ND.shape[1]), float("nan"))
+        rows_SD[slots_N] = rows_ND
+        loss, grads_ND = scattered.train(dense_BI, rows_SD, plan, labels_B, slots_N)
+        expected_loss, expected_ND = in_order.train(dense_BI, rows_ND, plan, labels_B)
+        assert loss == expected_loss
+        assert torch.equal(grads_ND, expected_ND)
+
+
 @pytest.fixture
 def _threads() -> Iterator[None]:
     before = torch.get_num_threads()
