@@ -235,7 +235,7 @@ def take_rows(rows_SD: Any, slots_K: Any) -> Any:
 
 @compiled_for(void(float32[:, ::1], int64[::1], float32[:, ::1]))
 def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
-    """Rows to ``slots_K``: torch's ``index_copy_``, in a third of its time."""
+    """Rows to ``slots_K``: torch's ``index_copy_``, without its threads."""
     num_rows, dim = len(slots_K), out_SD.shape[1]
     for k in range(num_rows):
         if k + _AHEAD < num_rows:

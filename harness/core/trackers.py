@@ -160,6 +160,8 @@ class SsuTracker:
 
     def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
         """Put the rows that a sampled input touched in their lists."""
+        assert rows_N.dtype == torch.int64
+        assert sampled_N.dtype == torch.bool
         assert rows_N.is_contiguous()
         assert sampled_N.is_contiguous()
         compiled.keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), rows_N.numel(), self._lists_1, step)
