@@ -34,6 +34,7 @@ from harness.native import (
     load,
     nanoseconds,
     pointer,
+    prefetch,
     sem_init,
     sem_post,
     sem_wait,
@@ -216,9 +217,14 @@ def _interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
         for d in range(dim):
             vectors_VD[0, d] = out_T[d] = bottom_BD[b, d]
         for v in range(1, num_vectors):
-            row = inverse_A[b * (num_vectors - 1) + v - 1]
-            if job.slots != 0:
+            access = b * (num_vectors - 1) + v - 1
+            row = inverse_A[access]
+            if job.slots != 0:  # rows lie anywhere: those of the next sample are asked for
                 row = slots_N[row]
+                if b + 1 < last:
+                    ahead = slots_N[inverse_A[access + num_vectors - 1]]
+                    for line in range(0, dim, 16):
+                        prefetch(job.rows + (ahead * dim + line) * 4)
             for d in range(dim):
                 vectors_VD[v, d] = rows_ND[row, d]
         _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, 0.0)
