@@ -53,10 +53,15 @@ def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]
     blueprint.validate()
     status = _Status(on_status)
     with Recorder(run_dir, config) as recorder:
-        store = CheckpointStore(recorder.run.checkpoints, keep=config.store.keep, fsync=config.store.fsync)
+        store = CheckpointStore(
+            recorder.run.checkpoints, keep=config.store.keep, fsync=config.store.fsync, drops_later=True
+        )
         sink = _LastEvent(recorder)
         engine = _run_rpc if config.engine == "rpc" else _run_local
-        office = engine(blueprint, store, sink, status)
+        try:
+            office = engine(blueprint, store, sink, status)
+        finally:
+            store.wait()
         finished = sink.finished
         assert finished is not None, "a run ends with its last event"
         if office.unfired:

@@ -3,8 +3,10 @@
 import json
 import pickle
 import struct
+import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -222,6 +224,30 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
         files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
         assert files == named | names | {"ps0/base-000010.bin"}
     assert store.next_sequence() == 11
+
+
+def test_a_commit_does_not_wait_until_old_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It stands before they go; the next commit, and whoever waits, finds them gone."""
+    may_go = threading.Event()
+    real = CheckpointStore._collect
+
+    def collect(store: CheckpointStore, *args: Any) -> None:
+        assert may_go.wait(10)
+        real(store, *args)
+
+    monkeypatch.setattr(CheckpointStore, "_collect", collect)
+    store = CheckpointStore(tmp_path, keep=1, drops_later=True)
+    may_go.set()
+    store.commit(write_files(tmp_path, 1))
+    store.wait()
+    may_go.clear()
+    newer = write_files(tmp_path, 2)
+    store.commit(newer)
+    assert store.newest() == (newer, [])
+    assert len(list(tmp_path.glob("manifest-*.json"))) == 2
+    may_go.set()
+    store.wait()
+    assert len(list(tmp_path.glob("manifest-*.json"))) == 1
 
 
 def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:
