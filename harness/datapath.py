@@ -44,7 +44,10 @@ class Batches:
 
 @dataclass(frozen=True)
 class Fetched:
-    """A batch, its plan, and where its N rows are: ``rows_XD[slots_N]``, or all of ``rows_XD`` in order; float32."""
+    """A batch, its plan, and where its N rows are: ``rows_XD[slots_N]``, or all of ``rows_XD`` in order; float32.
+
+    With ``slots_N`` they are the rows of a cache itself, which the push of this batch changes.
+    """
 
     batch: Batch
     plan: BatchPlan
@@ -100,7 +103,8 @@ class DirectPath:
     It travels while the next step is at work, so nobody waits for it. Of the rows that it brings, those that the next
     step changes are as they were before: the trainer has their values and their gradients, and makes that update
     itself, by the arithmetic of ``Shard.apply``. Nothing is looked up past a boundary. When a shard is restored alone,
-    what was asked for ahead is void, and the message's gradients are lost with all that the shard had not saved.
+    what was asked for ahead is void, and the gradients of finished steps are lost with all that the shard had not
+    saved, also those of a message that is sent again.
 
     Args:
         is_boundary: whether something is due after so many steps.

@@ -235,20 +235,19 @@ class RpcCluster:
         futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]] = {}
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
+            parts = request.exchanges if isinstance(request, Several) else (request,)
+            calls = [_call(part) for part in parts]  # what this raises is nobody's death
             try:
-                if isinstance(request, Several):
-                    futures[rank] = tuple(self._send(rank, exchange) for exchange in request.exchanges)
-                else:
-                    futures[rank] = self._send(rank, request)
+                sent = tuple(self._send(rank, *call) for call in calls)
             except RuntimeError as error:
                 detail[rank] = _words(error)
+            else:
+                futures[rank] = sent if isinstance(request, Several) else sent[0]
         return Underway(futures, detail)
 
-    def _send(self, rank: Rank, request: Request) -> Future[Reply]:
+    def _send(self, rank: Rank, function: Callable[..., Any], message: Any) -> Future[Reply]:
         worker = group.worker_name(rank, self._generation)
-        if wire.is_plain(request):
-            return rpc.rpc_async(worker, wire.serve_words, args=(wire.words_of(request),), timeout=self._timeout_s)
-        return rpc.rpc_async(worker, serve, args=(packed(request),), timeout=self._timeout_s)
+        return rpc.rpc_async(worker, function, args=(message,), timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for every answer."""
@@ -285,6 +284,13 @@ class RpcCluster:
             if not dead:
                 raise RunFailed(f"step {step}: the world could not be formed anew: {error}") from error
             raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
+
+
+def _call(request: Request) -> tuple[Callable[..., Any], Any]:
+    """What to call on a rank to have it serve ``request``, and with what."""
+    if wire.is_plain(request):
+        return wire.serve_words, wire.words_of(request)
+    return serve, packed(request)
 
 
 def packed(request: Request) -> Request:

@@ -10,6 +10,7 @@ whether sampled (N) follow without a gap, in 4, 4 and 1 bytes, up to a whole wor
 """
 
 import pickle
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any, TypeGuard
@@ -18,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.cluster.protocol import Exchange, Push, Reply
+from harness.cluster.protocol import Exchange, Failure, Push, Reply
+from harness.core.errors import RankFailed
 
 HEADER = np.dtype(
     [
@@ -111,8 +113,11 @@ def serve_by(handler: Handler) -> None:
 
 
 def _exchange(words_W: Tensor) -> Tensor:
-    assert _handler is not None, "not a PS rank"
-    return reply_tensor(_handler(exchange_of(words_W)))
+    try:
+        assert _handler is not None, "not a PS rank"
+        return reply_tensor(_handler(exchange_of(words_W)))
+    except Exception:  # noqa: BLE001 - whatever leaves this function, the caller takes for the rank's death
+        return reply_tensor(Failure(RankFailed(f"a PS rank failed at a message:\n{traceback.format_exc()}")))
 
 
 _LIBRARY = torch.library.Library("harness", "DEF")

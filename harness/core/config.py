@@ -82,7 +82,7 @@ class ClusterConfig(_Model):
     num_ps: NumRanks | None = None
     """Parameter-server ranks (N in every formula), each a process of its own with `rpc`; null takes the profile's."""
     data_path: Literal["fused", "pull_push", "naive"] = "fused"
-    """`fused`: gradients of a step and lookups of the next in one message a rank. For comparison, the same bits:
+    """`fused`: gradients of a step and lookups of the step after the next in one message a rank. The same bits:
     `pull_push`: a message each; `naive`: a pull and a push for every table on every rank."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""

@@ -6,7 +6,7 @@ N rows of a request, K rows chosen, M rows of the shard.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -162,9 +162,13 @@ class SsuTracker:
         """Put the rows that a sampled input touched in their lists."""
         assert rows_N.dtype == torch.int64
         assert sampled_N.dtype == torch.bool
+        assert sampled_N.numel() == rows_N.numel()
         assert rows_N.is_contiguous()
         assert sampled_N.is_contiguous()
         compiled.keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), rows_N.numel(), self._lists_1, step)
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a tracker cannot be copied: its record holds addresses of its own arrays")
 
     def choose(self, table: int, step: int) -> Tensor:
         """The list of ``table``."""

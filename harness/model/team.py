@@ -4,6 +4,7 @@ B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I i
 J, O: a layer's inputs and a one, its outputs.
 """
 
+import os
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
@@ -68,14 +69,14 @@ class TeamPass:
             for thread in range(1, num_shares)
         ]
         if helpers:
-            weakref.finalize(self, _dismiss, self._job_1, helpers)
+            weakref.finalize(self, _dismiss, self._job_1, helpers, os.getpid())
         for helper in helpers:
             helper.start()
 
     def train(
         self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D); new."""
+        """Mean loss, and the gradient of each distinct row, (N, D); new. Rows are ``rows_XD[slots_N]``, or in order."""
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), rows_XD.shape[1]))
         loss = loops.train(
@@ -114,8 +115,10 @@ def _help_out(job_1: np.ndarray, thread: int, kept: object) -> None:
     loops.help_out(job_1, thread)
 
 
-def _dismiss(job_1: np.ndarray, helpers: Sequence[Thread]) -> None:
+def _dismiss(job_1: np.ndarray, helpers: Sequence[Thread], owner: int) -> None:
     """Have helpers end. Python, when it ends, must not meet one on its way out of compiled code."""
+    if os.getpid() != owner:
+        return  # a fork has no helpers
     loops.dismiss(job_1)
     for helper in helpers:
         helper.join(1.0)

@@ -23,7 +23,8 @@ class CheckpointStore:
 
     Args:
         root: the folder, created if need be.
-        keep: how many of the newest manifests, and the files they name, outlive a commit; at least 1.
+        keep: how many of the newest manifests, and the files they name, outlive a commit; at least 1. More may be
+            there until the next one, or after a kill.
         fsync: whether a commit survives a power failure, and not only a kill.
         drops_later: whether a commit leaves old files to a thread, until the next one or :meth:`wait`: a disk takes a
             tenth of a second for a gigabyte of them, in which training would stand still.
@@ -78,8 +79,9 @@ class CheckpointStore:
 
     def wait(self) -> None:
         """Until what the last commit dropped is gone."""
-        if self._dropping is not None:
-            self._dropping.wait()
+        dropping, self._dropping = self._dropping, None
+        if dropping is not None:
+            dropping.result()
 
     def newest(self, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:
         """``newest_checkpoint`` of this folder."""

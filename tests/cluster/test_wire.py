@@ -68,6 +68,19 @@ def test_what_a_rank_raised_travels_as_a_value() -> None:
     assert str(came.error) == "ps1 failed at Exchange"
 
 
+def test_a_bug_at_the_rank_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever goes wrong with a message there, before a rank's code sees it or after, comes back as a value."""
+
+    def fail(words_W: Tensor) -> Exchange:
+        raise ValueError("cannot read this")
+
+    monkeypatch.setattr(wire, "exchange_of", fail)
+    monkeypatch.setattr(wire, "_handler", lambda exchange: None)
+    came = wire.reply_of(wire.serve_words(wire.words_of(Exchange())))
+    assert isinstance(came, Failure)
+    assert "cannot read this" in str(came.error)
+
+
 def test_what_is_not_of_every_step_is_pickled() -> None:
     """Write-backs and questions for counters; their replies are let through."""
     rows_N = torch.arange(2)

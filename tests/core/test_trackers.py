@@ -1,5 +1,6 @@
 """Laws of what a priority save writes. N rows of a request, K rows chosen, M rows of the shard."""
 
+import copy
 from collections.abc import Iterator
 from itertools import product
 
@@ -162,6 +163,12 @@ def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
     shard.initialise(applied_step=0)
     tracker.touched(1, torch.tensor([0, 4]), torch.tensor([True, True]))
     assert tracker.choose(0, 1).tolist() == []
+
+
+def test_ssu_refuses_to_be_copied() -> None:
+    """A copy would write to the lists of the first."""
+    with pytest.raises(TypeError, match="addresses"):
+        copy.deepcopy(Rank("ssu").tracker)
 
 
 def ssu_history(seed: int) -> list[list[int]]:

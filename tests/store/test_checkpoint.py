@@ -226,6 +226,21 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
     assert store.next_sequence() == 11
 
 
+def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever waits, or commits next; the commit stands."""
+
+    def collect(store: CheckpointStore, *args: Any) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr(CheckpointStore, "_collect", collect)
+    store = CheckpointStore(tmp_path, drops_later=True)
+    first = write_files(tmp_path, 1)
+    store.commit(first)
+    with pytest.raises(ValueError, match="a bug"):
+        store.wait()
+    assert store.newest() == (first, [])
+
+
 def test_a_commit_does_not_wait_until_old_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands before they go; the next commit, and whoever waits, finds them gone."""
     may_go = threading.Event()
