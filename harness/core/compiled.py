@@ -285,19 +285,20 @@ LIST = np.dtype([(name, np.int64) for name in ("first_row", "last_row", "first_s
 """Rows of a table (from, to and without) and its list: where it begins, how long it may be, how long it is."""
 
 
-@compiled_for(void(int64, int64, int64, numba.from_dtype(LISTS)[::1], int64))
-def keep_sampled(rows: int, sampled: int, num_rows: int, lists_1: Any, step: int) -> None:
+@compiled_for(void(int64, int64, int64, int64, int64))
+def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) -> None:
     """Put each row that is sampled and no member in the list of its table; where that is full, in place of a member.
 
-    ``rows`` (int64, ascending) and ``sampled`` (boolean) are addresses: to make an array of a tensor takes 0.6 us, as
-    long as all the rest. Members are those before this step. Who gives up his place is a matter of ``key``, step, row.
+    ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: to make an array of a
+    tensor takes 0.6 us, as long as all the rest. Members are those before this step. Who gives up his place is a
+    matter of ``key``, step and row.
     """
     rows_N = carray(pointer(rows), num_rows, np.int64)
     sampled_N = carray(pointer(sampled), num_rows, np.bool_)
-    lists = lists_1[0]
-    num_tables = lists.num_tables
-    tables_T = carray(pointer(lists.tables), num_tables, LIST)
-    is_member_W = carray(pointer(lists.is_member), lists.num_words, np.uint64)
+    own = carray(pointer(lists), 1, LISTS)[0]
+    num_tables = own.num_tables
+    tables_T = carray(pointer(own.tables), num_tables, LIST)
+    is_member_W = carray(pointer(own.is_member), own.num_words, np.uint64)
     candidates_N = np.empty(len(rows_N), np.int64)
     num_candidates, t = 0, 0
     for n in range(len(rows_N)):  # without branches that nobody can foresee
@@ -307,14 +308,14 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists_1: Any, step: int
         if t == num_tables:
             break
         candidates_N[num_candidates] = row
-        prefetch(lists.is_member + (row >> 6) * 8)
+        prefetch(own.is_member + (row >> 6) * 8)
         num_candidates += sampled_N[n] & (row >= tables_T[t].first_row)
     num_new = 0
     for n in range(num_candidates):
         row = candidates_N[n]
         candidates_N[num_new] = row
         num_new += int64(1) - int64((is_member_W[row >> 6] >> uint64(row & 63)) & uint64(1))
-    step_key = _word(uint64(lists.key), step)
+    step_key = _word(uint64(own.key), step)
     t = 0
     for n in range(num_new):
         row = candidates_N[n]
@@ -323,7 +324,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists_1: Any, step: int
         table = tables_T[t]
         if table.num_slots == 0:
             continue
-        slots_K = carray(pointer(lists.slots + 4 * table.first_slot), table.num_slots, np.int32)
+        slots_K = carray(pointer(own.slots + 4 * table.first_slot), table.num_slots, np.int32)
         if table.num_members < table.num_slots:
             slot = table.num_members
             table.num_members += 1

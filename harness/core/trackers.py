@@ -157,15 +157,15 @@ class SsuTracker:
             *(self._is_member_W.ctypes.data, len(self._is_member_W)),
             np.uint64(derive(shard.seed, "evict", shard.rank_index)).astype(np.int64),
         )
+        self._lists = self._lists_1.ctypes.data
 
     def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
         """Put the rows that a sampled input touched in their lists."""
-        assert rows_N.dtype == torch.int64
-        assert sampled_N.dtype == torch.bool
-        assert sampled_N.numel() == rows_N.numel()
+        num_rows = rows_N.numel()
+        assert sampled_N.numel() == num_rows
         assert rows_N.is_contiguous()
         assert sampled_N.is_contiguous()
-        compiled.keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), rows_N.numel(), self._lists_1, step)
+        compiled.keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), num_rows, self._lists, step)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tracker cannot be copied: its record holds addresses of its own arrays")
