@@ -4,7 +4,6 @@ B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I i
 J, O: a layer's inputs and a one, its outputs.
 """
 
-import os
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
@@ -69,7 +68,7 @@ class TeamPass:
             for thread in range(1, num_shares)
         ]
         if helpers:
-            weakref.finalize(self, _dismiss, self._job_1, helpers, os.getpid())
+            weakref.finalize(self, _dismiss, self._job_1, helpers)
         for helper in helpers:
             helper.start()
 
@@ -115,10 +114,10 @@ def _help_out(job_1: np.ndarray, thread: int, kept: object) -> None:
     loops.help_out(job_1, thread)
 
 
-def _dismiss(job_1: np.ndarray, helpers: Sequence[Thread], owner: int) -> None:
+def _dismiss(job_1: np.ndarray, helpers: Sequence[Thread]) -> None:
     """Have helpers end. Python, when it ends, must not meet one on its way out of compiled code."""
-    if os.getpid() != owner:
-        return  # a fork has no helpers
+    if not all(helper.is_alive() for helper in helpers):
+        return  # a fork has none
     loops.dismiss(job_1)
     for helper in helpers:
         helper.join(1.0)
