@@ -12,7 +12,7 @@ $(VENV)/.ready: requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@echo "compiling the loops of a training step, once (half a minute)"
-	$(VENV)/bin/python -c "import harness.assemble"
+	$(VENV)/bin/python -c "import harness.run.assemble"
 	touch $@
 
 # Data that is there is not made again; a grid that was cut short goes on.

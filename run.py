@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The command line: parse, run, exit code. What a command does is in harness/commands.py.
+"""The command line: parse, run, exit code. What a command does is in harness/cli/commands.py.
 
 Exit codes: 0 well; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130 interrupted.
 """
@@ -7,7 +7,7 @@ Exit codes: 0 well; 1 a run, a cell or a comparison failed; 2 bad input, one lin
 import sys
 from collections.abc import Sequence
 
-from harness.arguments import parser as make_parser
+from harness.cli.arguments import parser as make_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -18,7 +18,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.overrides += rest  # those that stand after an option
     elif rest:
         parser.error(f"{rest[0]} is not understood")
-    from harness import commands  # noqa: PLC0415 - `--help` must not wait for pydantic and torch
+    from harness.cli import commands  # noqa: PLC0415 - `--help` must not wait for pydantic and torch
 
     return commands.run(options, sys.argv[1:] if arguments is None else arguments)
 

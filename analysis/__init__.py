@@ -1,8 +1,8 @@
 """From run directories to tables, statistics, figures and a report. Reads records, never logs."""
 
+from analysis.audit import check
 from analysis.cells import load
 from analysis.compare import compare, compare_to
-from analysis.fold import check
 from analysis.regimes import regime_table
 from analysis.report import report
 from analysis.show import is_damaged, show

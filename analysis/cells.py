@@ -4,11 +4,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.fold import BUCKETS, check
+from analysis.audit import BUCKETS, check
 from harness.core.errors import StoreError
 from harness.core.events import Event, Finished
-from harness.recorder import Record, read_record
-from harness.rundir import RunDir, find_runs, flatten, read_config
+from harness.record.recorder import Record, read_record
+from harness.record.rundir import RunDir, find_runs, flatten, read_config
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def load(path: Path | str) -> "pd.DataFrame":
 
     ``status`` is one of ``STATUSES``, ``failure`` says why a cell is failed or damaged. Only a run whose Finished event
     was written has figures, and what is missing is NaN. ``disagreement`` says where a record contradicts itself
-    (``analysis.fold``), NaN where nowhere.
+    (``analysis.audit``), NaN where nowhere.
 
     Raises:
         StoreError: ``path`` is no folder, no run lies there, or a config.yaml is none.

@@ -15,7 +15,7 @@ from analysis.cells import Cell, cells_of, load, swept_keys
 from analysis.stats import Estimate, estimate
 from analysis.table import show_interval, strategy_order
 from harness.core.errors import StoreError, UserError
-from harness.rundir import differing_keys, find_runs, read_config
+from harness.record.rundir import differing_keys, find_runs, read_config
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -25,7 +25,7 @@ class Curve:
 
 
 def curve(events: Sequence[Event], reference: Sequence[Event] = (), max_points: int = MAX_POINTS) -> Curve | None:
-    """None before the first step is on record. Steps run again after a rewind are not counted twice.
+    """None before the first step is on record. Steps run again after a rollback are not counted twice.
 
     With the events of a ``reference`` run of the same seed, each loss is less that of the same step there: the noise of
     the batches, which the two share, is gone. None if they share no step.

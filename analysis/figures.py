@@ -4,15 +4,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from analysis.audit import BUCKETS
 from analysis.cells import Cell
 from analysis.curves import Curve, curve
-from analysis.fold import BUCKETS
-from analysis.look import COLOURS, colour, style, to_svg
 from analysis.stats import BASELINE, baseline_of
+from analysis.style import COLOURS, colour, style, to_svg
 from analysis.table import Block, Line, strategy_order
 from harness.core.events import Event
-from harness.recorder import read_events
-from harness.rundir import RunDir
+from harness.record.recorder import read_events
+from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

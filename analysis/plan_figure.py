@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
-from analysis.look import colour, style
-from harness.advisor import Advice, Spread, full_buckets, part_buckets
+from analysis.style import colour, style
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
+from harness.planning.advisor import Advice, Spread, full_buckets, part_buckets
 
 _SHOWN = ("full", "partial", "cpr_mfu")
 

@@ -7,8 +7,8 @@ from html import escape
 from rich.box import SIMPLE_HEAD
 from rich.table import Column, Table
 
-from analysis.look import UNKNOWN
 from analysis.stats import BASELINE
+from analysis.style import UNKNOWN
 from analysis.table import Block, Line, show_interval, show_mean
 
 _SAME_COST = 1.05  # overheads so near the least are called equal

@@ -21,8 +21,8 @@ from analysis.table import (
     table_html,
 )
 from analysis.trace_report import trace_sections
-from harness.environment import utc_now
-from harness.rundir import RunDir, read_json, write_view
+from harness.record.environment import utc_now
+from harness.record.rundir import RunDir, read_json, write_view
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#222;max-width:1240px;margin:2rem auto;padding:0 1.5rem}

@@ -10,13 +10,13 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from analysis.audit import BUCKETS, check
 from analysis.cells import damage_of, record_of
-from analysis.fold import BUCKETS, check
-from analysis.look import UNKNOWN
+from analysis.style import UNKNOWN
 from analysis.table import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
-from harness.rundir import RunDir, flatten, read_config
+from harness.record.rundir import RunDir, flatten, read_config
 
 
 def show(path: Path | str) -> RenderableType:
@@ -116,7 +116,7 @@ def _lose(event: Any) -> str:
 
 def _recovery(event: Any) -> str:
     source = "initial values" if event.source == "initial" else f"checkpoint {event.sequence}"
-    if event.rewind:
+    if event.rollback:
         num_rerun = event.step - event.resume_step
         return f"all ranks from {source}, back to step {event.resume_step}, steps run again: {num_rerun}"
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"

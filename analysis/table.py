@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
+from analysis.audit import BUCKETS
 from analysis.cells import Cell, cells_of
-from analysis.fold import BUCKETS
-from analysis.look import UNKNOWN
 from analysis.stats import BASELINE, SETTING, Estimate, baseline_of, estimate, paired_differences, setting_keys
+from analysis.style import UNKNOWN
 
 if TYPE_CHECKING:
     import pandas as pd

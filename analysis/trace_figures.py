@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from analysis.look import style, to_svg
+from analysis.style import style, to_svg
 from analysis.trace_show import LEVELS, levels_of
-from harness.core.trace import Trace
 from harness.traces.gaps import observe
 from harness.traces.statistics import Level, TraceStatistics
+from harness.traces.trace import Trace
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

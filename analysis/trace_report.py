@@ -9,10 +9,10 @@ from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.core.errors import TraceError
 from harness.core.events import Killed
-from harness.core.trace import Trace
-from harness.injector import read_trace
-from harness.rundir import RunDir, flatten, read_config
+from harness.record.rundir import RunDir, flatten, read_config
+from harness.traces.schedule import read_trace
 from harness.traces.statistics import TraceStatistics, describe
+from harness.traces.trace import Trace
 
 
 def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:

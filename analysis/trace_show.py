@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
-from analysis.look import UNKNOWN
+from analysis.style import UNKNOWN
 from harness.traces.fits import Fit
 from harness.traces.intervals import Interval
 from harness.traces.statistics import Level, TraceStatistics

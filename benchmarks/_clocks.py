@@ -19,23 +19,24 @@ import torch
 from torch.distributed import rpc as torch_rpc
 
 from benchmarks._workers import Gate, Parts
-from harness import assemble, job, native
+from harness.client.lookahead import LookaheadPath
 from harness.cluster import rpc
 from harness.cluster.local import LocalCluster
-from harness.cluster.protocol import Cluster, Digest, Reply, Request, Supervisor
+from harness.cluster.protocol import Cluster, Digest, Reply, Request, SupervisorClient
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankServer, RankSpec
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.core.lookup import plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
-from harness.lookahead import LookaheadPath
+from harness.kernels import native
 from harness.model.blas import BlasPass
 from harness.model.dlrm import DenseNetwork
 from harness.model.interaction import CompiledInteraction
 from harness.model.mlp import MlpPass
 from harness.model.onednn import OneDnnPass
 from harness.model.sizes import NUM_INTEGERS
+from harness.run import assemble, job
 
 _real_train = job.train
 _real_ps_main = rpc.ps_main
@@ -178,13 +179,14 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
     checkpoints: Path,
     kill_steps: frozenset[int],
     cluster: Cluster,
-    supervisor: Supervisor,
+    supervisor: SupervisorClient,
 ) -> None:
     clocks = Clocks()
     clocks.put_on_methods(_METHODS)
     clocks.put_on_functions(_FUNCTIONS)
     if native.AVAILABLE:
-        from harness.model import loops, team  # noqa: PLC0415 - where torch hides its BLAS they cannot be imported
+        from harness.kernels import loops  # noqa: PLC0415 - where torch hides its BLAS they cannot be imported
+        from harness.model import team  # noqa: PLC0415 - where torch hides its BLAS they cannot be imported
 
         for name, parts in (("train", loops.PARTS), ("update", loops.PARTS[:1])):
             setattr(team.TeamPass, name, clocks.divided(getattr(team.TeamPass, name), parts))
@@ -209,7 +211,7 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
         _real_train(config, checkpoints, kill_steps, cluster, supervisor)
 
 
-def _clocked_ps_main(seat: rpc.Seat, spec: RankSpec) -> None:
+def _clocked_ps_main(rank_context: rpc.RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank; it answers a Digest with what its clocks say."""
     clocks = Clocks(any_thread=True)  # RPC threads serve one at a time
     clocks.put_on_methods(_RANK_METHODS)
@@ -219,7 +221,7 @@ def _clocked_ps_main(seat: rpc.Seat, spec: RankSpec) -> None:
         return clocks.take() if isinstance(request, Digest) else handle(server, request)
 
     with mock.patch.object(RankServer, "handle", serve):
-        _real_ps_main(seat, spec)
+        _real_ps_main(rank_context, spec)
 
 
 def _together(trainer: Parts, ranks: list[Parts]) -> Parts:

@@ -19,7 +19,7 @@ from harness.data.records import (
     Meta,
     write_meta,
 )
-from harness.environment import environment
+from harness.record.environment import environment
 
 KAGGLE_CARDINALITIES = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),

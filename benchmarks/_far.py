@@ -8,12 +8,12 @@ from unittest import mock
 
 from benchmarks._wire import enter
 from benchmarks._workers import Parts, gated_train
-from harness import assemble, job
+from harness.client.lookahead import LookaheadPath
 from harness.cluster import rpc
-from harness.cluster.protocol import Cluster, Supervisor
+from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankSpec
-from harness.core.config import Config
-from harness.lookahead import LookaheadPath
+from harness.config.model import Config
+from harness.run import assemble, job
 
 _real_ps_main = rpc.ps_main
 
@@ -30,10 +30,10 @@ def far_trainer(far_pid: int, config: Config, folder: Path, pipe: Connection) ->
         assemble.run(config, folder)
 
 
-def _far_ps_main(far_pid: int, seat: rpc.Seat, spec: RankSpec) -> None:
+def _far_ps_main(far_pid: int, rank_context: rpc.RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank; nothing of it runs before it has moved."""
     enter(far_pid)
-    _real_ps_main(seat, spec)
+    _real_ps_main(rank_context, spec)
 
 
 def _counted_train(  # noqa: PLR0917 - the first is bound above, the rest is assemble's call
@@ -42,7 +42,7 @@ def _counted_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
     checkpoints: Path,
     kill_steps: frozenset[int],
     cluster: Cluster,
-    supervisor: Supervisor,
+    supervisor: SupervisorClient,
 ) -> None:
     paths: list[LookaheadPath] = []
 

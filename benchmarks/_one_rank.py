@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.core.config import SaveConfig, StrategyConfig
+from harness.config.model import SaveConfig, StrategyConfig
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import SavePlan
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, make_data
 from benchmarks._workers import Worker, trainer
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.core.events import Saved
-from harness.recorder import read_events
+from harness.record.recorder import read_events
 
 VARIANTS = {
     "none": {"strategy": {"name": "none"}},

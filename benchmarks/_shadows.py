@@ -17,15 +17,15 @@ import numpy as np
 
 from benchmarks._common import skewed_ids
 from benchmarks._workers import Parts, gated_train
-from harness import assemble
-from harness.blueprint import Blueprint
-from harness.cluster.protocol import Cluster, Exchange, Push, Reply, Request, Supervisor, WriteBack
+from harness.cluster.protocol import Cluster, Exchange, Push, Reply, Request, SupervisorClient, WriteBack
 from harness.cluster.server import RankServer, RankSpec
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.core.lookup import plan_batch
 from harness.core.placement import Placement
 from harness.core.plans import Rank
 from harness.core.seeds import generator
+from harness.run import assemble
+from harness.run.spec import RunSpec
 
 NONE = "none"
 KINDS = ("mfu", "ssu")
@@ -88,10 +88,10 @@ def shadowed_trainer(fill_steps: int, config: Config, folder: Path, pipe: Connec
         return taken
 
     def train(
-        config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: Supervisor
+        config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
     ) -> None:
         shadows = [list(rank.shadows.values()) for rank in ranks]
-        fill(shadows, Blueprint(config).placement, fill_steps, config)
+        fill(shadows, RunSpec(config).placement, fill_steps, config)
         for shadow in chain.from_iterable(shadows):
             shadow.shard.applied_step = 0  # the run begins at its first step
         gated_train(pipe, config, checkpoints, kill_steps, cluster, supervisor, profile=profile)

@@ -1,4 +1,4 @@
-"""Clocks at two seams of a run on ``rpc``: the cluster that its trainer calls, and the hands that kill.
+"""Clocks at two seams of a run on ``rpc``: the cluster that its trainer calls, and the launcher that kill.
 
 ``time.monotonic`` is one clock for all processes of a machine, so stamps of the trainer and of the supervisor compare.
 What is timed is the real trainer, the real supervisor and real ranks; a stamp costs well below a microsecond.
@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.protocol import Cluster, Reply, Request, Supervisor
-from harness.cluster.supervisor import Hands
-from harness.core.config import Config
+from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
+from harness.cluster.supervisor import Launcher
+from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import Rank
-from harness.job import train
+from harness.run.job import train
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,9 +92,9 @@ class TimedCluster:
         """Ask, and wait."""
         return self.call(underway)
 
-    def strike(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int) -> float | None:
         """As the inner cluster does it."""
-        repair_h = self._inner.strike(step, samples)
+        repair_h = self._inner.kill_planned(step, samples)
         self._struck_s = time.monotonic()
         return repair_h
 
@@ -105,7 +105,7 @@ class TimedCluster:
 
 
 def timed_train(
-    config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: Supervisor
+    config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """The trainer's job with clocks around its cluster; the last thing it records are :class:`Stamps`."""
     timed = TimedCluster(cluster)
@@ -123,22 +123,22 @@ class Moment:
 
 
 class TimedHands:
-    """Hands of the supervisor that note when they act."""
+    """Launcher of the supervisor that note when they act."""
 
-    def __init__(self, inner: Hands) -> None:
+    def __init__(self, inner: Launcher) -> None:
         self._inner = inner
         self.kills: list[Moment] = []
         self.replacements: list[Moment] = []
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """As the inner hands do it."""
+        """As the inner launcher do it."""
         began_s = time.monotonic()
         machines = self._inner.kill(ranks)
         self.kills.append(Moment(",".join(ranks), began_s, time.monotonic()))
         return machines
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """As the inner hands do it."""
+        """As the inner launcher do it."""
         names = tuple(ranks)
         began_s = time.monotonic()
         machine = self._inner.replace(names, generation)

@@ -110,7 +110,7 @@ class Wire:
         stats = link["stats64"]
         return Counted(stats["tx"]["bytes"], stats["rx"]["bytes"])
 
-    def settle(self) -> Counted:
+    def finish_pending_save(self) -> Counted:
         """Wait until nothing passes any more; what was counted then."""
         before, now = None, self.counted()
         while before != now:

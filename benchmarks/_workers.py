@@ -25,17 +25,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness import assemble, environment, job
-from harness.cluster.protocol import Cluster, Supervisor
-from harness.core.config import Config
+from harness.cluster.leash import hold_leash
+from harness.cluster.protocol import Cluster, SupervisorClient
+from harness.cluster.spawn import fork_server, nest_fork_server
+from harness.config.model import Config
 from harness.core.errors import HarnessError
 from harness.core.lookup import plan_batch
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
-from harness.leash import hold_leash
 from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
-from harness.spawn import fork_server, nest_fork_server
+from harness.record import environment
+from harness.run import assemble, job
 
 _real_train = job.train
 _real_network = job.DenseNetwork
@@ -131,7 +132,7 @@ def gated_train(  # noqa: PLR0917 - the first is bound here, the rest is assembl
     checkpoints: Path,
     kill_steps: frozenset[int],
     cluster: Cluster,
-    supervisor: Supervisor,
+    supervisor: SupervisorClient,
     *,
     profile: Callable[[], Parts] = dict,
 ) -> None:

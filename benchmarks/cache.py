@@ -8,7 +8,7 @@ or the prepared clicks in FOLDER. Nothing is trained: ranks answer with zeros, s
 values. Bytes are those of all tensors both ways, ids and counts included; no boundary but the last, where all is told.
 
     without    one message a step and rank, rows deduplicated: ids, rows, gradients, counts
-    least      what no cache can do without that knows this window and the next (harness/oracle.py, least_rows)
+    least      what no cache can do without that knows this window and the next (harness/client/oracle.py, least_rows)
     sliding    a cache that drops a row as soon as none of the next L steps needs it: windows hold rows somewhat longer
 
 What the cache takes of a step's time is told by benchmarks/step.py.
@@ -29,15 +29,15 @@ import torch
 from torch import Tensor
 
 from benchmarks._common import KAGGLE_CARDINALITIES, heading, machine, make_data, write_json
+from harness.client.direct import Batches
+from harness.client.lookahead import COUNT_BYTES, ID_BYTES, VALUE_BYTES, LookaheadPath
+from harness.client.oracle import Keys
 from harness.cluster.protocol import Counted, Exchange, Several
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_rank
 from harness.core.pls import UpdateCounter
 from harness.data.dataset import Dataset
-from harness.datapath import Batches
-from harness.lookahead import COUNT_BYTES, ID_BYTES, VALUE_BYTES, LookaheadPath
-from harness.oracle import Keys
-from harness.recovery import Recovery
+from harness.recovery.failover import Recovery
 
 DIM = 16
 

@@ -18,18 +18,18 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from harness.core.config import Config, StrategyConfig, StrategyName
+from harness.config.costs import job_costs
+from harness.config.model import Config, StrategyConfig, StrategyName
+from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
-from harness.core.overhead import job_costs
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import ps_rank
 from harness.core.pls import rank_weights
-from harness.core.profiles import PROFILES
 from harness.core.seeds import generator
-from harness.core.simulate import Job, Outcome, due_saves, save_sizes, simulate
 from harness.core.strategies import make_strategy
-from harness.core.trace import Entry, Strike, Trace
 from harness.model.sizes import SIZES
+from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simulate
+from harness.traces.trace import Entry, PlannedKill, Trace
 
 BATCH_SIZE = 128
 STRATEGIES: tuple[StrategyName, ...] = (
@@ -83,12 +83,12 @@ def kaggle_job(profile: str, strategy: StrategyConfig) -> Job:
     )
 
 
-def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Strike, ...]]:
+def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[PlannedKill, ...]]:
     """Schedules of exactly ``job_h / mtbf_h`` failures at independent uniform hours, each of k ranks at random."""
     costs = job.costs
     num_failures = round(costs.job_h / costs.mtbf_h)
     rng = generator(seed, "schedules")
-    schedules: list[tuple[Strike, ...]] = []
+    schedules: list[tuple[PlannedKill, ...]] = []
     for _ in range(num_schedules):
         hours = sorted(rng.uniform(0, costs.job_h, num_failures).tolist())
         entries = tuple(
@@ -110,12 +110,12 @@ def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Strike
     return schedules
 
 
-def run_all(profile: str, settings: StrategyConfig, schedules: Sequence[Sequence[Strike]]) -> list[Outcome]:
+def run_all(profile: str, settings: StrategyConfig, schedules: Sequence[Sequence[PlannedKill]]) -> list[Outcome]:
     """One outcome per schedule."""
     job = kaggle_job(profile, settings)
     strategy = make_strategy(settings, job.costs)
     saves = due_saves(strategy, job)
-    return [simulate(strategy, job, strikes, saves) for strikes in schedules]
+    return [simulate(strategy, job, planned_kills, saves) for planned_kills in schedules]
 
 
 def summarise(label: str, profile: str, settings: StrategyConfig, outcomes: Sequence[Outcome]) -> Cell:

@@ -38,9 +38,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import KAGGLE_CARDINALITIES, heading, machine, make_data, write_json, write_trace
 from benchmarks._one_rank import one_rank
-from harness.core.config import Config
+from harness.cluster.spawn import own_fork_server
+from harness.config.model import Config
 from harness.core.errors import HarnessError
-from harness.spawn import own_fork_server
 
 TINY_ROWS = 64
 ROW_BYTES = 16 * 4
@@ -102,7 +102,7 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: Sequence
 
 def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
     """Body of the supervisor's process: a run, as run.py makes one."""
-    from harness import assemble  # noqa: PLC0415 - here, so that the process that looks on needs no torch
+    from harness.run import assemble  # noqa: PLC0415 - here, so that the process that looks on needs no torch
 
     own_fork_server()
     num_saves = 0
@@ -168,7 +168,7 @@ def watch(config: Config, run_dir: Path) -> Seen:
 
 
 def memory_of_tree(root: int) -> list[Memory]:
-    """Memory of process ``root`` and of all its descendants; those that end meanwhile are left out."""
+    """Memory of process ``root`` and of all its sgd_stepants; those that end meanwhile are left out."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -36,11 +36,11 @@ from benchmarks._common import (
     write_trace,
 )
 from benchmarks._timeline import Failure, KeptStamps, TimedHands, timed_train
-from harness.assemble import _rank_process
-from harness.blueprint import Blueprint
-from harness.cluster.supervisor import Office
+from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import World
-from harness.core.config import Config
+from harness.config.model import Config
+from harness.run.assemble import _rank_process
+from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 
 PARTS = ("detect", "spawn", "join", "restore", "answer", "total", "step")
@@ -93,37 +93,41 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
 
 
 def measure(config: Config, folder: Path) -> list[Recovery]:
-    """Run once; one entry per strike, in order."""
-    blueprint = Blueprint(config)
-    blueprint.validate()
+    """Run once; one entry per kill, in order."""
+    run_spec = RunSpec(config)
+    run_spec.validate()
     store = CheckpointStore(folder / "checkpoints", fsync=config.store.fsync)
-    kill_steps = frozenset(strike.step for strike in blueprint.strikes)
+    kill_steps = frozenset(planned_kill.step for planned_kill in run_spec.planned_kills)
     job = partial(timed_train, config, store.root, kill_steps)
-    start = partial(_rank_process, config, blueprint.rank_spec(store.root), job)
+    start = partial(_rank_process, config, run_spec.rank_spec(store.root), job)
     world = World(config.num_ps, start, host=config.cluster.host, port=config.cluster.port)
-    hands, sink = TimedHands(world), KeptStamps()
+    launcher, sink = TimedHands(world), KeptStamps()
     try:
         world.start()
-        office = Office(hands=hands, sink=sink, store=store, strikes=blueprint.strikes, on_status=lambda **_: None)
+        supervisor = Supervisor(
+            launcher=launcher, sink=sink, store=store, planned_kills=run_spec.planned_kills, on_status=lambda **_: None
+        )
         desk = {
-            "record": office.record,
-            "commit": office.commit,
-            "status": office.status,
-            "strike": office.strike,
-            "replace": office.replace,
+            "record": supervisor.record,
+            "commit": supervisor.commit,
+            "status": supervisor.status,
+            "kill_planned": supervisor.kill_planned,
+            "replace": supervisor.replace,
             "dead": world.dead,
         }
         world.serve(desk)
     finally:
         world.close()
     assert sink.stamps is not None, "the trainer's last words"
-    assert [failure.ranks for failure in sink.stamps.failures] == [strike.ranks for strike in blueprint.strikes]
-    return [_split(failure, hands, index) for index, failure in enumerate(sink.stamps.failures)]
+    assert [failure.ranks for failure in sink.stamps.failures] == [
+        planned_kill.ranks for planned_kill in run_spec.planned_kills
+    ]
+    return [_split(failure, launcher, index) for index, failure in enumerate(sink.stamps.failures)]
 
 
-def _split(failure: Failure, hands: TimedHands, index: int) -> Recovery:
-    killed_s = hands.kills[index].began_s
-    spawned_s = hands.replacements[index].ended_s
+def _split(failure: Failure, launcher: TimedHands, index: int) -> Recovery:
+    killed_s = launcher.kills[index].began_s
+    spawned_s = launcher.replacements[index].ended_s
     return Recovery(
         num_ranks=len(failure.ranks),
         detect=failure.lost_s - killed_s,

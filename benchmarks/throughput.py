@@ -39,7 +39,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
 from benchmarks._workers import Body, Worker, dense, floor, floor_onednn, plain, products, trainer
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.model.sizes import SIZES
 
 ROW_BYTES = 16 * 4 + 4  # and a counter

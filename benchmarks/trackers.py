@@ -40,10 +40,10 @@ from benchmarks._shadows import KINDS, NONE, fill, shadowed_trainer, tracking
 from benchmarks._workers import Parts, trainer
 from benchmarks.cpr56 import kaggle_job
 from benchmarks.throughput import Variant, configure, start
-from harness.blueprint import Blueprint
 from harness.cluster.server import RankServer
-from harness.core.config import Config, StrategyConfig
+from harness.config.model import Config, StrategyConfig
 from harness.core.strategies import make_strategy
+from harness.run.spec import RunSpec
 
 RUNS = ("cpr_vanilla", "cpr_mfu", "cpr_ssu")
 
@@ -85,10 +85,10 @@ class SaveCost:
 def measure_saves(base: Config, num_ps: int, num_steps: int, folder: Path) -> dict[str, SaveCost]:
     """What a save costs each tracker when ``num_steps`` steps have been taken in since the last."""
     config = base.model_copy(update={"cluster": base.cluster.model_copy(update={"num_ps": num_ps})})
-    blueprint = Blueprint(config)
-    spec = replace(blueprint.rank_spec(folder), embedding_dim=1)  # choosing looks at no row
+    run_spec = RunSpec(config)
+    spec = replace(run_spec.rank_spec(folder), embedding_dim=1)  # choosing looks at no row
     ranks = [[tracking(spec, kind, f"ps{k}") for kind in KINDS] for k in range(num_ps)]
-    fill(ranks, blueprint.placement, num_steps, config)
+    fill(ranks, run_spec.placement, num_steps, config)
     return {
         kind: _together([_save(servers[i], spec.tracker.tables, num_steps) for servers in ranks])
         for i, kind in enumerate(KINDS)

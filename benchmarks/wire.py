@@ -34,7 +34,7 @@ from benchmarks._wire import INTERFACE, NEAR, NoWire, Wire, go_inside
 
 if TYPE_CHECKING:
     from benchmarks._workers import Parts, Worker
-    from harness.core.config import Config
+    from harness.config.model import Config
 
 UNCACHED, CACHED = "uncached", "lookahead"
 
@@ -74,9 +74,9 @@ def measure(num_ps: int, wire: Wire, base: "Config", folder: Path, options: argp
         for _ in range(options.rounds + 1):
             seen: Round = {}
             for name in order:
-                before = wire.settle()
+                before = wire.finish_pending_save()
                 seconds, total = workers[name].run(options.lead, options.steps)
-                passed = wire.settle() - before
+                passed = wire.finish_pending_save() - before
                 num_steps = options.lead + options.steps
                 seen[name] = {
                     "ms": 1e3 * seconds / options.steps,

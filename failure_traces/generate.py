@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from harness.core.trace import Trace
 from harness.traces.presets import PRESETS, generate_preset
+from harness.traces.trace import Trace
 
 SEED = 20210405
 COMMAND = "python -m failure_traces.generate"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.data.prepare import prepare
 from tests.data.logs import random_rows, to_text
 from tests.runs import small_config

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.core.config import Config
+from harness.config.costs import job_costs
+from harness.config.model import Config
 from harness.core.events import (
     Evaluated,
     Event,
@@ -18,17 +19,17 @@ from harness.core.events import (
     Started,
     Trained,
 )
-from harness.core.overhead import OverheadLedger, job_costs
+from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, RecoveryPlan, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
-from harness.recorder import Recorder
+from harness.record.recorder import Recorder
 
 NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 400, 32, 10
 TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
 BYTES_FULL = 1_000_000
-STRIKES: dict[int, tuple[int, ...]] = {53: (1,), 125: (2,), 190: (0, 3), 207: (1,), 344: (2,)}  # step: PS ranks
+PLANNED_KILLS: dict[int, tuple[int, ...]] = {53: (1,), 125: (2,), 190: (0, 3), 207: (1,), 344: (2,)}  # step: PS ranks
 UPDATES_PER_SAMPLE = 26
 CACHE = {"hit_rate": 0.625, "peak_rows": 1234, "bytes": 2e6, "uncached_bytes": 8e6, "minimum_bytes": 1.9e6}
 
@@ -49,9 +50,9 @@ def made_config(strategy: str = "cpr_vanilla", /, *, seed: int = 0, **values: An
     return Config.model_validate(given | values)
 
 
-def write_run(path: Path, config: Config, *, strikes: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
+def write_run(path: Path, config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
     """A finished run at ``path``, through the real recorder; its events."""
-    events = made_events(config, strikes=strikes)
+    events = made_events(config, planned_kills=planned_kills)
     with Recorder(path, config, command=["run.py", "grid", "made.yaml"]) as recorder:
         for event in events:
             recorder.record(event)
@@ -59,11 +60,11 @@ def write_run(path: Path, config: Config, *, strikes: Mapping[int, tuple[int, ..
     return events
 
 
-def made_events(config: Config, *, strikes: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
+def made_events(config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
     """All events of a run, from Started to Finished."""
-    if strikes is None:
-        strikes = {} if config.strategy.name == "none" else STRIKES
-    return list(_Walk(config, strikes).events())
+    if planned_kills is None:
+        planned_kills = {} if config.strategy.name == "none" else PLANNED_KILLS
+    return list(_Walk(config, planned_kills).events())
 
 
 def altered(event: Event, **values: Any) -> Any:
@@ -72,16 +73,16 @@ def altered(event: Event, **values: Any) -> Any:
 
 
 class _Walk:
-    def __init__(self, config: Config, strikes: Mapping[int, tuple[int, ...]]) -> None:
+    def __init__(self, config: Config, planned_kills: Mapping[int, tuple[int, ...]]) -> None:
         self.config = config
-        self.strikes = dict(strikes)
+        self.planned_kills = dict(planned_kills)
         self.costs = job_costs(config, TOTAL_SAMPLES)
         self.strategy = make_strategy(config.strategy, self.costs)
         self.overhead = OverheadLedger(self.costs)
         weights = {ps_rank(k): 1 / config.num_ps for k in range(config.num_ps)}
         self.pls = PlsLedger(weights, TOTAL_SAMPLES, config.strategy.pls_since)
         self.saved_step: int | None = None
-        self.sequence = self.generation = self.num_lost = self.captured = self.lost_updates = 0
+        self.sequence = self.generation = self.num_lost = self.persisted = self.lost_updates = 0
         self.logged = self.ran = self.step = 0
         self.measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
         self.rng = generator(config.seed, "made", config.strategy.name)
@@ -108,13 +109,13 @@ class _Walk:
         while self.step < NUM_STEPS:
             self.step += 1
             plan = self.strategy.plan_save(self.progress())
-            is_struck = self.step in self.strikes
+            is_struck = self.step in self.planned_kills
             if plan or is_struck or self.step in {self.ran, NUM_STEPS} or self.step % LOG_EVERY_STEPS == 0:
                 yield from self.log()
             if plan:
                 yield self.save(plan, charged=True)
             if is_struck:
-                yield from self.strike(self.strikes.pop(self.step))
+                yield from self.kill_planned(self.planned_kills.pop(self.step))
         quality: dict[str, Any] = {
             "auc": 0.78 - 0.05 * self.pls.total + float(self.rng.normal(0, 2e-4)) + 1e-3 * self.config.seed,
             "log_loss": 0.47 + 0.03 * self.pls.total,
@@ -163,10 +164,10 @@ class _Walk:
 
     def save(self, plan: SavePlan, *, charged: bool) -> Saved:
         payload = BYTES_FULL if plan.kind == "full" else BYTES_FULL // 8
-        captured = self.sent() - self.captured - self.lost_updates
+        persisted = self.sent() - self.persisted - self.lost_updates
         if plan.closes_interval:
             self.pls.saved(self.at()["samples"])
-        self.captured += captured
+        self.persisted += persisted
         self.saved_step = self.step
         self.sequence += 1
         if charged:
@@ -179,8 +180,8 @@ class _Walk:
             charged=charged,
             payload_bytes=payload,
             num_rows=100,
-            captured_updates=captured,
-            captured_tracked=captured // 2,
+            persisted_updates=persisted,
+            persisted_tracked=persisted // 2,
             save_h=self.overhead.charge_save(payload, BYTES_FULL) if charged else 0.0,
             machine={"seconds": 0.05},
         )
@@ -188,7 +189,7 @@ class _Walk:
     def sent(self) -> int:
         return self.step * BATCH_SIZE * UPDATES_PER_SAMPLE
 
-    def strike(self, indices: tuple[int, ...]) -> Iterator[Event]:
+    def kill_planned(self, indices: tuple[int, ...]) -> Iterator[Event]:
         ranks = [ps_rank(k) for k in indices]
         hour = self.step / NUM_STEPS * self.costs.job_h
         for line, rank in enumerate(ranks, start=self.generation + 2):
@@ -199,23 +200,23 @@ class _Walk:
         yield Regrouped(**self.at(), generation=self.generation, replaced=ranks, machine={"seconds": 0.15})
         plan = self.strategy.plan_recovery(frozenset(ranks), self.progress())
         yield self.recover(plan, ranks)
-        if plan.rewind:
+        if plan.rollback:
             assert self.saved_step is not None
             self.step = self.logged = self.saved_step
 
     def recover(self, plan: RecoveryPlan, ranks: list[str]) -> Recovered:
         now = self.at()["samples"]
-        resume = self.at(self.saved_step if plan.rewind else None)
+        resume = self.at(self.saved_step if plan.rollback else None)
         cost = self.overhead.charge_failure(now - resume["samples"])
         added: dict[str, float] = {}
         lost = 0
-        if plan.rewind:
+        if plan.rollback:
             self.measured_s["lost"] += 0.004 * (self.step - resume["step"])
         else:
             for rank in ranks:
                 added[rank] = self.pls.lost(rank, now)
                 self.pls.restored(rank, now)
-            lost = (self.sent() - self.captured - self.lost_updates) * len(ranks) // self.config.num_ps
+            lost = (self.sent() - self.persisted - self.lost_updates) * len(ranks) // self.config.num_ps
         self.lost_updates += lost
         self.num_lost += len(ranks)
         self.measured_s["load"] += 0.03
@@ -223,7 +224,7 @@ class _Walk:
         return Recovered(
             **self.at(),
             ranks=ranks,
-            rewind=plan.rewind,
+            rollback=plan.rollback,
             source=plan.source,
             resume_step=resume["step"],
             resume_samples=resume["samples"],

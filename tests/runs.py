@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from harness import assemble
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
-from harness.recorder import read_events
+from harness.record.recorder import read_events
+from harness.run import assemble
 
 BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
 

@@ -19,11 +19,11 @@ from benchmarks._common import KAGGLE_CARDINALITIES, Spread, make_data, write_tr
 from benchmarks._saves import Setting
 from benchmarks._workers import Enough, Gate, products
 from benchmarks.auc import argsort_auc
-from harness.core.trace import parse_trace
+from harness.cluster.leash import hold_leash
+from harness.cluster.spawn import fork_server, nest_fork_server
 from harness.data.dataset import Dataset
-from harness.leash import hold_leash
 from harness.model.sizes import SIZES
-from harness.spawn import fork_server, nest_fork_server
+from harness.traces.trace import parse_trace
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 PATIENCE_S = 110

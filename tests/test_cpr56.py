@@ -23,8 +23,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cpr56 import STRATEGIES, draw_schedules, kaggle_job, run_all
-from harness.core.config import StrategyConfig, StrategyName
-from harness.core.simulate import Outcome
+from harness.config.model import StrategyConfig, StrategyName
+from harness.planning.simulate import Outcome
 
 NUM_SCHEDULES = 20_000
 NUM_STEPS, BATCH = 39_291_958 // 128, 128

@@ -7,7 +7,7 @@ import pytest
 import analysis
 from harness.core.events import Killed, Recovered, Saved
 from harness.data.prepare import prepare
-from harness.rundir import read_config
+from harness.record.rundir import read_config
 from tests.runs import changed, run, small_config
 
 SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "terabyte_day0_first10000.tsv"

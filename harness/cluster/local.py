@@ -4,14 +4,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from harness.cluster.protocol import Reply, Request, Several, raise_failures
 from harness.cluster.server import RankServer
-from harness.cluster.supervisor import Office
+from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import Rank, ps_rank
 
 
 class LocalRanks:
-    """The servers, by rank; hands of the supervisor."""
+    """The servers, by rank; launcher of the supervisor."""
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
         self._make_server = make_server
@@ -47,9 +47,9 @@ class LocalCluster:
 
     is_remote = False
 
-    def __init__(self, ranks: LocalRanks, office: Office) -> None:
+    def __init__(self, ranks: LocalRanks, supervisor: Supervisor) -> None:
         self._ranks = ranks
-        self._office = office
+        self._office = supervisor
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -78,9 +78,9 @@ class LocalCluster:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
         return replies
 
-    def strike(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int) -> float | None:
         """Let the injector act."""
-        return self._office.strike(step, samples)
+        return self._office.kill_planned(step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """New servers for the lost ones."""

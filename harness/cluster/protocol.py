@@ -37,7 +37,7 @@ class WriteBack:
     """Rows that were updated elsewhere, as of step ``step``; taken in once however often it is sent.
 
     ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``counts_N`` (int32) are the updates of each since
-    the last message or, with ``counts_all``, all that no save has captured: such a message says how things are, not
+    the last message or, with ``counts_all``, all that no save has persisted: such a message says how things are, not
     what has changed, so it is right also for a shard that was restored meanwhile. ``sampled`` are, for every step with
     any, the rows that a sub-sampled input touched, in order; empty unless a tracker asks for them.
     """
@@ -65,7 +65,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Counted:
-    """``rows_ND`` that were looked up, and the updates that no save has captured, int32: theirs, then of M more."""
+    """``rows_ND`` that were looked up, and the updates that no save has persisted, int32: theirs, then of M more."""
 
     rows_ND: Tensor
     unsaved_NM: Tensor
@@ -127,7 +127,7 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """``records`` restore the shard. ``captured_*`` are the updates this save made safe; None if nobody counts.
+    """``records`` restore the shard. ``persisted_*`` are the updates this save made safe; None if nobody counts.
 
     ``waited_s``: how long steps waited for a save in the background.
     """
@@ -135,8 +135,8 @@ class Written:
     records: tuple[FileRecord, ...]
     payload_bytes: int
     num_rows: int
-    captured_updates: int | None
-    captured_tracked: int | None
+    persisted_updates: int | None
+    persisted_tracked: int | None
     compacted: bool
     waited_s: float = 0.0
 
@@ -187,7 +187,7 @@ class Cluster(Protocol):
         """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
-    def strike(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int) -> float | None:
         """A planned kill is due at this boundary: let the injector act. Who dies is not told.
 
         Emulated hours that rescheduling takes, None where the trace does not say.
@@ -203,7 +203,7 @@ class Cluster(Protocol):
         ...
 
 
-class Supervisor(Protocol):
+class SupervisorClient(Protocol):
     """What a trainer may ask of the process that owns the trace, the record and the manifest."""
 
     def record(self, event: Any) -> None:

@@ -18,6 +18,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group, wire
+from harness.cluster.leash import hold_leash, ignore_interrupts
 from harness.cluster.protocol import (
     Cluster,
     Exchange,
@@ -25,7 +26,7 @@ from harness.cluster.protocol import (
     Reply,
     Request,
     Several,
-    Supervisor,
+    SupervisorClient,
     WriteBack,
     in_rank_order,
     raise_failures,
@@ -33,12 +34,11 @@ from harness.cluster.protocol import (
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, ps_rank
-from harness.leash import hold_leash, ignore_interrupts
 from harness.store import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seat:
+class RankContext:
     """A rank's place in the world; pickles."""
 
     rank: Rank
@@ -60,13 +60,15 @@ class Stopped(Exception):
 class ControlLink:
     """A rank's end of the control channel. Used by the rank's main thread alone."""
 
-    def __init__(self, seat: Seat) -> None:
-        self.seat = seat
-        self._timeout_s = seat.options.join_timeout_s
-        self._connection: Connection = control.connect(seat.host, seat.port, seat.authkey, self._timeout_s)
+    def __init__(self, rank_context: RankContext) -> None:
+        self.rank_context = rank_context
+        self._timeout_s = rank_context.options.join_timeout_s
+        self._connection: Connection = control.connect(
+            rank_context.host, rank_context.port, rank_context.authkey, self._timeout_s
+        )
         self._world: object = None  # keeps a generation's store alive
         self._orders: list[control.Message] = []
-        self.send("hello", seat.rank, os.getpid(), seat.generation)
+        self.send("hello", rank_context.rank, os.getpid(), rank_context.generation)
 
     def send(self, *message: Any) -> None:
         """Send and do not wait."""
@@ -93,14 +95,14 @@ class ControlLink:
     def join(self, generation: int) -> None:
         """Leave the present world and join ``generation``. Raises WorldBroken."""
         group.leave()
-        seat = self.seat
+        rank_context = self.rank_context
         self._world = group.join(
-            seat.rank,
-            seat.index,
+            rank_context.rank,
+            rank_context.index,
             generation,
-            seat.world_size,
+            rank_context.world_size,
             ask=lambda kind, *args: self._rendezvous(kind, generation, *args),
-            options=seat.options,
+            options=rank_context.options,
         )
 
     def _rendezvous(self, kind: str, generation: int, *args: Any) -> bytes:
@@ -131,17 +133,17 @@ def serve(request: Request) -> Reply:
         return _server.handle(request)
 
 
-def ps_main(seat: Seat, spec: RankSpec) -> None:
+def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank: RPC threads serve while this thread waits for orders."""
     global _server  # noqa: PLW0603 - see above
     ignore_interrupts()
-    hold_leash(seat.supervisor_pid)
+    hold_leash(rank_context.supervisor_pid)
     torch.set_num_threads(1)
-    _server = RankServer(spec, seat.rank)
+    _server = RankServer(spec, rank_context.rank)
     wire.serve_by(serve)
     try:
-        link = ControlLink(seat)
-        order: control.Message = ("join", seat.generation)
+        link = ControlLink(rank_context)
+        order: control.Message = ("join", rank_context.generation)
         while order[0] == "join":
             try:
                 link.join(order[1])
@@ -156,11 +158,11 @@ def ps_main(seat: Seat, spec: RankSpec) -> None:
     group.leave()
 
 
-def trainer_main(seat: Seat, job: Callable[[Cluster, Supervisor], None]) -> None:
+def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorClient], None]) -> None:
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
     ignore_interrupts()
-    hold_leash(seat.supervisor_pid)
-    link = ControlLink(seat)
+    hold_leash(rank_context.supervisor_pid)
+    link = ControlLink(rank_context)
     try:
         cluster = RpcCluster(link)
         job(cluster, RemoteSupervisor(link))
@@ -172,7 +174,7 @@ def trainer_main(seat: Seat, job: Callable[[Cluster, Supervisor], None]) -> None
     except (Stopped, EOFError, ConnectionError):
         pass  # the run is over, and why is known to whoever ended it
     except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
-        words = f"{seat.rank} raised {type(error).__name__}: {error}"
+        words = f"{rank_context.rank} raised {type(error).__name__}: {error}"
         link.send("failed", RunFailed(f"{words}\n{traceback.format_exc()}"))
         link.order()
     group.leave()
@@ -212,9 +214,9 @@ class RpcCluster:
 
     def __init__(self, link: ControlLink) -> None:
         self._link = link
-        self._ranks = tuple(ps_rank(k) for k in range(link.seat.num_ps))
-        self._timeout_s = link.seat.options.rpc_timeout_s
-        self._generation = link.seat.generation
+        self._ranks = tuple(ps_rank(k) for k in range(link.rank_context.num_ps))
+        self._timeout_s = link.rank_context.options.rpc_timeout_s
+        self._generation = link.rank_context.generation
         try:
             self._link.join(self._generation)
         except group.WorldBroken as error:
@@ -270,9 +272,9 @@ class RpcCluster:
             raise RankLost(detail, replies, detail)
         return replies
 
-    def strike(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int) -> float | None:
         """Wait at this boundary until the injector has acted."""
-        return self._link.call("strike", step, samples)
+        return self._link.call("kill_planned", step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have the supervisor start replacements, and join the new world with them."""

@@ -26,8 +26,8 @@ class _Contents:
     """What a save holds: ``parts`` of the shard (None: all of it), and how many updates that makes safe."""
 
     parts: tuple[Part, ...] | None
-    captured: int
-    captured_tracked: int
+    persisted: int
+    persisted_tracked: int
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ class Saver:
 
     def _take_all(self) -> _Contents:
         tracked = sum(self._shard.take_pending(self._shard.span(table)) for table in self._tracked)
-        captured = tracked + self._shard.take_pending(slice(None))
+        persisted = tracked + self._shard.take_pending(slice(None))
         self._tracker.reset()
-        return _Contents(parts=None, captured=captured, captured_tracked=tracked)
+        return _Contents(parts=None, persisted=persisted, persisted_tracked=tracked)
 
     def _take_chosen(self, step: int) -> _Contents:
         chosen = {table: self._tracker.choose(table, step) for table in self._tracked}
@@ -125,9 +125,9 @@ class Saver:
         for table, rows_K in chosen.items():
             tracked += self._shard.take_pending(rows_K)
             self._tracker.saved(table)
-        captured = tracked + sum(self._shard.take_pending(span) for span in whole)
+        persisted = tracked + sum(self._shard.take_pending(span) for span in whole)
         parts = (*(ChosenRows(rows_K) for rows_K in chosen.values()), *(RowRange(s.start, s.stop) for s in whole))
-        return _Contents(parts=parts, captured=captured, captured_tracked=tracked)
+        return _Contents(parts=parts, persisted=persisted, persisted_tracked=tracked)
 
     def _write(self, request: Save, contents: _Contents, rows: RowSource) -> Written:
         sequence, step, chain = request.sequence, request.step, request.records
@@ -146,7 +146,7 @@ class Saver:
             records=records,
             payload_bytes=newest.payload_bytes,
             num_rows=newest.num_rows,
-            captured_updates=contents.captured if counts else None,
-            captured_tracked=contents.captured_tracked if counts else None,
+            persisted_updates=contents.persisted if counts else None,
+            persisted_tracked=contents.persisted_tracked if counts else None,
             compacted=compacted,
         )

@@ -1,6 +1,6 @@
 """The desk of the supervisor: everything that is written, and everyone who is killed, goes through here.
 
-One class for both engines; only the hands that kill and start ranks differ.
+One class for both engines; only the launcher that kill and start ranks differ.
 """
 
 import time
@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
 from harness.core.plans import Rank, ps_index
-from harness.core.trace import Strike
 from harness.store import CheckpointStore, Manifest
+from harness.traces.trace import PlannedKill
 
 
-class Hands(Protocol):
+class Launcher(Protocol):
     """Who can kill ranks and start them."""
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
@@ -34,11 +34,11 @@ class Sink(Protocol):
         ...
 
 
-class Office:
+class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
-        strikes: planned kills, in order of their steps; each fires once.
+        planned_kills: planned kills, in order of their steps; each fires once.
         on_status: told the keyword values of :meth:`status`.
         clock: seconds, monotonic.
     """
@@ -46,20 +46,20 @@ class Office:
     def __init__(
         self,
         *,
-        hands: Hands,
+        launcher: Launcher,
         sink: Sink,
         store: CheckpointStore,
-        strikes: Iterable[Strike],
+        planned_kills: Iterable[PlannedKill],
         on_status: Callable[..., None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._hands = hands
+        self._launcher = launcher
         self._sink = sink
         self._store = store
-        self._due = {strike.step: strike for strike in strikes}
+        self._due = {planned_kill.step: planned_kill for planned_kill in planned_kills}
         self._on_status = on_status
         self._clock = clock
-        self._struck: set[Rank] = set()
+        self._killed: set[Rank] = set()
         self.generation = 0
         self.num_unplanned = 0
 
@@ -77,14 +77,14 @@ class Office:
         """Tell whoever watches the run."""
         self._on_status(generation=self.generation, **values)
 
-    def strike(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int) -> float | None:
         """Kill whom the trace names for this boundary, once; hours that rescheduling takes, if the trace says."""
-        strike = self._due.pop(step, None)
-        if strike is None:
+        planned_kill = self._due.pop(step, None)
+        if planned_kill is None:
             return None
-        machines = self._hands.kill(strike.ranks)
-        for rank, hour, line in zip(strike.ranks, strike.hours, strike.lines, strict=True):
-            self._struck.add(rank)
+        machines = self._launcher.kill(planned_kill.ranks)
+        for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
+            self._killed.add(rank)
             self.record(
                 Killed(
                     step=step,
@@ -92,18 +92,18 @@ class Office:
                     rank=rank,
                     hour=hour,
                     line=line,
-                    repair_h=strike.repair_h,
+                    repair_h=planned_kill.repair_h,
                     machine=machines[rank],
                 )
             )
-        return strike.repair_h
+        return planned_kill.repair_h
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> int:
         """Record who was lost, start replacements, and form the next generation; its number."""
         ranks = sorted(lost, key=ps_index)
-        unplanned = [rank for rank in ranks if rank not in self._struck]
+        unplanned = [rank for rank in ranks if rank not in self._killed]
         self.num_unplanned += len(unplanned)
-        self._struck -= set(ranks)
+        self._killed -= set(ranks)
         self.record(
             Lost(
                 step=step,
@@ -116,12 +116,12 @@ class Office:
         )
         started_s = self._clock()
         self.generation += 1
-        machine = self._hands.replace(ranks, self.generation)
+        machine = self._launcher.replace(ranks, self.generation)
         machine = {**machine, "seconds": self._clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
         return self.generation
 
     @property
-    def unfired(self) -> list[Strike]:
+    def unfired(self) -> list[PlannedKill]:
         """Planned kills that did not happen."""
         return list(self._due.values())

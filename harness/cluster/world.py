@@ -22,7 +22,7 @@ _REAP_S = 10.0
 
 
 class World:
-    """Rank processes and their control connections; hands of the supervisor.
+    """Rank processes and their control connections; launcher of the supervisor.
 
     Args:
         start: makes the (unstarted) process of a rank, given ``(rank, index, generation, port, authkey)``.

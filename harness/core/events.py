@@ -59,7 +59,7 @@ class Trained(Event):
     kind: ClassVar[str] = "train"
     first_step: int
     losses: list[float]  # one per step
-    rerun: bool  # these steps had run before a rewind
+    rerun: bool  # these steps had run before a rollback
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +76,8 @@ class Saved(Event):
     charged: bool  # the initial save is start-up in every strategy and costs nothing (R)
     payload_bytes: int  # rows and row ids of all ranks, dense network
     num_rows: int  # rows written
-    captured_updates: int | None  # updates, over all tables, that this save made safe
-    captured_tracked: int | None  # the same over tracked tables
+    persisted_updates: int | None  # updates, over all tables, that this save made safe
+    persisted_tracked: int | None  # the same over tracked tables
     save_h: float  # emulated cost, hours
 
 
@@ -132,7 +132,7 @@ class Recovered(Event):
 
     kind: ClassVar[str] = "recover"
     ranks: list[str]  # that had died
-    rewind: bool
+    rollback: bool
     source: str  # "checkpoint" | "initial"
     resume_step: int
     resume_samples: int
@@ -142,7 +142,7 @@ class Recovered(Event):
     lost_updates: int | None  # added
     lost_tracked: int | None  # the same over tracked tables
     recovered_rows: int = 0  # of dead ranks, newer in the trainer's cache than in the checkpoint
-    recovered_updates: int | None = None  # that no save had captured, in those rows: not lost
+    recovered_updates: int | None = None  # that no save had persisted, in those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
     load_h: float
     lost_h: float

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core import compiled
 from harness.core.placement import Placement
+from harness.kernels import compiled
 
 
 @dataclass(frozen=True)

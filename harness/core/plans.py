@@ -76,11 +76,11 @@ class SavePlan:
 class RecoveryPlan:
     """What to do about dead ranks.
 
-    ``rewind``: every rank and the trainer go back to the newest checkpoint, lost steps are run again.
+    ``rollback``: every rank and the trainer go back to the newest checkpoint, lost steps are run again.
     Otherwise only ``ranks`` are restored: from the newest saved version of each row (``checkpoint``), or to their
     initial values (``initial``).
     """
 
-    rewind: bool
+    rollback: bool
     ranks: frozenset[Rank]
     source: Literal["checkpoint", "initial"] = "checkpoint"

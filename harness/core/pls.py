@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core import compiled
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
+from harness.kernels import compiled
 
 
 def rank_weights(placement: Placement) -> dict[Rank, float]:
@@ -58,7 +58,7 @@ class PlsLedger:
         if self._counts_restores:
             self._since[rank] = samples
 
-    def rewound(self, samples: int) -> None:
+    def rolled_back(self, samples: int) -> None:
         """Full recovery took every rank back to the checkpoint at ``samples``: nothing is lost, nothing unsaved."""
         self._since = dict.fromkeys(self._weights, samples)
 
@@ -68,11 +68,11 @@ class _Tally:
     """Updates of one rank, all tables and tracked tables."""
 
     sent: int = 0
-    captured: int = 0
+    persisted: int = 0
     lost: int = 0
     recovered: int = 0
     sent_tracked: int = 0
-    captured_tracked: int = 0
+    persisted_tracked: int = 0
     lost_tracked: int = 0
     recovered_tracked: int = 0
 
@@ -102,7 +102,7 @@ class UpdateCounter:
 
 
 class UpdateLedger:
-    """Updates sent to each PS rank, captured by saves, lost with deaths; over all tables and over the tracked alone.
+    """Updates sent to each PS rank, persisted by saves, lost with deaths; over all tables and over the tracked alone.
 
     Kept by the trainer, from what it sent and what saves reported, so that it survives the death of a shard.
     One update is one (sample, row).
@@ -122,14 +122,14 @@ class UpdateLedger:
         """A save holds what was sent up to now. It is committed later, if at all."""
         self._saving = self._copy()
 
-    def captured(self, rank: Rank, updates: int, tracked: int) -> None:
+    def persisted(self, rank: Rank, updates: int, tracked: int) -> None:
         """The save of ``rank``, now committed, made so many updates safe."""
         for tally in (self._tallies[rank], self._saving[rank]):
-            tally.captured += updates
-            tally.captured_tracked += tracked
+            tally.persisted += updates
+            tally.persisted_tracked += tracked
 
     def committed(self) -> None:
-        """The checkpoint exists, and its :meth:`captured` were told: :meth:`rewound` comes back to :meth:`saving`."""
+        """The checkpoint exists, its :meth:`persisted` counts are in: :meth:`rolled_back` returns to :meth:`saving`."""
         self._checkpoint = self._saving
 
     def lost(
@@ -137,19 +137,19 @@ class UpdateLedger:
     ) -> tuple[int, int]:
         """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``.
 
-        ``spared``: so many that were sent and not captured its replacement gets all the same. ``recovered``: so many
+        ``spared``: so many that were sent and not persisted its replacement gets all the same. ``recovered``: so many
         live on in rows that the trainer holds, until a save captures them or the rank dies again.
         """
         tally = self._tallies[rank]
-        gone = tally.sent - tally.captured - tally.lost - spared[0] - recovered[0]
-        gone_tracked = tally.sent_tracked - tally.captured_tracked - tally.lost_tracked - spared[1] - recovered[1]
+        gone = tally.sent - tally.persisted - tally.lost - spared[0] - recovered[0]
+        gone_tracked = tally.sent_tracked - tally.persisted_tracked - tally.lost_tracked - spared[1] - recovered[1]
         tally.lost += gone
         tally.lost_tracked += gone_tracked
         tally.recovered += recovered[0]
         tally.recovered_tracked += recovered[1]
         return gone, gone_tracked
 
-    def rewound(self) -> None:
+    def rolled_back(self) -> None:
         """Full recovery: every count is again what it was at the last checkpoint; the rerun counts once more."""
         self._tallies = {rank: tally.copy() for rank, tally in self._checkpoint.items()}
 

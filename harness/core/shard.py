@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core import compiled
 from harness.core.placement import Placement
 from harness.core.seeds import derive, words
+from harness.kernels import compiled
 
 _LINE = 16  # values of a cache line
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
@@ -98,7 +98,7 @@ class Shard:
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
         pending_M = compiled.NOBODY_COUNTS if self.pending_M is None else self.pending_M.numpy()
-        compiled.descend(
+        compiled.sgd_step(
             self.rows_MD.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending_M, counts_N.numpy()
         )
         self._parts.add(part)
@@ -127,7 +127,7 @@ class Shard:
         return True
 
     def unsaved(self, rows_N: Tensor) -> Tensor:
-        """Updates of each of ``rows_N`` that no save has captured, int32 (N,)."""
+        """Updates of each of ``rows_N`` that no save has persisted, int32 (N,)."""
         assert self.pending_M is not None, "nobody counts updates here"
         return self.pending_M.index_select(0, rows_N)
 

@@ -9,8 +9,8 @@ from fractions import Fraction
 from functools import partial
 from typing import Protocol
 
+from harness.config.model import StrategyConfig
 from harness.core.clock import exact
-from harness.core.config import StrategyConfig
 from harness.core.errors import RunFailed
 from harness.core.overhead import interval_in_samples, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import Costs, Interval, Progress, Rank, RecoveryPlan, SavePlan
@@ -86,7 +86,7 @@ class NeverSave(_Unsaving):
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """Initialise the dead shards anew."""
-        return RecoveryPlan(rewind=False, ranks=lost, source="initial")
+        return RecoveryPlan(rollback=False, ranks=lost, source="initial")
 
 
 class _Saving:
@@ -130,8 +130,8 @@ class Full(_Saving):
     """``full``: save everything at ``T_save,full``; every rank goes back to the checkpoint and lost steps run again."""
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Rewind everything."""
-        return RecoveryPlan(rewind=True, ranks=lost)
+        """Rollback everything."""
+        return RecoveryPlan(rollback=True, ranks=lost)
 
 
 class Partial(_Saving):
@@ -139,7 +139,7 @@ class Partial(_Saving):
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """Restore the dead shards."""
-        return RecoveryPlan(rewind=False, ranks=lost)
+        return RecoveryPlan(rollback=False, ranks=lost)
 
 
 class CprVanilla(_Saving):
@@ -156,8 +156,8 @@ class CprVanilla(_Saving):
         return Interval(samples=interval_in_samples(part_h, costs))
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Restore the dead shards; rewind everything on fallback."""
-        return RecoveryPlan(rewind=self.interval.fallback, ranks=lost)
+        """Restore the dead shards; rollback everything on fallback."""
+        return RecoveryPlan(rollback=self.interval.fallback, ranks=lost)
 
 
 class CprPriority(CprVanilla):

@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core import compiled
 from harness.core.placement import budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
+from harness.kernels import compiled
 
 
 class Tracker(Protocol):

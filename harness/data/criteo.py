@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.errors import DataError
-from harness.data import loops
 from harness.data.records import NUM_COLUMNS, NUM_DENSE, NUM_TABLES
+from harness.kernels import tsv
 
 FIRST_CATEGORY = 1 + NUM_DENSE
 MAX_INTEGER_DIGITS = 16
@@ -55,7 +55,7 @@ def _decode(text: bytes) -> Rows | None:
     integers_RI = np.empty((num_rows, NUM_DENSE), dtype=np.int64)
     categories_RF = np.empty((num_rows, NUM_TABLES), dtype=np.uint32)
     buffer = np.frombuffer(text, dtype=np.uint8)
-    is_sound = loops.decode(buffer, MAX_INTEGER_DIGITS, labels_R, integers_RI, categories_RF)
+    is_sound = tsv.decode(buffer, MAX_INTEGER_DIGITS, labels_R, integers_RI, categories_RF)
     return Rows(labels_R, integers_RI, categories_RF) if is_sound else None
 
 

@@ -1,4 +1,4 @@
-"""Prepared data as batches. A batch is a pure function of (data, split, seed, step): a rewind costs only the compute.
+"""Prepared data as batches. A batch is a pure function of (data, split, seed, step): a rollback costs only the compute.
 
 Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
 """
@@ -13,7 +13,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core import compiled
 from harness.core.errors import DataError
 from harness.data.permute import Permutation
 from harness.data.records import (
@@ -28,6 +27,7 @@ from harness.data.records import (
     read_meta,
 )
 from harness.data.split import MIN_ROWS, split_rows
+from harness.kernels import compiled
 
 Split = Literal["dlrm", "chronological"]
 EvalSet = Literal["test", "validation"]

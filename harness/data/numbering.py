@@ -7,7 +7,7 @@ low 32 bits. At 8 bytes a slot and a load of 0.5 to 0.75 it holds an id in 11 to
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.data import loops
+from harness.kernels import tsv
 
 _FIRST_CAPACITY = 1024
 _MAX_LOAD = 0.75
@@ -33,12 +33,12 @@ class Numbering:
         done = 0
         while done < len(values):
             most_ids = int(_MAX_LOAD * len(self._slots))
-            done, self.num_ids = loops.number(values, done, self._slots, self.num_ids, most_ids, ids_N)
+            done, self.num_ids = tsv.number(values, done, self._slots, self.num_ids, most_ids, ids_N)
             if done < len(values):
                 self._grow()
         return ids_N
 
     def _grow(self) -> None:
         slots = np.zeros(int(len(self._slots) * _GROWTH), dtype=np.uint64)
-        loops.move(self._slots, slots)
+        tsv.move(self._slots, slots)
         self._slots = slots

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness import native
 from harness.core.lookup import BatchPlan
 from harness.core.seeds import generator
+from harness.kernels import native
 from harness.model.blas import BlasMlp
 from harness.model.interaction import CompiledInteraction, Interaction, TorchInteraction
 from harness.model.layered import LayeredPass

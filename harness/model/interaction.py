@@ -18,8 +18,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from harness.core import compiled
 from harness.core.lookup import BatchPlan, coalesce, coalesce_vectors
+from harness.kernels import compiled
 
 
 class Interaction(Protocol):

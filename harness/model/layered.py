@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core import compiled
 from harness.core.lookup import BatchPlan
+from harness.kernels import compiled
 from harness.model.interaction import Interaction
 from harness.model.mlp import MlpPass
 

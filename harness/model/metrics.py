@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from harness.core import compiled
+from harness.kernels import compiled
 
 
 @dataclass(frozen=True)

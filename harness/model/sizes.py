@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.core.config import ModelConfig
+from harness.config.model import ModelConfig
 from harness.core.errors import ConfigError
 
 NUM_INTEGERS = 13

@@ -1,4 +1,4 @@
-"""The dense network at work on a batch, by the compiled program of :mod:`harness.model.loops`: float32 on the CPU.
+"""The dense network at work on a batch, by the compiled program of :mod:`harness.kernels.loops`: float32 on the CPU.
 
 B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses.
 J, O: a layer's inputs and a one, its outputs.
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from harness.core.lookup import BatchPlan
-from harness.model import loops
+from harness.kernels import loops
 from harness.model.blas import Rows
 
 _IN_ORDER = np.empty(0, np.int64)

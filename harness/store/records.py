@@ -104,7 +104,7 @@ class Manifest:
     """A checkpoint: it exists once this is on disk. Refused at birth (``StoreError``) when its parts disagree.
 
     Attributes:
-        sequence: rises with every commit of a folder, also after a rewind; the newest manifest has the highest.
+        sequence: rises with every commit of a folder, also after a rollback; the newest manifest has the highest.
         step: the last applied step, equal in every shard and in the trainer's file.
         samples: rows of training data behind the model at that step.
         config_hash: which run this belongs to.

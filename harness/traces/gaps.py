@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
-from harness.core.trace import MAX_HOURS, MAX_RANKS, Trace
 from harness.traces.families import F64, Sample
 from harness.traces.survival import I64
+from harness.traces.trace import MAX_HOURS, MAX_RANKS, Trace
 
 _ROUNDING = 1e-5  # relative: headers give six digits
 Per = Literal["rank", "system"]

@@ -18,8 +18,8 @@ from scipy import special
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
 from harness.core.seeds import derive, words
-from harness.core.trace import MAX_HOURS, Trace, parse_trace
 from harness.traces.spec import GeneratorSpec, options
+from harness.traces.trace import MAX_HOURS, Trace, parse_trace
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]

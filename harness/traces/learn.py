@@ -8,12 +8,12 @@ from typing import Any, Literal
 import numpy as np
 
 from harness.core.errors import TraceError
-from harness.core.trace import Trace
 from harness.traces.families import FAMILIES
 from harness.traces.fits import Fit, fit
 from harness.traces.gaps import Gaps, gaps_of, observe
 from harness.traces.spec import GeneratorSpec, Sizes
 from harness.traces.survival import I64
+from harness.traces.trace import Trace
 
 _LEAST = 3  # failures: two gaps, so that they can differ
 _AIC_TIE = 2.0  # below it the data do not tell two families apart (Burnham & Anderson, 2002, section 2.6)

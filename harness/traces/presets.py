@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from harness.core.errors import TraceError
-from harness.core.trace import Trace
 from harness.traces.generate import generate
 from harness.traces.spec import GeneratorSpec
+from harness.traces.trace import Trace
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,10 +5,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Literal
 
+from harness.config.profiles import MAX_PS
 from harness.core.errors import TraceError
-from harness.core.profiles import MAX_PS
-from harness.core.trace import MAX_HOURS
 from harness.traces.laws import Law, law_of
+from harness.traces.trace import MAX_HOURS
 
 MAX_DEATHS = 1_000_000
 """Deaths expected in one trace at most: beyond, a unit was mistaken."""

@@ -16,13 +16,13 @@ from scipy import special
 
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
-from harness.core.trace import Entry, Trace
 from harness.traces.bootstrap import bootstrapped
 from harness.traces.families import F64, FAMILIES, Sample
 from harness.traces.fits import Fit, fit_sample
 from harness.traces.gaps import First, Gaps, Observed, first_of, observe, rank_gaps, system_gaps
 from harness.traces.intervals import CONFIDENCE, Interval, mean_interval
 from harness.traces.survival import I64, HazardClass, Survival, hazard_of, survival_of
+from harness.traces.trace import Entry, Trace
 from harness.traces.verdict import verdict
 
 _NUM_OFFENDERS = 5

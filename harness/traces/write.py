@@ -4,7 +4,7 @@ import csv
 import io
 from collections.abc import Mapping
 
-from harness.core.trace import Trace
+from harness.traces.trace import Trace
 
 
 def to_text(trace: Trace, *, command: str | None = None) -> str:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.recorder import Recorder
+from harness.record.recorder import Recorder
 from tests.made_runs import made_config, made_events, write_run
 
 STRATEGIES = ("none", "full", "cpr_vanilla", "cpr_mfu")

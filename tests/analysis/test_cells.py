@@ -11,7 +11,7 @@ import analysis
 from analysis.cells import COLUMNS
 from harness.core.errors import StoreError
 from harness.core.events import Finished
-from harness.recorder import read_events
+from harness.record.recorder import read_events
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, made_events, write_run
 

@@ -11,9 +11,9 @@ import analysis
 from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import number
 from harness.core.events import Event, Killed
-from harness.core.trace import Trace, parse_trace
-from harness.recorder import Recorder
+from harness.record.recorder import Recorder
 from harness.traces.statistics import describe
+from harness.traces.trace import Trace, parse_trace
 from tests.analysis.shown import shown
 from tests.made_runs import altered, made_config, made_events
 from tests.traces.made_traces import trace_of

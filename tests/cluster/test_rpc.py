@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness import assemble
 from harness.cluster.protocol import Exchange, Push, WriteBack
 from harness.cluster.rpc import packed
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Killed, Lost, Recovered, Regrouped, Started
-from harness.core.trace import Strike
+from harness.run import assemble
+from harness.traces.trace import PlannedKill
 from tests.cluster import worlds
 from tests.runs import changed, run
 
@@ -33,8 +33,8 @@ def test_a_kill_is_sigkill_of_the_process_that_served(config: Config, tmp_path: 
     """The wait status of the very pid that had answered the last request says signal 9; its replacement has another
     pid, no survivor's pid changes, the survivors answered, and nobody is left at the end.
     """
-    strike = Strike(step=5, ranks=("ps1", "ps3"), hours=(1.0, 1.0), lines=(2, 3))
-    events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, (strike,))
+    planned_kill = PlannedKill(step=5, ranks=("ps1", "ps3"), hours=(1.0, 1.0), lines=(2, 3))
+    events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, (planned_kill,))
     first, last = (event["served"] for event in events if isinstance(event, dict) and "served" in event)
     killed = {event.rank: event.machine for event in events if isinstance(event, Killed)}
     for rank in ("ps1", "ps3"):
@@ -169,7 +169,7 @@ def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
     assert [event.generation for event in regrouped] == [1, 2]
     assert regrouped[0].machine["replaced"]["ps1"][0] == kills[0].machine["pid"]
     recovered = [event for event in events if isinstance(event, Recovered)]
-    assert [(event.ranks, event.source, event.rewind) for event in recovered] == [
+    assert [(event.ranks, event.source, event.rollback) for event in recovered] == [
         (["ps1"], "checkpoint", False),
         (["ps3"], "checkpoint", False),
     ]

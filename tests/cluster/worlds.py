@@ -10,17 +10,17 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
-from harness.assemble import _rank_process
-from harness.blueprint import Blueprint
 from harness.cluster import group
-from harness.cluster.protocol import Cluster, Exchange, Initialise, Supervisor
+from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
 from harness.cluster.rpc import RpcCluster
-from harness.cluster.supervisor import Office
+from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import World
-from harness.core.config import Config
+from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
-from harness.core.trace import Strike
+from harness.run.assemble import _rank_process
+from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
+from harness.traces.trace import PlannedKill
 
 
 class Notes:
@@ -35,21 +35,26 @@ class Notes:
 
 
 def run_job(
-    config: Config, root: Path, job: Callable[[Cluster, Supervisor], None], strikes: tuple[Strike, ...] = ()
+    config: Config,
+    root: Path,
+    job: Callable[[Cluster, SupervisorClient], None],
+    planned_kills: tuple[PlannedKill, ...] = (),
 ) -> list[Any]:
     """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
-    spec = Blueprint(config).rank_spec(root)
+    spec = RunSpec(config).rank_spec(root)
     cluster = config.cluster
     world = World(config.num_ps, partial(_rank_process, config, spec, job), host=cluster.host, port=cluster.port)
     notes = Notes()
     try:
         world.start()
         store = CheckpointStore(root, fsync=False)
-        office = Office(hands=world, sink=notes, store=store, strikes=strikes, on_status=lambda **_: None)
+        supervisor = Supervisor(
+            launcher=world, sink=notes, store=store, planned_kills=planned_kills, on_status=lambda **_: None
+        )
         desk = {
-            "record": office.record,
-            "strike": office.strike,
-            "replace": office.replace,
+            "record": supervisor.record,
+            "kill_planned": supervisor.kill_planned,
+            "replace": supervisor.replace,
             "dead": world.dead,
             "absent": world.absent,
         }
@@ -71,12 +76,12 @@ def _pull(rows: int = 3) -> Exchange:
     return Exchange(pull_N=torch.arange(rows))
 
 
-def kill_and_replace(cluster: Cluster, supervisor: Supervisor) -> None:
-    """Requests before a strike at boundary 5, the request that finds the death, and requests after the replacement."""
+def kill_and_replace(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """Requests before a kill at boundary 5, the request that finds the death, and requests after the replacement."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     before = cluster.call({rank: _pull() for rank in cluster.ranks})
     supervisor.record({"served": pids_of(cluster)})
-    cluster.strike(5, 20)
+    cluster.kill_planned(5, 20)
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:
@@ -87,13 +92,13 @@ def kill_and_replace(cluster: Cluster, supervisor: Supervisor) -> None:
     supervisor.record({"served": pids_of(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
 
 
-def raise_in_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
+def raise_in_a_rank(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A request that the rank's code cannot serve."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
 
 
-def hang_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
+def hang_a_rank(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     served = pids_of(cluster)
@@ -108,7 +113,7 @@ def hang_a_rank(cluster: Cluster, supervisor: Supervisor) -> None:
     supervisor.record({"served": pids_of(cluster)})
 
 
-def hang_while_joining(cluster: Cluster, supervisor: Supervisor) -> None:
+def hang_while_joining(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     served = pids_of(cluster)
@@ -127,11 +132,11 @@ def hang_while_joining(cluster: Cluster, supervisor: Supervisor) -> None:
     supervisor.record({"served": pids_of(cluster), "before": served})
 
 
-def die(cluster: Cluster, supervisor: Supervisor) -> None:
+def die(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A trainer that is killed at work."""
     os.kill(os.getpid(), 9)
 
 
-def fail(cluster: Cluster, supervisor: Supervisor) -> None:
+def fail(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A trainer that fails on purpose."""
     raise RunFailed("on purpose")

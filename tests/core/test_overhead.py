@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from harness.core.config import Config
+from harness.config.costs import job_costs
+from harness.config.model import Config
 from harness.core.overhead import (
     OverheadLedger,
     expected_pls,
     interval_in_samples,
-    job_costs,
     o_full_h,
     o_part_h,
     t_save_full_h,

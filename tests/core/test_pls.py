@@ -59,20 +59,20 @@ def test_ranks_that_survive_are_charged_nothing_new() -> None:
 
 
 def test_full_recovery_adds_nothing() -> None:
-    """A rewind leaves PLS as it was, and every shard as if saved where it went back to."""
+    """A rollback leaves PLS as it was, and every shard as if saved where it went back to."""
     ledger = PlsLedger(QUARTERS, 4000)
     ledger.saved(800)
-    ledger.rewound(800)
+    ledger.rolled_back(800)
     assert ledger.total == 0
     assert ledger.lost("ps3", 1200) == pytest.approx(0.1 / 4, rel=1e-12)
 
 
-def test_lost_updates_are_those_neither_captured_nor_already_lost() -> None:
-    """sent - captured - already lost, and a second death at once loses nothing more."""
+def test_lost_updates_are_those_neither_persisted_nor_already_lost() -> None:
+    """sent - persisted - already lost, and a second death at once loses nothing more."""
     ledger = UpdateLedger(("ps0", "ps1"))
     ledger.sent("ps0", 100, 60)
     ledger.sent("ps1", 100, 60)
-    ledger.captured("ps0", 30, 10)
+    ledger.persisted("ps0", 30, 10)
     assert ledger.lost("ps0") == (70, 50)
     assert ledger.lost("ps0") == (0, 0)
     ledger.sent("ps0", 5, 4)
@@ -90,18 +90,18 @@ def test_update_pls_of_nothing_is_missing() -> None:
     assert ledger.update_pls_tracked is None
 
 
-def test_a_rewind_counts_rerun_updates_once() -> None:
+def test_a_rollback_counts_rerun_updates_once() -> None:
     """With full recovery every update ends up applied once and none lost, as in a run without failure."""
     ledger = UpdateLedger(("ps0",))
     ledger.sent("ps0", 10, 5)
     ledger.saving()
     ledger.sent("ps0", 7, 2)  # while the save is written
-    ledger.captured("ps0", 10, 5)
+    ledger.persisted("ps0", 10, 5)
     ledger.committed()
-    ledger.rewound()
+    ledger.rolled_back()
     for _ in range(3):  # fails three times on the way
         ledger.sent("ps0", 7, 2)
-        ledger.rewound()
+        ledger.rolled_back()
     ledger.sent("ps0", 7, 2)
     assert (ledger.applied_updates, ledger.lost_updates) == (17, 0)
     assert ledger.lost("ps0") == (7, 2)
@@ -121,7 +121,7 @@ def test_the_ledger_agrees_with_counting_rows_one_by_one() -> None:
             ledger.sent("ps0", 3, 3 if row < 10 else 0)
         elif action == "save":
             rows = rng.sample(range(20), 8)
-            ledger.captured("ps0", sum(pending[r] for r in rows), sum(pending[r] for r in rows if r < 10))
+            ledger.persisted("ps0", sum(pending[r] for r in rows), sum(pending[r] for r in rows if r < 10))
             for row in rows:
                 pending[row] = 0
         else:

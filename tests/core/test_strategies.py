@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from harness.core.config import StrategyConfig, StrategyName
+from harness.config.model import StrategyConfig, StrategyName
 from harness.core.errors import RunFailed
 from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.plans import Costs, Progress, SavePlan
@@ -133,7 +133,7 @@ def test_the_override_is_recorded_and_keeps_a_cpr_strategy_from_falling_back() -
     for name in ("full", "partial", "cpr_vanilla", "cpr_mfu"):
         interval = make(name, costs, interval_samples=123).interval
         assert (interval.samples, interval.overridden, interval.fallback) == (123, True, False)
-    assert not make("cpr_mfu", costs, interval_samples=123).plan_recovery(DEAD, at(5)).rewind
+    assert not make("cpr_mfu", costs, interval_samples=123).plan_recovery(DEAD, at(5)).rollback
 
 
 @pytest.mark.parametrize("name", ["cpr_vanilla", *PRIORITY])
@@ -176,11 +176,11 @@ def test_priority_strategies_cut_the_interval_by_r() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(ALL) - {"none"}))
-def test_recovery_names_the_dead_and_only_full_rewinds(name: str) -> None:
+def test_recovery_names_the_dead_and_only_full_rollbacks(name: str) -> None:
     """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
     plan = make(name).plan_recovery(DEAD, at(9))
     assert plan.ranks == DEAD
-    assert plan.rewind == (name == "full")
+    assert plan.rollback == (name == "full")
     assert plan.source == ("initial" if name == "never_save" else "checkpoint")
 
 

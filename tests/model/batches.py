@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness import native
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.shard import Shard
+from harness.kernels import native
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
 
 PRODUCTS = (

@@ -18,8 +18,8 @@ import xxhash
 from torch import Tensor
 from torch.nn import functional
 
-from harness import native
 from harness.core.lookup import BatchPlan
+from harness.kernels import native
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Products
 from harness.model.sizes import SIZES, ModelSize
 from tests.model.batches import PRODUCTS, initial_tables, looked_up, make_batch
@@ -267,7 +267,9 @@ def hiding(name, *args, **kwargs):
         raise OSError("no such symbol")
     return real(name, *args, **kwargs)
 ctypes.CDLL = hiding
-from harness import environment, job, native
+from harness.kernels import native
+from harness.record import environment
+from harness.run import job
 from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import SIZES
 from tests.model.test_backward import batch_for

@@ -14,18 +14,18 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from harness.blueprint import Blueprint
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.server import RankServer
-from harness.cluster.supervisor import Office
-from harness.core.config import Config
+from harness.cluster.supervisor import Supervisor
+from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
-from harness.job import train
 from harness.model.dlrm import DenseNetwork, Products
 from harness.model.metrics import exact_auc
 from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize
+from harness.run.job import train
+from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 from tests.data.logs import Row, to_text
 from tests.model.batches import CARDINALITIES, PRODUCTS, initial_tables, looked_up, make_batch
@@ -208,13 +208,13 @@ def _threads() -> Iterator[None]:
 
 def train_locally(config: Config, checkpoints: Path) -> tuple[list[Event], LocalRanks]:
     """The trainer's own job on the local engine; what it recorded, and the ranks as it left them."""
-    blueprint = Blueprint(config)
-    spec = blueprint.rank_spec(checkpoints)
+    run_spec = RunSpec(config)
+    spec = run_spec.rank_spec(checkpoints)
     ranks = LocalRanks(config.num_ps, lambda rank: RankServer(spec, rank))
     sink = Recorded()
     store = CheckpointStore(checkpoints, keep=2, fsync=False)
-    office = Office(hands=ranks, sink=sink, store=store, strikes=(), on_status=lambda **_: None)
-    train(config, checkpoints, frozenset(), LocalCluster(ranks, office), office)
+    supervisor = Supervisor(launcher=ranks, sink=sink, store=store, planned_kills=(), on_status=lambda **_: None)
+    train(config, checkpoints, frozenset(), LocalCluster(ranks, supervisor), supervisor)
     return sink.events, ranks
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from harness import native
-from harness.environment import products
+from harness.kernels import native
 from harness.model.blas import BlasMlp
 from harness.model.mlp import MlpPass
 from harness.model.onednn import MIN_WEIGHTS, BlasLayer, OneDnnLayer, OneDnnMlp
+from harness.record.environment import products
 
 needs_onednn = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this torch has no oneDNN")
 KINDS = [

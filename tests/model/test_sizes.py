@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from harness.core.config import ModelConfig
+from harness.config.model import ModelConfig
 from harness.core.errors import ConfigError
 from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import SIZES, ModelSize, model_size

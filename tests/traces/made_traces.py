@@ -3,7 +3,7 @@
 import numpy as np
 
 from harness.core.plans import ps_rank
-from harness.core.trace import Entry, Trace
+from harness.traces.trace import Entry, Trace
 
 
 def trace_of(deaths: list[tuple[float, int]], *, node: str = "", **header: object) -> Trace:

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from failure_traces.generate import SEED, TRACES
+from harness.config.profiles import PROFILES
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
-from harness.core.profiles import PROFILES
-from harness.core.trace import Trace, parse_trace
 from harness.traces.generate import Deaths, generate, generate_many
 from harness.traces.laws import MODELS, law_of
 from harness.traces.presets import PRESETS, generate_preset
 from harness.traces.spec import GeneratorSpec, options, parse_sizes
+from harness.traces.trace import Trace, parse_trace
 
 F64 = NDArray[np.float64]
 
@@ -279,10 +279,10 @@ def test_a_preset_runs_under_its_profile_and_names_its_sources(name: str) -> Non
     profile = PROFILES[preset.profile]
     length_h = preset.spec.stretch_h or preset.spec.length_h
     assert (length_h, preset.spec.ranks) == (profile.job_h, profile.num_ps)
-    strikes = trace.schedule(
+    planned_kills = trace.schedule(
         job_h=profile.job_h, total_samples=10**7, batch_size=1, num_steps=10**7, num_ps=profile.num_ps, seed=0
     )
-    assert len(strikes) == round(preset.spec.expected_instants)
+    assert len(planned_kills) == round(preset.spec.expected_instants)
     assert all("[" in figure for figure in preset.figures)
     assert trace.header["source"].endswith(preset.source)
     assert options(preset.spec) == trace.header["parameters"]

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from harness.core.errors import TraceError
-from harness.core.trace import Trace, parse_trace
 from harness.traces.generate import generate, generate_many
 from harness.traces.learn import spec_like
 from harness.traces.spec import GeneratorSpec, options
+from harness.traces.trace import Trace, parse_trace
 
 BURSTS = GeneratorSpec(
     model="weibull",

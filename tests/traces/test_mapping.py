@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from harness.core.errors import TraceError
-from harness.core.trace import Trace, parse_trace
-from harness.injector import read_trace
 from harness.traces.log import FailureLog, Outage
 from harness.traces.mapping import MapSpec, map_log, natural
+from harness.traces.schedule import read_trace
+from harness.traces.trace import Trace, parse_trace
 from harness.traces.write import to_text
 
 
@@ -159,7 +159,7 @@ def test_natural_order() -> None:
 def test_a_mapped_trace_fits_a_run(log: FailureLog) -> None:
     """The last failure of a window may fall on its last hour, and not behind it."""
     trace = map_log(make_log((99.99999, "n1", None)), MapSpec(stretch_h=56))
-    (strike,) = parse_trace(to_text(trace).splitlines(), "t").schedule(
+    (planned_kill,) = parse_trace(to_text(trace).splitlines(), "t").schedule(
         job_h=56, total_samples=1000, batch_size=10, num_steps=100, num_ps=12, seed=0
     )
-    assert strike.step == 99
+    assert planned_kill.step == 99

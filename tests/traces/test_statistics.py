@@ -9,9 +9,9 @@ import pytest
 from scipy import stats
 
 from harness.core.errors import TraceError
-from harness.core.trace import Trace, parse_trace
 from harness.traces.gaps import gaps_of
 from harness.traces.statistics import describe
+from harness.traces.trace import Trace, parse_trace
 from tests.traces.made_traces import renewal_trace, trace_of
 
 

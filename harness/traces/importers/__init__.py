@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.core.errors import TraceError
 from harness.traces.importers import bamboo, fta, infinitehbd, intervals, lanl, philly, skypilot
-from harness.traces.importers.cleaning import HOUR_S, Cleaning, Observed, hour_zero, settle, to_outages
+from harness.traces.importers.cleaning import HOUR_S, Cleaning, Observed, finish_pending_save, hour_zero, to_outages
 from harness.traces.importers.reading import read_text
 from harness.traces.log import FailureLog
 
@@ -74,7 +74,7 @@ def read_log(format: str, path: Path, *, strict: bool = False, **options: str | 
     except RecursionError as error:
         raise TraceError(f"{path}: nested too deeply to be a log of failures") from error
     zero_s, began = hour_zero(observed, str(path))
-    outages = to_outages(settle(observed.failures, cleaning), zero_s)
+    outages = to_outages(finish_pending_save(observed.failures, cleaning), zero_s)
     return FailureLog(
         format=format,
         source=path.name,

@@ -103,7 +103,7 @@ def in_order(events: list[Event], cleaning: Cleaning) -> list[Event]:
     return sorted(events, key=lambda event: event.time_s)
 
 
-def settle(failures: Iterable[Failure], cleaning: Cleaning) -> list[Failure]:
+def finish_pending_save(failures: Iterable[Failure], cleaning: Cleaning) -> list[Failure]:
     """No outage of a node overlaps another of it, and the hours in which a node is down stay what they were."""
     by_node: dict[str, list[Failure]] = {}
     for failure in failures:

@@ -1,0 +1,170 @@
+"""The commands of run.py and what they take. Nothing heavy is imported: ``--help`` answers at once."""
+
+import argparse
+from pathlib import Path
+
+from harness.cli.parsing import OVERRIDES, Parser, command, count
+from harness.cli.trace_arguments import add_plan, add_traces
+
+
+def parser() -> Parser:
+    top = command(
+        None,
+        "run.py",
+        "When a parameter server dies in the middle of training, what is the cheapest thing to do that does not hurt "
+        "the model?",
+        """\
+from nothing to a table of strategies:
+  run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0
+  run.py data prepare demo/criteo.tsv --out demo/data
+  run.py grid experiments/quickstart.yaml
+then look closer:
+  run.py show demo/quickstart/rpc-cpr_mfu-seed0-*      what happened in one run
+  run.py compare runs/strategies runs/rpc_kills        paired differences of two grids
+
+`run.py COMMAND --help` explains each command.""",
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _add_runs(commands)
+    _add_records(commands)
+    _add_data(commands)
+    add_plan(commands)
+    add_traces(commands)
+    command(commands, "schema", "print the JSON schema of a configuration", "run.py schema > config.schema.json")
+    return top
+
+
+def _add_runs(commands: argparse._SubParsersAction) -> None:
+    train = command(
+        commands,
+        "train",
+        "train once, with failures and recoveries as configured",
+        f"""\
+  run.py train experiments/one.yaml
+  run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
+
+The run is written to the folder that the key `out` names. A finished run there is shown, not repeated; an
+unfinished one starts afresh; a run of another config is left alone.
+
+{OVERRIDES}""",
+    )
+    _add_config(train)
+    grid = command(
+        commands,
+        "grid",
+        "run every cell of an experiment; rerun to resume",
+        f"""\
+  run.py grid experiments/quickstart.yaml
+  run.py grid experiments/quickstart.yaml 'seed=[0,1,2,3,4]' 'strategy.name=[none,full]'  sweep other values
+  run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
+  run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
+
+Each cell has a folder <out>/<slug>-<hash>/. Cells that are done are not touched again, unfinished ones start
+afresh, a changed config is a new cell. A failed cell does not stop the others; it is named at the end.
+
+{OVERRIDES}
+A list makes a sweep axis in every grid of the file, or replaces the one there.""",
+    )
+    _add_config(grid, metavar="EXPERIMENT.yaml")
+    grid.add_argument(
+        "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
+    )
+    grid.add_argument("--dry-run", action="store_true", help="list the cells and what is done, run nothing")
+    replay = command(
+        commands,
+        "replay",
+        "train once under a failure trace",
+        f"""\
+  run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
+
+The same as `train` with trace.path=TRACE.csv, written to <out>-<trace> unless out=... says otherwise.
+
+{OVERRIDES}""",
+    )
+    replay.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
+    _add_config(replay)
+    verify = command(
+        commands,
+        "verify",
+        "check that both engines agree to the bit, for every strategy",
+        f"""\
+  run.py verify experiments/one.yaml
+  run.py verify experiments/one.yaml strategy.name=cpr_mfu    this strategy alone
+
+Runs every strategy, or the one that is named here, on `local` and on `rpc`, with kills right before and right after
+a save besides those of the trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any
+difference.
+
+{OVERRIDES}""",
+    )
+    _add_config(verify)
+
+
+def _add_records(commands: argparse._SubParsersAction) -> None:
+    show = command(commands, "show", "tell the story of one run", "run.py show runs/one")
+    show.add_argument("dir", type=Path, metavar="DIR", help="a run folder")
+    compare = command(
+        commands,
+        "compare",
+        "paired differences between runs",
+        """\
+  run.py compare runs/strategies runs/rpc_kills     cells of equal strategy and seed, in pairs
+  run.py compare runs/one runs/other                two runs
+  run.py compare runs/updates --to cpr_mfu          the strategies of one grid against one of them""",
+    )
+    compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
+    compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
+    report = command(
+        commands, "report", "write one self-contained HTML file: table and figures", "run.py report demo/quickstart"
+    )
+    report.add_argument("dir", type=Path, metavar="DIR", help="a run or grid folder")
+
+
+def _add_data(commands: argparse._SubParsersAction) -> None:
+    data = command(
+        commands,
+        "data",
+        "make, prepare and look at click logs",
+        """\
+  run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0
+  run.py data prepare demo/criteo.tsv --out demo/data
+  run.py data info demo/data""",
+    )
+    kinds = data.add_subparsers(dest="data_command", metavar="COMMAND", required=True)
+    prepare = command(
+        kinds,
+        "prepare",
+        "pack Criteo's text format into a folder that runs read",
+        """\
+  run.py data prepare train.txt --out data/kaggle                                      Kaggle
+  run.py data prepare day_*.gz --out data/terabyte --max-ind-range 10000000            Terabyte
+  run.py data prepare day_0.gz --out data/hashed --categories hash --max-ind-range 1000000""",
+    )
+    prepare.add_argument("sources", type=Path, nargs="+", metavar="SRC", help="TSV files, plain or .gz, in order")
+    prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make (the key data.path)")
+    prepare.add_argument(
+        "--categories",
+        choices=("number", "hash"),
+        default="number",
+        help="number ids in order of first appearance, or hash them to --max-ind-range (default: number)",
+    )
+    prepare.add_argument("--max-ind-range", type=count, metavar="N", help="take every category modulo N")
+    synth = command(
+        kinds,
+        "synth",
+        "write a synthetic Criteo, in the same text format",
+        "run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0",
+    )
+    synth.add_argument("--rows", type=count, required=True, metavar="N", help="how many; 6 of 7 are trained on")
+    synth.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="file to write; .gz compresses")
+    synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
+    synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
+    info = command(
+        kinds, "info", "verify prepared data; rows, positives, table sizes and skew of it", "run.py data info demo/data"
+    )
+    info.add_argument("dir", type=Path, metavar="DIR", help="folder written by `data prepare`")
+
+
+def _add_config(parser: argparse.ArgumentParser, metavar: str = "CONFIG.yaml") -> None:
+    parser.add_argument("config", type=Path, metavar=metavar, help="a YAML file (experiments/)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to it, see below")

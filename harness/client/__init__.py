@@ -1,0 +1,1 @@
+"""How embedding rows travel between the trainer and the PS ranks."""

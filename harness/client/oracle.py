@@ -1,0 +1,238 @@
+"""What coming batches need of a cache, planned ahead of the step loop: windows, their rows, and where each row is kept.
+
+The order of batches is known, so all of this is a function of the batches and of where windows end: it is worked out in
+the background, whatever happens to the ranks meanwhile. A row enters the cache before the window that needs it and
+stays while one of the next two windows needs it, in one place from first to last: its slot.
+
+Keys are rows in the rank-major order of all rows (``Placement.positions``). N distinct rows of a batch, U distinct rows
+of a window, H rows that the cache holds, A = the N of all steps of a window, one after the other.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.client.direct import Batches
+from harness.core.lookup import BatchPlan
+from harness.data.dataset import Batch
+from harness.kernels import compiled
+
+Keys = NDArray[np.int64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Distinct rows by ascending key, and the slot of each; int64."""
+
+    keys: Keys
+    slots: NDArray[np.int64]
+
+    @classmethod
+    def none(cls) -> Self:
+        """No rows."""
+        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, which: Mask | slice) -> "Rows":
+        return Rows(self.keys[which], self.slots[which])
+
+    def between(self, first: int, last: int) -> "Rows":
+        """Those with ``first <= key < last``."""
+        return self[slice(*np.searchsorted(self.keys, [first, last]))]
+
+
+@dataclass(frozen=True)
+class PlannedStep:
+    """A batch, its plan, and the keys of rows that a sub-sampled input touches, ascending."""
+
+    batch: Batch
+    plan: BatchPlan
+    sampled_S: Keys
+
+
+@dataclass(frozen=True)
+class Least:
+    """Rows that no cache can do without moving. See :func:`least_rows`."""
+
+    fetched: int
+    written: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """Consecutive steps, the first number ``first``: rows, and what the cache does when the window *before* is entered.
+
+    ``slots`` are those of each step's rows; ``counts_U`` (int32) the updates that each row of ``rows`` has when the
+    window is over. ``held`` are the rows of this window and of the one before: what the cache holds while that one
+    runs. ``is_leaving_H`` says which of the rows held until then it lets go, ``coming`` which it takes in. Slots of
+    rows that leave are given to rows that come.
+    """
+
+    first: int
+    steps: tuple[PlannedStep, ...]
+    slots: tuple[Tensor, ...]
+    rows: Rows
+    counts_U: NDArray[np.int32]
+    held: Rows
+    is_leaving_H: Mask
+    coming: Rows
+    num_slots: int
+    least: Least
+
+    @property
+    def stop(self) -> int:
+        """Number of finished steps after the window."""
+        return self.first + len(self.steps)
+
+
+@dataclass(frozen=True)
+class Past:
+    """Keys of a window that has been planned, and whether all updates are told when it is over."""
+
+    keys_U: Keys
+    is_flushed: bool
+
+
+class Oracle:
+    """Plans one window after the other.
+
+    ``max_window_rows``: a window is cut short where it would touch more, but has one step at least.
+    """
+
+    def __init__(self, batches: Batches, *, max_window_rows: int | None) -> None:
+        self._batches = batches
+        self._max_window_rows = max_window_rows
+        self._steps: dict[int, PlannedStep] = {}  # planned, but cut off a window
+        self._past: tuple[Past, ...] = ()  # the last two windows
+        self._held = Rows.none()
+        self._is_recent_H = np.empty(0, bool)  # rows of the last window
+        self._free = np.empty(0, np.int64)
+        self._num_slots = 0
+
+    def plan(self, first: int, stop: int, *, is_flushed: bool) -> Window:
+        """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are told."""
+        steps = [self._steps.pop(step, None) or self._plan_step(step) for step in range(first, stop)]
+        merged = _merge(steps)
+        fitting = merged.num_steps_with(self._max_window_rows)
+        if fitting < len(steps):
+            self._steps |= {first + number: steps[number] for number in range(fitting, len(steps))}
+            del steps[fitting:]
+            merged, is_flushed = _merge(steps), False
+        least = least_rows(merged.keys_U, self._past)
+        self._past = (*self._past[-1:], Past(merged.keys_U, is_flushed))
+        rows, coming, is_leaving_H = self._place(merged.keys_U)
+        return Window(
+            first=first,
+            steps=tuple(steps),
+            slots=torch.from_numpy(rows.slots[merged.inverse_A]).split(merged.sizes),
+            rows=rows,
+            counts_U=merged.counts_U,
+            held=self._held,
+            is_leaving_H=is_leaving_H,
+            coming=coming,
+            num_slots=self._num_slots,
+            least=least,
+        )
+
+    def _plan_step(self, step: int) -> PlannedStep:
+        batch, plan = self._batches(step)
+        return PlannedStep(batch, plan, plan.keys_N.compress(plan.sampled_N))
+
+    def _place(self, keys_U: Keys) -> tuple[Rows, Rows, Mask]:
+        """Hold the rows of the last window and of this one; this one's rows, those that come, and which leave."""
+        before = self._held
+        where_U = compiled.places(before.keys, keys_U)
+        is_new_U = np.ones(len(keys_U), bool)
+        is_inside_U = where_U < len(before)
+        is_new_U[is_inside_U] = before.keys[where_U[is_inside_U]] != keys_U[is_inside_U]
+        is_used_H = np.zeros(len(before), bool)
+        is_used_H[where_U[~is_new_U]] = True
+        is_leaving_H = ~(is_used_H | self._is_recent_H)
+        coming = Rows(keys_U[is_new_U], self._allot(int(np.count_nonzero(is_new_U)), before.slots[is_leaving_H]))
+        slots_U = np.empty(len(keys_U), np.int64)
+        slots_U[is_new_U] = coming.slots
+        slots_U[~is_new_U] = before.slots[where_U[~is_new_U]]
+        self._held = _union(before[~is_leaving_H], coming)
+        self._is_recent_H = np.zeros(len(self._held), bool)
+        self._is_recent_H[compiled.places(self._held.keys, keys_U)] = True
+        return Rows(keys_U, slots_U), coming, is_leaving_H
+
+    def _allot(self, num_rows: int, given_back: NDArray[np.int64]) -> NDArray[np.int64]:
+        free = np.concatenate([given_back, self._free])
+        if (num_short := num_rows - len(free)) > 0:
+            free = np.concatenate([free, np.arange(self._num_slots, self._num_slots + num_short)])
+            self._num_slots += num_short
+        self._free = free[num_rows:]
+        return free[:num_rows]
+
+
+def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
+    """What a window adds to the rows that must move, given the windows before it; from their keys alone.
+
+    Added up over all windows it is the least for every cache that begins empty, has all rows of a window before that
+    starts, keeps a row only while the window at work or the next one needs it, and has told all updates where all must
+    be told. The windows that touch a row fall into runs: between two of a run there is at most one that does not. The
+    row is gone after a run, so it is fetched once in each; it is updated in each window, so it is written once in each
+    run, and once more for every place inside the run at which all had to be told and after which it was updated again.
+    """
+    is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are still to be told
+    is_here_U = np.zeros(len(keys_U), bool)
+    for window in past[-2:]:
+        is_in_U = _is_in(keys_U, window.keys_U)
+        is_here_U |= is_in_U
+        is_pending_U = np.zeros(len(keys_U), bool) if window.is_flushed else is_pending_U | is_in_U
+    return Least(fetched=int(np.count_nonzero(~is_here_U)), written=int(np.count_nonzero(~is_pending_U)))
+
+
+def _is_in(keys_U: Keys, others: Keys) -> Mask:
+    """Which of ``keys_U`` are in ``others``; both ascending and distinct."""
+    where_U = compiled.places(others, keys_U)
+    is_in_U = where_U < len(others)
+    is_in_U[is_in_U] = others[where_U[is_in_U]] == keys_U[is_in_U]
+    return is_in_U
+
+
+def _union(left: Rows, right: Rows) -> Rows:
+    """Rows of both, which have none in common."""
+    keys = np.concatenate([left.keys, right.keys])
+    order = np.argsort(keys, kind="stable")  # merges two ascending runs in linear time
+    return Rows(keys[order], np.concatenate([left.slots, right.slots])[order])
+
+
+@dataclass(frozen=True)
+class _Merged:
+    """The rows of consecutive steps: ``keys_U[inverse_A]`` are those of all steps in turn; ``sizes`` are their N."""
+
+    keys_U: Keys
+    counts_U: NDArray[np.int32]
+    inverse_A: NDArray[np.int64]
+    firsts_U: NDArray[np.int64]  # where in A each row comes first
+    sizes: list[int]
+
+    def num_steps_with(self, max_rows: int | None) -> int:
+        """So many first steps touch ``max_rows`` rows at most; 1 at least."""
+        if max_rows is None or len(self.keys_U) <= max_rows:
+            return len(self.sizes)
+        step_U = np.searchsorted(np.cumsum(self.sizes), self.firsts_U, side="right")
+        num_rows_after = np.cumsum(np.bincount(step_U, minlength=len(self.sizes)))
+        return max(1, int(np.searchsorted(num_rows_after, max_rows, side="right")))
+
+
+def _merge(steps: Sequence[PlannedStep]) -> _Merged:
+    sizes = [len(step.plan.keys_N) for step in steps]
+    num_bits = sum(sizes).bit_length()
+    words_A = np.concatenate([step.plan.keys_N for step in steps])
+    words_A <<= num_bits
+    words_A |= np.arange(len(words_A))
+    words_A.sort()  # of numpy, with vector instructions
+    counts_A = np.concatenate([step.plan.counts_N for step in steps])
+    keys_U, counts_U, inverse_A, firsts_U = compiled.merge(words_A, num_bits, counts_A)
+    return _Merged(keys_U, counts_U, inverse_A, firsts_U, sizes)

@@ -1,0 +1,1 @@
+"""From YAML files and the command line to validated configurations."""

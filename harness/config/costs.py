@@ -1,0 +1,20 @@
+"""The emulated cluster's constants, resolved for one run."""
+
+from harness.config.model import Config
+from harness.core.plans import Costs
+
+
+def job_costs(config: Config, total_samples: int) -> Costs:
+    """The profile of ``config``, resolved for a run of ``total_samples`` training samples."""
+    profile = config.emulated
+    return Costs(
+        job_h=profile.job_h,
+        mtbf_h=profile.mtbf_h,
+        o_save_h=profile.o_save_h,
+        o_load_h=profile.o_load_h,
+        o_res_h=profile.o_res_h,
+        num_ps=config.num_ps,
+        ranks_per_failure=profile.ranks_per_failure,
+        pls_target=config.pls_target,
+        total_samples=total_samples,
+    )

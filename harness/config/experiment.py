@@ -1,0 +1,272 @@
+"""From YAML files and the command line to configurations: one run, or the cells of an experiment.
+
+An experiment file is a configuration plus ``grids:``, a list of mappings from dotted keys to lists of values. The lists
+of one mapping are multiplied; the cells of all mappings are joined, equal ones merged. Every mistake is a ConfigError
+of one line each: what, where (``file:line`` or the word of the command line), and what would be right.
+"""
+
+import itertools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from harness.config.keys import complaint, group_keys, leaf_keys, list_keys, show, unknown
+from harness.config.model import Config
+from harness.config.profiles import PROFILES
+from harness.config.yaml_file import Setting, read_argument, read_settings
+from harness.core.errors import ConfigError
+
+_FIXED = ("out", "name")  # the same in every cell
+_SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
+_ALWAYS_SHOWN = ("engine", "strategy.name", "seed")  # in every slug
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of an experiment: its configuration, a readable slug, the hash of what decides its result, its folder."""
+
+    config: Config
+    slug: str
+    hash: str
+    run_dir: Path
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """The cells of an experiment file in order, and the file itself with all overrides worked in."""
+
+    name: str
+    out: Path
+    cells: tuple[Cell, ...]
+    resolved: dict[str, Any]
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
+def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
+    """The configuration of one run. ``overrides`` are ``key=value``. Raises ConfigError, one line per mistake.
+
+    ``name`` and ``out`` default to the file's stem and ``runs/<stem>``.
+    """
+    base, grids = read_settings(path, group_keys())
+    if grids is not None:
+        raise ConfigError(f"{path}: has `grids:`, which is for `run.py grid {path}`")
+    given = _join(_defaults(path), base, _arguments(overrides))
+    _refuse_unknown(given)
+    for setting in given:
+        if isinstance(setting.value, list) and setting.key not in list_keys():
+            raise ConfigError(
+                _at(setting, f"{complaint(setting.key, setting.value)}; a list is an axis of `run.py grid`")
+            )
+    return _build([given])[0]
+
+
+def config_of(overrides: Sequence[str]) -> Config:
+    """The configuration of the command line alone, all else as it is by default. Raises ConfigError."""
+    given = _arguments(overrides)
+    _refuse_unknown(given)
+    for setting in given:
+        if isinstance(setting.value, list) and setting.key not in list_keys():
+            raise ConfigError(_at(setting, complaint(setting.key, setting.value)))
+    return _build([given])[0]
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str]) -> Experiment:
+    """The cells of an experiment. A list in ``overrides`` makes or replaces an axis in every grid, a value fixes it.
+
+    For the keys whose value is a list, a list is the value and a list of lists an axis. ``cell_hash`` names what
+    decides a cell's result. Raises ConfigError, one line per mistake.
+    """
+    base, grids = read_settings(path, group_keys())
+    arguments = _arguments(overrides)
+    base = _join(_defaults(path), base)
+    _refuse_unknown([*base, *itertools.chain(*(grids or [])), *arguments])
+    for setting in base:
+        if isinstance(setting.value, list) and setting.key not in list_keys():
+            raise ConfigError(_at(setting, f"{complaint(setting.key, setting.value)}; an axis stands under `grids:`"))
+    overridden = {setting.key for setting in arguments}
+    axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids or [[]]]
+    combinations = [list(combination) for grid in axes for combination in itertools.product(*map(_values, grid))]
+    configs = _build([_join(base, combination) for combination in combinations])
+    keys = dict.fromkeys(setting.key for combination in combinations for setting in combination)
+    varied = [key for key in keys if len({repr(_value(config, key)) for config in configs}) > 1]
+    cells: dict[str, Cell] = {}
+    for config in configs:
+        slug, digest = _slug(config, varied), cell_hash(config)
+        cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
+    return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes))
+
+
+def to_yaml(value: dict[str, Any]) -> str:
+    """``value`` as YAML that this module reads back, keys in the order given."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def _defaults(path: Path) -> list[Setting]:
+    stem = path.stem or "run"
+    return [
+        Setting(key="name", value=stem, where=str(path)),
+        Setting(key="out", value=f"runs/{stem}", where=str(path)),
+    ]
+
+
+def _arguments(overrides: Sequence[str]) -> list[Setting]:
+    settings: dict[str, Setting] = {}
+    for argument in overrides:
+        for setting in read_argument(argument, group_keys()):
+            if setting.key in settings:
+                raise ConfigError(f"{setting.key} is given twice on the command line; keep one")
+            settings[setting.key] = setting
+    return list(settings.values())
+
+
+def _join(*parts: Iterable[Setting]) -> list[Setting]:
+    """All settings, those of later parts in place of those of earlier ones, which lose their turn too."""
+    joined: dict[str, Setting] = {}
+    for setting in itertools.chain(*parts):
+        joined.pop(setting.key, None)
+        joined[setting.key] = setting
+    return list(joined.values())
+
+
+def _refuse_unknown(settings: Iterable[Setting]) -> None:
+    known = leaf_keys().keys() | group_keys()
+    wrong = [_at(setting, unknown(setting.key)) for setting in settings if setting.key not in known]
+    for setting in settings:
+        if setting.key == "profile" and isinstance(setting.value, dict):
+            wrong += [_at(setting, unknown(f"profile.{k}")) for k in setting.value if f"profile.{k}" not in known]
+    if wrong:
+        raise ConfigError("\n".join(dict.fromkeys(wrong)))
+
+
+def _values(setting: Setting) -> list[Setting]:
+    """The values of an axis, each as a setting."""
+    value = setting.value
+    is_axis = isinstance(value, list)
+    if setting.key in list_keys():
+        is_axis = isinstance(value, list) and bool(value) and all(isinstance(v, list | None) for v in value)
+    if not is_axis:
+        return [setting]
+    if not value:
+        raise ConfigError(_at(setting, f"{setting.key}: an empty list leaves no cells; give at least one value"))
+    if setting.key in _FIXED:
+        raise ConfigError(
+            _at(setting, f"{setting.key}: {show(value)} is a list, but all cells share one {setting.key}")
+        )
+    return [Setting(key=setting.key, value=v, where=setting.where, argument=setting.argument) for v in value]
+
+
+def _build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
+    """The validated configurations. Raises ConfigError with every distinct mistake of all of them, one line each."""
+    configs: list[Config] = []
+    mistakes: dict[str, None] = {}
+    for settings in combinations:
+        try:
+            _refuse_unknown(settings)
+            configs.append(Config.model_validate(_tuples(_tree(settings)), strict=True))
+        except ValidationError as error:
+            mistakes |= dict.fromkeys(_sentences(error, settings))
+        except ConfigError as error:
+            mistakes[str(error)] = None
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return configs
+
+
+def _tree(settings: Iterable[Setting]) -> dict[str, Any]:
+    """Nested mappings. ``profile.x`` on top of ``profile: NAME`` becomes a change of that profile."""
+    tree: dict[str, Any] = {}
+    for setting in settings:
+        if setting.key in group_keys() or setting.key == "profile.base":
+            _check_group(setting)
+        group, _, leaf = setting.key.rpartition(".")
+        target = tree
+        if group:
+            inner = tree.get(group, {})
+            target = {"base": inner} if isinstance(inner, str) else dict(inner)
+            tree[group] = target
+        target[leaf] = setting.value
+    return tree
+
+
+def _check_group(setting: Setting) -> None:
+    """Of the groups only ``profile`` takes a value of its own: a profile's name, or (on an axis) a mapping."""
+    key, value = setting.key, setting.value
+    if key == "profile" and isinstance(value, dict):
+        key, value = "profile.base", value.get("base", Config().emulated.name)
+    if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
+        raise ConfigError(_at(setting, complaint(key, value)))
+
+
+def _tuples(value: Any) -> Any:
+    """Strict validation takes tuples, YAML gives lists."""
+    if isinstance(value, dict):
+        return {key: _tuples(inner) for key, inner in value.items()}
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
+
+
+def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[str]:
+    """One line for every setting that pydantic refuses."""
+    given = {setting.key: setting for setting in settings}
+    for problem in error.errors():
+        if problem["loc"] == ("profile", "str"):  # the other half of the union; what is wrong inside is told already
+            continue
+        parts = [str(part) for part in problem["loc"] if part != "Profile"]
+        key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
+        if key is None:  # found by a validator that looks at several keys
+            yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
+            continue
+        value = given[key].value
+        if key == "profile" and isinstance(value, dict) and len(parts) > 1:
+            value, name = value.get(parts[1]), f"profile.{parts[1]}"
+            yield _at(given[key], complaint(name, value))
+        else:
+            yield _at(given[key], complaint(key, value))
+
+
+def _at(setting: Setting, sentence: str) -> str:
+    """``sentence`` with where it was found."""
+    if setting.argument is None:
+        return f"{setting.where}: {sentence}"
+    return f"{sentence} ({setting.argument} on the command line)"
+
+
+def _slug(config: Config, varied: Iterable[str]) -> str:
+    """A name that a person can read: engine, strategy, seed, then what else differs between the cells."""
+    parts = [config.engine, config.strategy.name, f"seed{config.seed}"]
+    for key in varied:
+        value = _value(config, key)
+        if key in _ALWAYS_SHOWN or value is None:
+            continue
+        if key == "profile":
+            text = config.emulated.name.replace("*", "+")
+        elif key == "trace.path":
+            text = Path(value).stem
+        else:
+            text = key.rpartition(".")[2] + ("x".join(map(str, value)) if isinstance(value, tuple) else str(value))
+        parts.append(re.sub(r"[^A-Za-z0-9_.+]+", "_", text).strip("_"))
+    return "-".join(parts)[:_SLUG_LENGTH]
+
+
+def _value(config: Config, key: str) -> Any:
+    if key == "profile.base":
+        return None  # told by the profile's constants
+    value: Any = config
+    for attribute in key.split("."):
+        value = getattr(value, attribute)
+    return value
+
+
+def _resolved(base: Iterable[Setting], axes: Iterable[Iterable[Setting]]) -> dict[str, Any]:
+    """The experiment as a file would say it: base settings, then grids of dotted keys."""
+    grids = [{axis.key: [v.value for v in _values(axis)] for axis in grid if axis.key not in _FIXED} for grid in axes]
+    fixed = [axis for grid in axes for axis in grid if axis.key in _FIXED]
+    return {**_tree(_join(base, fixed)), "grids": grids}

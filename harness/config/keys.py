@@ -1,0 +1,114 @@
+"""Every configuration key, what it takes, and the sentence that says so; derived from the models of ``core.config``."""
+
+import difflib
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from harness.config.model import Config
+from harness.config.profiles import PROFILES
+
+Schema = dict[str, Any]
+
+
+@cache
+def schema() -> Schema:
+    """JSON schema of a configuration file. Treat as read-only."""
+    return Config.model_json_schema()
+
+
+@cache
+def leaf_keys() -> dict[str, Schema]:
+    """Dotted key -> schema of its value, for every key that takes a value."""
+    leaves = dict(_leaves(schema(), ""))
+    profile = schema()["$defs"]["Profile"]
+    leaves["profile"] = {"type": "string", "enum": sorted(PROFILES)}
+    leaves["profile.base"] = leaves["profile"]
+    leaves |= dict(_leaves(profile, "profile."))
+    return leaves
+
+
+@cache
+def group_keys() -> frozenset[str]:
+    """Dotted keys that hold other keys."""
+    return frozenset(key.rpartition(".")[0] for key in leaf_keys() if "." in key)
+
+
+@cache
+def list_keys() -> frozenset[str]:
+    """Dotted keys whose value is itself a list."""
+    return frozenset(key for key, spec in leaf_keys().items() if any(s.get("type") == "array" for s in _options(spec)))
+
+
+def unknown(key: str) -> str:
+    """One sentence on ``key``, which does not exist, with the nearest that does."""
+    known = sorted(leaf_keys().keys() | group_keys())
+    last = key.rpartition(".")[2]
+    near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group
+    groups = difflib.get_close_matches(key.rpartition(".")[0], [name.rpartition(".")[0] for name in near], n=1)
+    near = [name for name in near if name.rpartition(".")[0] in groups] or near
+    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:
+        lasts = difflib.get_close_matches(last, sorted({name.rpartition(".")[2] for name in known}), n=1, cutoff=0.6)
+        near = [name for name in known if name.rpartition(".")[2] in lasts]
+    hint = f"did you mean {' or '.join(near)}?" if near else "`run.py schema` lists them all"
+    return f"unknown key {key}; {hint}"
+
+
+def complaint(key: str, value: object) -> str:
+    """One sentence on ``value``, which ``key`` does not take, with what would be right."""
+    if key in group_keys() and key != "profile":
+        inner = ", ".join(name for name in leaf_keys() if name.startswith(f"{key}."))
+        return f"{key}: takes no value such as {show(value)}; it holds {inner}"
+    spec = leaf_keys()[key]
+    sentence = f"{key}: {show(value)} is not {_describe(spec)}"
+    if key == "profile":
+        sentence += ", nor a mapping with base: one of them"
+    choices = [str(c) for option in _options(spec) for c in option.get("enum", [])]
+    near = difflib.get_close_matches(str(value), choices, n=1) if isinstance(value, str) else []
+    return f"{sentence}; did you mean {near[0]}?" if near else sentence
+
+
+def show(value: object) -> str:
+    """``value`` as YAML would write it on one line, cut at 60 characters."""
+    text = f"'{value}'" if isinstance(value, str) else json.dumps(value, default=str)
+    text = " ".join(text.split())
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
+    for name, spec in group["properties"].items():
+        key = prefix + name
+        inner = _resolve(spec)
+        if "properties" in inner:
+            yield from _leaves(inner, f"{key}.")
+        else:
+            yield key, inner
+
+
+def _resolve(spec: Schema) -> Schema:
+    if "$ref" not in spec:
+        return spec
+    return schema()["$defs"][spec["$ref"].rpartition("/")[2]]
+
+
+def _options(spec: Schema) -> list[Schema]:
+    return [_resolve(option) for option in spec.get("anyOf", [spec])]
+
+
+def _describe(spec: Schema) -> str:
+    return " or ".join(_describe_one(option) for option in _options(spec))
+
+
+def _describe_one(spec: Schema) -> str:
+    if "enum" in spec:
+        return "one of " + ", ".join(str(choice) for choice in spec["enum"])
+    kind = spec.get("type")
+    if kind == "array":
+        least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
+        return f"a list{least} whose items are each {_describe(spec['items'])}"
+    words = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+    limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
+    bounds = " and ".join(f"{sign} {spec[name]:.15g}" for name, sign in limits if name in spec)
+    return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds]))

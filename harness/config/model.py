@@ -1,0 +1,242 @@
+"""The configuration of one run: nested frozen models that refuse nonsense at birth.
+
+Keys marked (R) are choices that the CPR paper leaves open or that were reconstructed (docs/CPR.md);
+each default is the reading this project uses.
+"""
+
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from harness.config.profiles import MAX_PS, PROFILES, Profile
+
+StrategyName = Literal["none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"]
+EngineName = Literal["local", "rpc"]
+PositiveInt = Annotated[int, Field(ge=1)]
+Fraction = Annotated[float, Field(gt=0, le=1)]
+Seconds = Annotated[float, Field(gt=0)]
+NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class DataConfig(_Model):
+    path: str = "demo/data"
+    """Folder written by `run.py data prepare`."""
+    split: Literal["dlrm", "chronological"] = "dlrm"
+    """`dlrm`: seven equal parts, 1-6 train, shuffled, 7 halved: test, validation. `chronological`: not shuffled."""
+    max_train_samples: PositiveInt | None = None
+    """Train on at most this many samples; null is one epoch."""
+
+
+class ModelConfig(_Model):
+    size: Literal["tiny", "kaggle", "terabyte", "mlperf"] = "kaggle"
+    """Which published DLRM: sets the three keys below unless they are given."""
+    embedding_dim: PositiveInt | None = None
+    bottom_mlp: tuple[PositiveInt, ...] | None = None
+    """Widths after the 13 integer features; the last must equal embedding_dim."""
+    top_mlp: tuple[PositiveInt, ...] | None = None
+    """Widths after the interaction; the last must be 1."""
+
+
+class TrainerConfig(_Model):
+    batch_size: PositiveInt = 128
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
+    num_threads: Annotated[int, Field(ge=1, le=256)] = 1
+    """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """Where the dense network lives. PS ranks never touch CUDA."""
+
+
+class CacheConfig(_Model):
+    mode: Literal["none", "lookahead", "stale"] = "none"
+    """`lookahead`: rows that coming batches share live at the trainer (BagPipe). Exact: the same bits.
+    `stale`: workers' caches with bounded staleness (HET). Other bits, unless `staleness` is 0."""
+    lookahead: Annotated[int, Field(ge=2)] = 200
+    """Steps that the oracle sees."""
+    max_rows: PositiveInt | None = None
+    """Bound on cached rows. `lookahead` counts those under way too, and cuts its windows short; `stale` counts those of
+    all workers together, and evicts what was used longest ago."""
+    recover_from_cache: bool = False
+    """`lookahead`: when a shard is restored alone, rows that are newer in the cache than in the checkpoint survive with
+    their updates, and are written back. `false`: they are discarded, and the run equals the one without a cache. `true`
+    counts unsaved updates at the ranks, 4 bytes a row."""
+    staleness: Annotated[int, Field(ge=0, le=2**30)] = 100
+    """`stale`: how many updates of a row by others a worker may miss, and how many own ones keep back. The default is
+    that of Hetu's click-log examples."""
+    workers: Annotated[int, Field(ge=1, le=256)] = 8
+    """`stale`: workers that the trainer plays in turn, each with a cache of its own."""
+
+
+class EvalConfig(_Model):
+    every_steps: PositiveInt | None = None
+    """Evaluate every so many steps, besides once at the end; null is only at the end."""
+    split: Literal["test", "validation"] = "test"
+    batch_size: PositiveInt = 4096
+    max_samples: PositiveInt | None = None
+
+
+class ClusterConfig(_Model):
+    num_ps: NumRanks | None = None
+    """Parameter-server ranks (N in every formula), each a process of its own with `rpc`; null takes the profile's."""
+    data_path: Literal["fused", "pull_push", "naive"] = "fused"
+    """`fused`: gradients of a step and lookups of the step after the next in one message a rank. The same bits:
+    `pull_push`: a message each; `naive`: a pull and a push for every table on every rank."""
+    placement: Literal["row", "table"] = "row"
+    """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
+    host: str = "127.0.0.1"
+    """Address that the supervisor's control channel listens on."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the control channel; 0 lets the system choose."""
+    transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1)] = ("uv",)
+    """TensorPipe transports. `shm` busy-polls: it takes most of a core in every idle rank."""
+    interface: str | None = "lo"
+    """Network interface that RPC listens on; null lets TensorPipe resolve the host's name."""
+    num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
+    """RPC threads in every rank."""
+    rpc_timeout_s: Seconds = 60.0
+    """A request without an answer for so long counts its rank as lost; the rank is killed before it is replaced."""
+    join_timeout_s: Seconds = 60.0
+    """How long forming a world may take."""
+    max_replacements_in_a_row: PositiveInt = 5
+    """Give up when ranks keep dying during recovery."""
+
+
+class StrategyConfig(_Model):
+    name: StrategyName = "full"
+    pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Portion of lost samples that CPR may cost; null takes the profile's."""
+    r: Fraction = 0.125
+    """Priority saves write this fraction of each tracked table, every r intervals."""
+    num_tracked: PositiveInt = 7
+    """(R) Trackers choose among the rows of so many tables, the largest; the others are saved whole."""
+    interval_samples: PositiveInt | None = None
+    """Override the computed interval; the record says so."""
+    interval_counts_ranks: bool = True
+    """(R) Divide T_save,part by k, the ranks lost per failure."""
+    pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
+    """(R) Lost samples of a shard count from its last save or restore, whichever is later, or from its last save."""
+    ssu_period: PositiveInt = 2
+    """(R) SSU samples one input in so many: those whose global sample index is a multiple of it."""
+    random_pool: Literal["touched", "all"] = "touched"
+    """cpr_random draws among the rows touched since their last save, or among all (and then skips untouched ones)."""
+
+
+class TraceConfig(_Model):
+    path: str | None = None
+    """A failure trace (failure_traces/README.md); null injects nothing."""
+    seed: int | None = None
+    """Draws ranks where the trace gives only a count; null takes `seed`."""
+    repair: Literal["reschedule", "ignore"] = "reschedule"
+    """A failure whose trace says how long its ranks were down (column `repair_h`) takes that long to reschedule, the
+    longest of them, instead of the profile's O_res; `ignore`: all failures take O_res."""
+    allow_unplanned: bool = False
+    """Exit 0 although ranks died that the trace did not name."""
+
+
+class StoreConfig(_Model):
+    fsync: bool = True
+    """Force every file and folder entry to disk before the manifest."""
+    keep: PositiveInt = 2
+    """How many of the newest checkpoints to keep."""
+
+
+class SaveConfig(_Model):
+    mode: Literal["sync", "async"] = "sync"
+    """`async`: training goes on while the rows of the save's step are written. The same files, results and charges."""
+    buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
+    """Memory that an `async` save may take in each PS rank, besides 1 byte a row; a step that finds it full waits."""
+
+
+class MetricsConfig(_Model):
+    update_pls: bool = True
+    """Count updates not yet saved, 4 bytes a row (free for cpr_mfu, whose counter it is)."""
+    log_every_steps: PositiveInt = 50
+    """How many steps one `train` event and one wandb point hold."""
+
+
+class WandbConfig(_Model):
+    mode: Literal["online", "offline", "disabled"] = "offline"
+    project: str = "cpr-harness"
+    entity: str | None = None
+
+
+class Config(_Model):
+    """One run. Two runs with equal configs, equal data and equal traces give equal bits."""
+
+    name: str = "run"
+    """The experiment's name: wandb's group, and the heading of the report."""
+    out: str = "runs/run"
+    """Folder for what is written."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Initial values, order of the data, sub-sampling."""
+    engine: EngineName = "local"
+    profile: Profile | str = "cpr56"
+    """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ."""
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    eval: EvalConfig = EvalConfig()
+    cluster: ClusterConfig = ClusterConfig()
+    cache: CacheConfig = CacheConfig()
+    strategy: StrategyConfig = StrategyConfig()
+    trace: TraceConfig = TraceConfig()
+    store: StoreConfig = StoreConfig()
+    save: SaveConfig = SaveConfig()
+    metrics: MetricsConfig = MetricsConfig()
+    wandb: WandbConfig = WandbConfig()
+
+    @model_validator(mode="after")
+    def _cache_is_fused(self) -> Self:
+        if self.cache.mode != "none" and self.cluster.data_path != "fused":
+            raise ValueError(
+                f"cluster.data_path: {self.cluster.data_path} is a way to do without a cache; "
+                f"with cache.mode={self.cache.mode} it must be fused"
+            )
+        return self
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_profile(cls, values: object) -> object:
+        if not isinstance(values, dict):
+            return values
+        profile = values.get("profile", "cpr56")
+        if isinstance(profile, str):
+            if profile not in PROFILES:
+                raise ValueError(f"profile: no profile {profile!r}; there are {', '.join(sorted(PROFILES))}")
+            return {**values, "profile": PROFILES[profile]}
+        if isinstance(profile, dict):
+            base = PROFILES.get(str(profile.get("base", "cpr56")))
+            if base is None:
+                raise ValueError(
+                    f"profile.base: no profile {profile['base']!r}; there are {', '.join(sorted(PROFILES))}"
+                )
+            changed = {key: value for key, value in profile.items() if key != "base"}
+            merged = {**base.model_dump(), **changed}
+            if changed and "name" not in changed:
+                merged["name"] = f"{base.name}*"
+            return {**values, "profile": merged}
+        return values
+
+    @property
+    def emulated(self) -> Profile:
+        """The profile, resolved."""
+        assert isinstance(self.profile, Profile)
+        return self.profile
+
+    @property
+    def num_ps(self) -> int:
+        """N, the number of PS ranks."""
+        return self.cluster.num_ps or self.emulated.num_ps
+
+    @property
+    def pls_target(self) -> float:
+        """Portion of lost samples that CPR may cost."""
+        return self.strategy.pls_target or self.emulated.pls_target
+
+    @property
+    def trace_seed(self) -> int:
+        """Seed of the ranks that a trace leaves open."""
+        return self.seed if self.trace.seed is None else self.trace.seed

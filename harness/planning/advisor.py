@@ -1,0 +1,242 @@
+"""What CPR's closed forms say of a job: both intervals, what each would cost, which to take, and where that flips.
+
+Symbols and formulas as in CPR section 4 (docs/CPR.md). Everything is emulated: hours of the profile's cluster.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.config.model import StrategyConfig, StrategyName
+from harness.core.clock import boundary_at, hour_to_samples
+from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.placement import Placement, tracked_tables
+from harness.core.plans import Costs, ps_rank
+from harness.core.strategies import make_strategy
+from harness.planning.simulate import Job, due_saves, simulate
+from harness.traces.trace import PlannedKill
+
+F64 = NDArray[np.float64]
+_UNSURE = 1e-12  # relative: far above the rounding of four floats
+
+PLANNED: tuple[StrategyName, ...] = ("full", "partial", "cpr_vanilla", "cpr_mfu")
+"""Strategies whose spread `--simulate` shows; SSU and random draw save as much, and as often, as MFU at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """Expected overhead of a job, hours."""
+
+    save_h: float
+    load_h: float
+    lost_h: float
+    reschedule_h: float
+
+    @property
+    def total_h(self) -> float:
+        """All four."""
+        return self.save_h + self.load_h + self.lost_h + self.reschedule_h
+
+
+@dataclass(frozen=True, kw_only=True)
+class Option:
+    """One way to recover, at its interval."""
+
+    name: Literal["full", "partial"]
+    interval_h: float
+    overhead: Buckets
+    pls: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flips:
+    """Where full and partial recovery cost the same; partial is cheaper above each, all else held.
+
+    ``num_ps_scaled``: number of PS ranks if the MTBF falls as 1/N; else the MTBF is held. Not rounded.
+    """
+
+    pls_target: float
+    mtbf_h: float
+    num_ps: float
+    num_ps_scaled: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackerMemory:
+    """What a tracker adds to the tables, as CPR counts it."""
+
+    name: str
+    num_bytes: int
+    frac: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """All of it. ``decision`` is what a cpr_* strategy does."""
+
+    costs: Costs
+    full: Option
+    partial: Option
+    decision: Literal["full", "partial"]
+    flips: Flips
+    trackers: tuple[TrackerMemory, ...]
+
+
+def advise(costs: Costs, strategy: StrategyConfig, cardinalities: Sequence[int], embedding_dim: int) -> Advice:
+    """The closed forms for one job."""
+    counts_ranks = strategy.interval_counts_ranks
+    full_h, part_h = t_save_full_h(costs), t_save_part_h(costs, counts_ranks=counts_ranks)
+    is_full = o_part_h(costs, part_h) >= o_full_h(costs, full_h)
+    return Advice(
+        costs=costs,
+        full=Option(name="full", interval_h=full_h, overhead=full_buckets(costs, full_h), pls=0.0),
+        partial=Option(
+            name="partial", interval_h=part_h, overhead=part_buckets(costs, part_h), pls=expected_pls(costs, part_h)
+        ),
+        decision="full" if is_full else "partial",
+        flips=flips(costs, counts_ranks=counts_ranks),
+        trackers=tuple(tracker_memory(cardinalities, embedding_dim, strategy)),
+    )
+
+
+def full_buckets(costs: Costs, t_save_h: float) -> Buckets:
+    """``o_full_h`` in its parts."""
+    num_failures = costs.job_h / costs.mtbf_h
+    lost_h = t_save_h / 2 * num_failures
+    return replace(part_buckets(costs, t_save_h), lost_h=lost_h)
+
+
+def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
+    """``o_part_h`` in its parts."""
+    num_failures = costs.job_h / costs.mtbf_h
+    return Buckets(
+        save_h=costs.o_save_h * costs.job_h / t_save_h if costs.o_save_h else 0.0,
+        load_h=costs.o_load_h * num_failures,
+        lost_h=0.0,
+        reschedule_h=costs.o_res_h * num_failures,
+    )
+
+
+def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
+    """Where the decision turns.
+
+    Load and reschedule cost both the same, so partial recovery is cheaper where its saves cost less than the saves and
+    the lost computation of full recovery::
+
+        k O_save / (2 P N F) < sqrt(2 O_save / F)    that is    P N sqrt(F) / k > sqrt(O_save / 8)
+
+    with P the PLS target and F the MTBF.
+    """
+    k = costs.ranks_per_failure if counts_ranks else 1
+    threshold = math.sqrt(costs.o_save_h / 8)
+    p, n, f = costs.pls_target, costs.num_ps, costs.mtbf_h
+    return Flips(
+        pls_target=k * threshold / (n * math.sqrt(f)),
+        mtbf_h=(k * threshold / (p * n)) ** 2,
+        num_ps=k * threshold / (p * math.sqrt(f)),
+        num_ps_scaled=(k * threshold / p) ** 2 / (n * f),
+    )
+
+
+def tracker_memory(cardinalities: Sequence[int], dim: int, strategy: StrategyConfig) -> Iterator[TrackerMemory]:
+    """SCAR keeps a second copy of the tracked tables, MFU 4 bytes for each of their rows, SSU r of that."""
+    tables = tracked_tables(tuple(cardinalities), strategy.num_tracked)
+    rows = sum(cardinalities[table] for table in tables)
+    total_bytes = 4 * dim * sum(cardinalities)
+    for name, num_bytes in (("scar", 4 * dim * rows), ("cpr_mfu", 4 * rows), ("cpr_ssu", round(strategy.r * 4 * rows))):
+        yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)
+
+
+# --- the spread -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """Of many outcomes: mean with its standard error, median, 5th and 95th percentile."""
+
+    mean: float
+    error: float
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: F64) -> "Summary":
+        """Of at least two."""
+        low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
+        error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+        return cls(mean=float(np.mean(values)), error=error, median=median, low=low, high=high)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """What one strategy cost under many traces. ``falls_back``: it chose full recovery."""
+
+    name: str
+    interval_h: float | None
+    falls_back: bool
+    overhead: Summary  # fraction of the job
+    pls: Summary
+
+
+Outcomes = NDArray[np.float64]
+"""(K, 2): overhead as a fraction of the job, and PLS, of every trace."""
+
+
+def outcomes(
+    name: StrategyName, settings: StrategyConfig, job: Job, schedules: Sequence[Sequence[PlannedKill]]
+) -> Outcomes:
+    """The real strategy and the real ledgers, without training, under every schedule."""
+    strategy = make_strategy(settings.model_copy(update={"name": name}), job.costs)
+    saves = due_saves(strategy, job)
+    found = (simulate(strategy, job, planned_kills, saves) for planned_kills in schedules)
+    return np.array([(outcome.overhead_frac, outcome.pls) for outcome in found])
+
+
+def spread(name: StrategyName, settings: StrategyConfig, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
+    """Of all outcomes of one strategy."""
+    interval = make_strategy(settings.model_copy(update={"name": name}), costs).interval
+    found = np.concatenate(parts)
+    return Spread(
+        name=name,
+        interval_h=None if interval.samples is None else interval.samples / costs.total_samples * costs.job_h,
+        falls_back=interval.fallback,
+        overhead=Summary.of(found[:, 0]),
+        pls=Summary.of(found[:, 1]),
+    )
+
+
+def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedKill, ...]:
+    """A drawn trace as planned_kills: deaths at one boundary are one, as ``Trace.schedule`` has it. Hours ascend."""
+    planned_kills: dict[int, dict[int, float]] = {}
+    for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
+        planned_kills.setdefault(max(0, min(step, job.num_steps - 1)), {}).setdefault(rank, hour)
+    return tuple(
+        PlannedKill(
+            step=step,
+            ranks=tuple(ps_rank(rank) for rank in sorted(struck)),
+            hours=tuple(struck[rank] for rank in sorted(struck)),
+            lines=(0,) * len(struck),
+        )
+        for step, struck in sorted(planned_kills.items())
+    )
+
+
+def _steps_at(hours_E: F64, job: Job) -> list[int]:
+    """The first boundary at or after each hour: by floats, and exactly where they are too near a boundary to tell."""
+    costs = job.costs
+    step_E = hours_E / costs.job_h * (costs.total_samples / job.batch_size)
+    steps = np.ceil(step_E).astype(np.int64).tolist()
+    for index in np.flatnonzero(np.abs(step_E - np.round(step_E)) < _UNSURE * (1 + step_E)).tolist():
+        due = hour_to_samples(float(hours_E[index]), job_h=costs.job_h, total_samples=costs.total_samples)
+        steps[index] = boundary_at(due, job.batch_size)
+    return steps
+
+
+def placement_of(cardinalities: Sequence[int], num_ps: int) -> Placement:
+    """Row-wise, as a run has it by default."""
+    return Placement("row", tuple(cardinalities), num_ps)

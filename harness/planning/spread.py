@@ -1,0 +1,99 @@
+"""What chance does to a plan: generated traces through the real ledgers, without training, on all cores."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+
+from harness.config.model import Config, StrategyName
+from harness.core.placement import tracked_tables
+from harness.core.plans import Costs
+from harness.core.pls import rank_weights
+from harness.model.sizes import model_size
+from harness.planning.advisor import PLANNED, Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
+from harness.planning.simulate import Job, save_sizes
+from harness.traces.generate import generate_many
+from harness.traces.models import spec_of_model
+from harness.traces.spec import GeneratorSpec
+from harness.traces.trace import PlannedKill
+
+_TRACES_AT_ONCE = 500
+
+
+def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
+    """What the simulator needs of a run over tables of these cardinalities."""
+    placement, size = placement_of(cardinalities, costs.num_ps), model_size(config.model)
+    return Job(
+        costs=costs,
+        batch_size=config.trainer.batch_size,
+        num_steps=costs.total_samples // config.trainer.batch_size,
+        weights=rank_weights(placement),
+        sizes=save_sizes(
+            placement,
+            dim=size.embedding_dim,
+            dense_bytes=size.dense_bytes,
+            tracked=tracked_tables(tuple(cardinalities), config.strategy.num_tracked),
+            r=config.strategy.r,
+        ),
+        pls_since=config.strategy.pls_since,
+    )
+
+
+def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
+    """Traces as the costs describe them; the law of the gaps by name, or that of a trace (``fit:``, ``empirical:``).
+
+    A mean of ranks per failure that is no whole number is mixed from two.
+    """
+    learned = spec_of_model(model, {} if shape is None else {"shape": shape})
+    k = costs.ranks_per_failure
+    low = int(k)
+    sizes = {low: 1 - (k - low), low + 1: k - low}
+    groups = {size: weight for size, weight in sizes.items() if size > 1 and weight > 1e-9}
+    probability = sum(groups.values())
+    return GeneratorSpec(
+        model=learned.model if learned else model,
+        shape=learned.shape if learned else shape,
+        gaps_h=learned.gaps_h if learned else (),
+        like=learned.like if learned else None,
+        mtbf_h=costs.mtbf_h,
+        ranks=costs.num_ps,
+        length_h=costs.job_h,
+        group_probability=min(1.0, probability),
+        group_sizes=tuple(groups.items()),
+    )
+
+
+def simulate_all(
+    config: Config,
+    job: Job,
+    spec: GeneratorSpec,
+    num_traces: int,
+    seed: int,
+    *,
+    on_progress: Callable[[int, int], None],
+) -> list[Spread]:
+    """Every strategy under the same traces, on all cores. ``on_progress(done, total)`` counts traces."""
+    parts: dict[StrategyName, dict[int, Outcomes]] = {name: {} for name in PLANNED}
+    num_done = 0
+    with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
+        tasks = {
+            pool.submit(_simulate_some, config, job, spec, seed, first, min(_TRACES_AT_ONCE, num_traces - first)): first
+            for first in range(0, num_traces, _TRACES_AT_ONCE)
+        }
+        for task in as_completed(tasks):
+            for name, found in task.result().items():
+                parts[name][tasks[task]] = found
+            num_done += min(_TRACES_AT_ONCE, num_traces - tasks[task])
+            on_progress(num_done, num_traces)
+    return [
+        spread(name, config.strategy, job.costs, [found for _, found in sorted(parts[name].items())])
+        for name in PLANNED
+    ]
+
+
+def _simulate_some(  # noqa: PLR0917 - a task of a pool
+    config: Config, job: Job, spec: GeneratorSpec, seed: int, first: int, num_traces: int
+) -> Mapping[StrategyName, Outcomes]:
+    """Traces ``first`` … of the seed: a function of these alone, whatever process it runs in."""
+    deaths = generate_many(spec, seed, num_traces, first=first)
+    schedules: list[tuple[PlannedKill, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(num_traces)]
+    return {name: outcomes(name, config.strategy, job, schedules) for name in PLANNED}

@@ -1,0 +1,94 @@
+"""What a run's figures hang on beside its config: versions, the commit, the machine. For ``env.json``."""
+
+import os
+import platform
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any, Literal
+
+_PACKAGES = ("torch", "numpy", "numba", "wandb")
+_THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
+_ROOT = Path(__file__).resolve().parents[2]
+
+
+def utc_now() -> datetime:
+    """The clock of the records; passed in wherever a time is written."""
+    return datetime.now(UTC)
+
+
+def environment(
+    *,
+    num_threads: int,
+    command: Sequence[str] | None = None,
+    now: Callable[[], datetime] = utc_now,
+    root: Path = _ROOT,
+) -> dict[str, Any]:
+    """Plain JSON types. Unknown is null. ``root`` is the folder whose git commit counts; ``command`` is sys.argv."""
+    return {
+        "time": now().isoformat(timespec="seconds"),
+        "command": shlex.join(sys.argv if command is None else command),
+        "python": platform.python_version(),
+        **{package: _version(package) for package in _PACKAGES},
+        "git": git_state(root),
+        "num_threads": num_threads,
+        "cpu": _cpu_info("model name") or platform.processor() or None,
+        "matrix_products": products(),
+        "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_THREAD_VARIABLES)},
+        "num_cores": len(os.sched_getaffinity(0)),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "system": f"{platform.system()} {platform.release()}",
+        "host": platform.node(),
+    }
+
+
+def git_state(root: Path) -> dict[str, Any] | None:
+    """``{"commit": hex, "dirty": bool}`` of the checkout whose top folder is ``root``; None where there is none."""
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit = _git(root, "rev-parse", "HEAD")
+        changes = _git(root, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"commit": commit.strip(), "dirty": bool(changes.strip())}
+
+
+def _git(root: Path, *arguments: str) -> str:
+    command = ["git", "--no-optional-locks", "-C", str(root), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def products(vendor: str | None = None) -> Literal["team", "blas", "onednn"]:
+    """Who multiplies matrices on a CPU of this vendor, this machine's if None: whoever is faster (LOG, 2026-11-21).
+
+    It decides the last bits of a run, so it depends on the processor and on no timing. MKL, the BLAS of torch, is slow
+    on what AMD made. Where nothing was measured torch's own choice stands, by a team of threads if it can be had.
+    """
+    import torch  # noqa: PLC0415 - seconds, and who reads records has no need of it
+
+    from harness.kernels import native  # noqa: PLC0415 - as above
+
+    if (vendor or _cpu_info("vendor_id")) == "AuthenticAMD" and torch.backends.mkldnn.is_available():
+        return "onednn"
+    return "team" if native.AVAILABLE else "blas"
+
+
+def _cpu_info(key: str) -> str | None:
+    """Of the first processor; None where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)

@@ -1,0 +1,192 @@
+"""Everything about a run that follows from its config, data and trace."""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+
+from harness.cluster.server import RankSpec
+from harness.config.costs import job_costs
+from harness.config.model import Config
+from harness.core.errors import ConfigError
+from harness.core.events import Machine, Started
+from harness.core.placement import Placement, tracked_tables
+from harness.core.plans import Costs
+from harness.core.strategies import Strategy, make_strategy
+from harness.core.trackers import TrackerSpec
+from harness.data.dataset import Dataset
+from harness.model.sizes import ModelSize, model_size
+from harness.traces.schedule import planned_kills_of, trace_digest
+from harness.traces.trace import PlannedKill
+
+_IRRELEVANT: dict[str, set[str] | bool] = {
+    "name": True,
+    "out": True,
+    "engine": True,
+    "wandb": True,
+    "store": True,
+    "save": {"buffer_bytes"},
+    "cluster": {
+        "host",
+        "port",
+        "interface",
+        "transports",
+        "num_worker_threads",
+        "rpc_timeout_s",
+        "join_timeout_s",
+        "max_replacements_in_a_row",
+    },
+}
+"""Keys that change neither what a run computes nor what it records."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """Everything about a run that follows from its config, data and trace. Building it validates all three."""
+
+    config: Config
+
+    @cached_property
+    def dataset(self) -> Dataset:
+        """The click logs. Raises DataError."""
+        return Dataset.open(Path(self.config.data.path), split=self.config.data.split, seed=self.config.seed)
+
+    @cached_property
+    def size(self) -> ModelSize:
+        """The model's size. Raises ConfigError."""
+        return model_size(self.config.model)
+
+    @cached_property
+    def num_steps(self) -> int:
+        """Whole batches of one epoch."""
+        samples = min(self.dataset.num_train, self.config.data.max_train_samples or self.dataset.num_train)
+        steps = samples // self.config.trainer.batch_size
+        if steps < 1:
+            raise ConfigError(
+                f"trainer.batch_size: {self.config.trainer.batch_size} is more than the {samples} samples to train on"
+            )
+        return steps
+
+    @property
+    def total_samples(self) -> int:
+        """S_total."""
+        return self.num_steps * self.config.trainer.batch_size
+
+    @cached_property
+    def placement(self) -> Placement:
+        """Which rank owns which row."""
+        return Placement(self.config.cluster.placement, self.dataset.cardinalities, self.config.num_ps)
+
+    @cached_property
+    def tracked(self) -> tuple[int, ...]:
+        """Tables whose rows trackers choose among."""
+        return tracked_tables(self.dataset.cardinalities, self.config.strategy.num_tracked)
+
+    @cached_property
+    def costs(self) -> Costs:
+        """The profile, resolved for this run."""
+        return job_costs(self.config, self.total_samples)
+
+    @cached_property
+    def strategy(self) -> Strategy:
+        """The strategy, with its interval chosen."""
+        return make_strategy(self.config.strategy, self.costs)
+
+    @cached_property
+    def planned_kills(self) -> tuple[PlannedKill, ...]:
+        """Planned kills. Raises TraceError."""
+        return planned_kills_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
+
+    @property
+    def counts_updates(self) -> bool:
+        """Whether shards count unsaved updates. Where nothing is saved these are all that were sent, which is known.
+
+        A cache that rows are recovered from must know them row by row.
+        """
+        cache = self.config.cache
+        is_asked = cache.mode == "lookahead" and cache.recover_from_cache
+        return is_asked or (self.config.metrics.update_pls and self.strategy.saves_initially)
+
+    @property
+    def num_rows(self) -> int:
+        """Embedding rows of all tables."""
+        return sum(self.dataset.cardinalities)
+
+    @property
+    def bytes_full(self) -> int:
+        """Payload of a full save: every row, and the dense network."""
+        return self.num_rows * self.size.embedding_dim * 4 + self.size.dense_bytes
+
+    @cached_property
+    def result_hash(self) -> str:
+        """16 hex digits over all that decides what is computed and recorded: not the engine, which must not."""
+        content = self.config.model_dump(mode="json", exclude=_IRRELEVANT)
+        content["data"]["path"] = self.dataset.digest
+        content["trace"]["path"] = trace_digest(self.config)
+        content["cluster"]["num_ps"] = self.config.num_ps
+        text = json.dumps(content, sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    def validate(self) -> None:
+        """Raise the UserError of whatever cannot work."""
+        _ = self.size, self.num_steps, self.strategy, self.planned_kills
+        if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
+            raise ConfigError("trainer.device: cuda, but torch sees no CUDA device here; cpu always works")
+
+    def rank_spec(self, checkpoints: Path) -> RankSpec:
+        """What PS ranks are told."""
+        config = self.config
+        return RankSpec(
+            placement=self.placement,
+            embedding_dim=self.size.embedding_dim,
+            seed=config.seed,
+            tracker=TrackerSpec(self.strategy.tracker, config.strategy.r, self.tracked, config.strategy.random_pool),
+            count_updates=self.counts_updates,
+            checkpoints=checkpoints,
+            fsync=config.store.fsync,
+            save_buffer_bytes=config.save.buffer_bytes,
+        )
+
+    def started(self, machine: Machine) -> Started:
+        """The first event."""
+        config, interval = self.config, self.strategy.interval
+        return Started(
+            step=0,
+            samples=0,
+            name=config.name,
+            strategy=config.strategy.name,
+            seed=config.seed,
+            trace=Path(config.trace.path).name if config.trace.path else None,
+            profile=config.emulated.name,
+            num_ps=config.num_ps,
+            total_samples=self.total_samples,
+            num_steps=self.num_steps,
+            interval_samples=interval.samples,
+            interval_fallback=interval.fallback,
+            interval_overridden=interval.overridden,
+            tracker=self.strategy.tracker,
+            tracked_tables=list(self.tracked),
+            num_rows=self.num_rows,
+            num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),
+            rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
+            bytes_full=self.bytes_full,
+            config_hash=self.result_hash,
+            machine=machine,
+        )
+
+
+def cell_hash(config: Config) -> str:
+    """10 hex digits that name a cell: all that decides its result, and its engine.
+
+    Raises UserError where the data or the trace cannot be read: their content is part of it.
+    """
+    key = f"{RunSpec(config).result_hash} {config.engine}"
+    return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+
+
+def check(config: Config) -> None:
+    """Validate ``config`` against its data and trace, without running. Raises UserError."""
+    RunSpec(config).validate()

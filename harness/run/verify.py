@@ -1,0 +1,176 @@
+"""Shows that engines and data paths compute the same bits: a strategy, run on each of them, compared event by event."""
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any, get_args
+
+from harness.config.model import Config, EngineName, StrategyName
+from harness.core.clock import samples_to_hours
+from harness.core.errors import ConfigError
+from harness.core.plans import Progress
+from harness.record.recorder import read_events
+from harness.run import assemble
+from harness.run.assemble import RunStatus
+from harness.run.spec import RunSpec
+from harness.traces.schedule import read_trace
+from harness.traces.trace import Trace
+
+BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
+STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
+_MOST_DIFFERENCES = 5
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A data path, and the engines that run it. Exact: all give the bits of ``local`` without a cache."""
+
+    name: str
+    cache: Mapping[str, str | int]
+    engines: tuple[EngineName, ...] = ("local", "rpc")
+    is_exact: bool = True
+
+    @property
+    def like(self) -> str:
+        """The variant whose run on ``local`` its runs must equal."""
+        return "none" if self.is_exact else self.name
+
+
+def variants_of(config: Config) -> tuple[Variant, ...]:
+    """What every strategy is run on; the first without a cache, the first engine of each ``local``."""
+    staleness = config.cache.staleness or 1
+    return (
+        Variant("none", {"mode": "none"}),
+        Variant("lookahead", {"mode": "lookahead", "recover_from_cache": False}),
+        Variant("recovering", {"mode": "lookahead", "recover_from_cache": True}, is_exact=False),
+        # One engine will do: how a message is carried does not depend on the staleness.
+        Variant("stale0", {"mode": "stale", "staleness": 0}, engines=("local",)),
+        Variant("stale", {"mode": "stale", "staleness": staleness}, is_exact=False),
+    )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether one strategy gave the same bits on every engine and data path, and if not, where they part first."""
+
+    strategy: str
+    differences: tuple[str, ...]
+
+    @property
+    def identical(self) -> bool:
+        """No difference."""
+        return not self.differences
+
+
+def verify(
+    config: Config,
+    work_dir: Path,
+    *,
+    strategies: Sequence[StrategyName] = STRATEGIES,
+    on_status: Callable[[RunStatus], None] | None = None,
+) -> list[Verdict]:
+    """Run each of ``strategies`` on both engines, without a cache and with each, and compare losses, parameters, AUC,
+    PLS and all events. Every run stands for itself; exact ones are compared with the one on ``local`` without a cache.
+
+    The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
+    ``work_dir`` keeps the records of all runs; what an earlier verification left there is replaced.
+
+    Raises UserError, RunFailed.
+    """
+    if config.num_ps < 2:
+        raise ConfigError(f"cluster.num_ps: {config.num_ps}; verifying recovery needs at least 2 PS ranks")
+    runs = [(variant, engine) for variant in variants_of(config) for engine in variant.engines]
+    verdicts = []
+    for name in strategies:
+        strategy = config.strategy.model_copy(update={"name": name})
+        planned = config.model_copy(update={"strategy": strategy})
+        trace_path = work_dir / f"{name}.csv"
+        trace_path.parent.mkdir(parents=True, exist_ok=True)
+        trace_path.write_text(_trace_around_a_save(planned), encoding="utf-8")
+        trace = config.trace.model_copy(update={"path": str(trace_path)})
+        differences: list[str] = []
+        for variant, engine in runs:
+            run_dir = work_dir / f"{name}-{engine}-{variant.name}"
+            cache = config.cache.model_copy(update=dict(variant.cache))
+            cell = planned.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
+            shutil.rmtree(run_dir, ignore_errors=True)
+            assemble.run(cell, run_dir, on_status=on_status)
+            ignored = frozenset() if variant.name == variant.like else frozenset({"cache", "config_hash"})
+            found = compare_records(work_dir / f"{name}-local-{variant.like}", run_dir, ignored=ignored)
+            differences += [f"{engine}, {variant.name}: {difference}" for difference in found]
+        verdicts.append(Verdict(name, tuple(differences)))
+    return verdicts
+
+
+def compare_records(run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset()) -> list[str]:
+    """Where the events of two runs differ, ``machine`` parts aside: one sentence each, the first few. Empty: identical.
+
+    Floats are compared as they are on record, with all their digits, so one flipped bit is a difference. ``ignored``
+    are keys that are not compared: what a cache moved, and the hash of a config that has one.
+    """
+    events = [_facts(run_dir), _facts(other_dir)]
+    differences = []
+    for number, (mine, other) in enumerate(zip_longest(*events, fillvalue={}), start=1):
+        for key in sorted((mine.keys() | other.keys()) - ignored):
+            if mine.get(key) != other.get(key):
+                what = mine.get("event") or other.get("event")
+                differences.append(f"event {number} ({what}): {key} is {_short(mine, key)} and {_short(other, key)}")
+    return differences[:_MOST_DIFFERENCES]
+
+
+def _facts(run_dir: Path) -> list[dict[str, Any]]:
+    events = [event.to_json() for event in read_events(run_dir / "events.jsonl")]
+    for event in events:
+        del event["machine"]
+    return events
+
+
+def _short(event: dict[str, Any], key: str) -> str:
+    text = repr(event.get(key, "missing"))
+    return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def _trace_around_a_save(config: Config) -> str:
+    """The config's trace as CSV, with a kill at the boundary before a save and one at the save's own boundary.
+
+    A kill strikes after the save of its boundary, so the second finds a shard with nothing unsaved.
+    """
+    trace = read_trace(Path(config.trace.path) if config.trace.path else BUSY)
+    step = _save_in_the_middle(config)
+    kills = [(_hour_of(config, step - 1), "ps1"), (_hour_of(config, step), "ps0")]
+    entries = sorted([*_pairs(trace), *kills], key=lambda entry: entry[0])
+    return "\n".join(["# provenance: run.py verify", "hour,rank", *(f"{hour!r},{who}" for hour, who in entries)]) + "\n"
+
+
+def _pairs(trace: Trace) -> Iterable[tuple[float, str | int]]:
+    return ((entry.hour, entry.who) for entry in trace.entries)
+
+
+def _hour_of(config: Config, step: int) -> float:
+    """An hour that strikes at boundary ``step``: half a step before it."""
+    samples = (step - 0.5) * config.trainer.batch_size
+    return samples_to_hours(samples, job_h=config.emulated.job_h, total_samples=RunSpec(config).total_samples)
+
+
+def _save_in_the_middle(config: Config) -> int:
+    """The boundary of a save in the middle of the run; of naive partial recovery for a strategy that never saves."""
+    if RunSpec(config).strategy.interval.samples is None:
+        config = config.model_copy(update={"strategy": config.strategy.model_copy(update={"name": "partial"})})
+    run_spec, size = RunSpec(config), config.trainer.batch_size
+    saves = [
+        step
+        for step in range(2, run_spec.num_steps)
+        if run_spec.strategy.plan_save(
+            Progress(
+                step=step,
+                samples=step * size,
+                previous_samples=(step - 1) * size,
+                total_samples=run_spec.total_samples,
+            )
+        )
+    ]
+    if not saves:
+        raise ConfigError("no save falls into this run: nothing to kill around; use more data or a shorter interval")
+    return saves[len(saves) // 2]

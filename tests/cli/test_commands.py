@@ -1,0 +1,329 @@
+"""Laws of the command line: exit codes, one line per mistake, nothing half-written."""
+
+# ruff: noqa: E501 - the messages under test are single lines
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from rich.console import Group
+from rich.table import Column, Table
+from rich.text import Text
+
+import run
+from harness.cli import console
+from harness.data.prepare import prepare
+from harness.record.folder import claim_run
+from harness.run.verify import STRATEGIES, Verdict
+
+ROOT = Path(__file__).resolve().parents[2]
+NUM_ROWS = 700
+CONFIG = """\
+out: out
+wandb: {mode: disabled}
+data: {path: data}
+model: {size: tiny}
+trainer: {batch_size: 32}
+profile: busy
+cluster: {num_ps: 2}
+store: {fsync: false}
+"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one command did."""
+
+    code: int
+    out: str
+    errors: list[str]
+
+
+class Cli:
+    """Runs commands of run.py in this process, in a folder that holds one.yaml, grid.yaml and data/."""
+
+    def __init__(self, folder: Path, persisted: pytest.CaptureFixture[str]) -> None:
+        self.folder = folder
+        self._persisted = persisted
+
+    def __call__(self, *arguments: str) -> Result:
+        try:
+            code = run.main(arguments)
+        except SystemExit as stop:  # argparse
+            code = int(stop.code or 0)
+        said = self._persisted.readouterr()
+        return Result(code, said.out, said.err.splitlines())
+
+    def files(self) -> list[Path]:
+        """Everything that lies in the folder."""
+        return sorted(self.folder.rglob("*"))
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A few prepared rows."""
+    folder = tmp_path_factory.mktemp("clicks")
+    lines = (
+        "\t".join([str(row % 3 // 2), *(str((row * i) % 11) for i in range(13)), *(f"{row * j % 50:08x}" for j in range(26))])
+        for row in range(NUM_ROWS)
+    )  # fmt: skip
+    (folder / "clicks.tsv").write_text("\n".join(lines) + "\n")
+    prepare([folder / "clicks.tsv"], folder / "data")
+    return folder / "data"
+
+
+@pytest.fixture
+def cli(tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Cli:
+    """The command line, at home in a fresh folder."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(data, "data")
+    Path("one.yaml").write_text(CONFIG)
+    Path("grid.yaml").write_text(CONFIG + "grids:\n- {seed: [0, 1], strategy.name: [none, partial]}\n")
+    return Cli(tmp_path, capsys)
+
+
+def test_help_does_not_wait_for_libraries() -> None:
+    """Law: --help imports none of the libraries that take long."""
+    code = (
+        "import sys, run\n"
+        "try: run.main(sys.argv[1:])\n"
+        "except SystemExit as stop: assert stop.code == 0\n"
+        "heavy = {'torch', 'numpy', 'numba', 'pandas', 'wandb', 'pydantic', 'yaml', 'rich', 'scipy', 'matplotlib'}\n"
+        "print(sorted(heavy & sys.modules.keys()), file=sys.stderr)"
+    )
+    for words in (["--help"], ["grid", "--help"], ["data", "synth", "--help"]):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stderr == "[]\n"
+        assert done.stdout.startswith("usage: run.py")
+        assert "examples:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("train one.yaml strategy.interval_sample=3", "unknown key strategy.interval_sample; did you mean strategy.interval_samples? (strategy.interval_sample=3 on the command line)"),
+        ("train one.yaml trainer.batch_size=abc", "trainer.batch_size: 'abc' is not a whole number >= 1 (trainer.batch_size=abc on the command line)"),
+        ("train one.yaml seed=[0,1]", "seed: [0, 1] is not a whole number >= 0; a list is an axis of `run.py grid` (seed=[0,1] on the command line)"),
+        ("train one.yaml strategy.name=bogus", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu (strategy.name=bogus on the command line)"),
+        ("train two.yaml", "two.yaml: no such file"),
+        ("train grid.yaml", "grid.yaml: has `grids:`, which is for `run.py grid grid.yaml`"),
+        ("grid grid.yaml strategy.name=[none,bogus]", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu (strategy.name=[none,bogus] on the command line)"),
+        ("grid grid.yaml --jobs none", "argument --jobs: invalid whole number >= 1 value: 'none' (see `run.py grid --help`)"),
+        ("trian one.yaml", None),
+        ("train one.yaml --fast", None),
+        ("train one.yaml data.path=nowhere", None),
+        ("train one.yaml trace.path=nowhere.csv", None),
+        ("replay nowhere.csv one.yaml", None),
+        ("grid grid.yaml data.path=nowhere", None),
+        ("grid grid.yaml trace.path=nowhere.csv", None),
+        ("data prepare nowhere.tsv --out made", None),
+        ("data info nowhere", None),
+        ("show nowhere", None),
+        ("report nowhere", None),
+        ("compare nowhere", None),
+    ],
+)  # fmt: skip
+def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message: str | None) -> None:
+    """Law: bad input is told in one line on stderr, exits with 2, and leaves the disk as it was."""
+    before = cli.files()
+    result = cli(*words.split())
+    assert result.code == 2
+    assert result.out == ""
+    assert len(result.errors) == 1
+    assert result.errors[0] == f"error: {message}" if message else result.errors[0].startswith("error: ")
+    assert cli.files() == before
+
+
+def test_schema_is_json(cli: Cli) -> None:
+    """Law: `schema` prints a JSON schema that documents keys."""
+    properties = json.loads(cli("schema").out)["$defs"]["StrategyConfig"]["properties"]
+    assert properties["interval_samples"]["description"].startswith("Override")
+
+
+def test_train_then_again_then_otherwise(cli: Cli) -> None:
+    """Law: a finished run is shown and not touched, neither by the same command nor by another config."""
+    first = cli("train", "one.yaml")
+    assert (first.code, first.errors) == (0, [])
+    before = {path: path.stat().st_mtime_ns for path in cli.files()}
+    again = cli("train", "one.yaml")
+    assert (again.code, again.errors) == (0, ["out: this run is finished already; here it is"])
+    assert again.out == first.out
+    other = cli("train", "one.yaml", "seed=1")
+    assert other.code == 2
+    assert len(other.errors) == 1
+    assert "holds a run of another config" in other.errors[0]
+    assert {path: path.stat().st_mtime_ns for path in cli.files()} == before
+
+
+def test_train_refuses_a_folder_that_is_no_run(cli: Cli) -> None:
+    """Law: `out` may be new, empty or a run; somebody's folder is refused."""
+    before = cli.files()
+    result = cli("train", "one.yaml", "out=data")
+    assert (result.code, result.errors) == (2, ["error: data: is not empty and is no run folder; choose another out"])
+    assert cli.files() == before
+
+
+def test_unfinished_run_starts_afresh(cli: Cli) -> None:
+    """Law: a run that was cut short starts from nothing, and says so."""
+    cli("train", "one.yaml")
+    whole = [line for line in Path("out/events.jsonl").read_text().splitlines() if '"train"' in line]
+    Path("out/DONE").unlink()
+    result = cli("train", "one.yaml")
+    assert (result.code, result.errors) == (0, ["out: this run was cut short; it starts afresh"])
+    assert [line for line in Path("out/events.jsonl").read_text().splitlines() if '"train"' in line] != []
+    assert len(whole) == sum('"train"' in line for line in Path("out/events.jsonl").read_text().splitlines())
+
+
+def test_a_run_at_work_is_not_called_cut_short(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: of a folder in which a process is at work, nothing is said but that."""
+    cli("train", "one.yaml")
+    Path("out/DONE").unlink()
+    monkeypatch.setattr("harness.record.folder._WAIT_S", 0.0)
+    with claim_run(Path("out"), Path("out/.lock").read_text().split()[2]):
+        result = cli("train", "one.yaml")
+    assert result.code == 2
+    [line] = result.errors
+    assert re.fullmatch(r"error: out: process \d+ is at work in it; wait for it or choose another out", line)
+
+
+@pytest.mark.parametrize("command", ["train one.yaml", "grid grid.yaml", "verify one.yaml"])
+def test_out_that_cannot_be_made_is_one_line(cli: Cli, command: str) -> None:
+    """Law: whatever the system refuses about `out` is one line with its reason, exit code 2."""
+    Path("file").write_text("")
+    for out, reason in (("file/below", "Not a directory"), ("x" * 300, "File name too long")):
+        result = cli(*command.split(), f"out={out}")
+        assert (result.code, result.out, len(result.errors)) == (2, "", 1)
+        assert reason in result.errors[0]
+
+
+@pytest.mark.parametrize(("overrides", "expected"), [([], STRATEGIES), (["strategy.name=full"], ("full",))])
+def test_verify_runs_all_strategies_or_the_one_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, overrides: list[str], expected: tuple[str, ...]
+) -> None:
+    """Law: a line for each strategy that was run, and exit code 1 as soon as one of them differs."""
+    for differences, code, word in (((), 0, "identical"), (("event 3: auc",), 1, "DIFFERENT")):
+        monkeypatch.setattr(
+            "harness.run.verify.verify",
+            lambda _config, _dir, *, strategies, on_status, found=differences: [
+                Verdict(name, found if name == "full" else ()) for name in strategies
+            ],
+        )
+        result = cli("verify", "one.yaml", *overrides)
+        lines = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]
+        assert result.code == code
+        assert lines == [[name, word if name == "full" else "identical"] for name in expected]
+
+
+def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
+    """Law: DONE without a result is no success, neither of `show` nor of the same `train` again."""
+    cli("train", "one.yaml", "strategy.name=none")
+    Path("out/events.jsonl").write_text("")
+    for words in ("show out", "train one.yaml strategy.name=none"):
+        result = cli(*words.split())
+        assert result.code == 1
+        assert "model tiny: damaged" in " ".join(result.out.split())
+
+
+def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
+    """Law: a folder that takes no report is one line, exit code 2."""
+    cli("train", "one.yaml", "strategy.name=none")
+    Path("out/.report.html.tmp").mkdir()
+    result = cli("report", "out")
+    assert (result.code, result.errors) == (2, ["error: out/report.html: cannot be written: Is a directory"])
+
+
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_tables_are_as_wide_as_they_need(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    """Law: no number is cut or broken on a narrow console, nor in a file; text beside the table is broken to it."""
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TTY_COMPATIBLE", "1" if is_terminal else "0")
+    cells = [f"+0.{number:06d} ± 0.{number:06d}" for number in range(30)]
+    table = Table(*(Column(f"name {number}") for number in range(len(cells))))
+    table.add_row(*cells)
+    console.show(Group(table, Text("word " * 40)))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out)
+    assert all(cell in shown for cell in cells)
+    widest = max(len(line.rstrip()) for line in shown.splitlines() if "word" in line)
+    assert widest <= (60 if is_terminal else 160)
+
+
+@pytest.mark.parametrize(
+    ("command", "streams", "code", "errors"),
+    [
+        ("show out", ">&- <&-", 0, ""),  # which waits for no torch
+        ("train one.yaml strategy.name=none", ">&- 2>&- <&-", 0, ""),
+        (
+            "train one.yaml strategy.name=none",
+            ">/dev/full <&-",
+            2,
+            "error: stdout: cannot be written: No space left on device\n",
+        ),
+    ],
+)
+def test_streams_that_take_nothing(cli: Cli, command: str, streams: str, code: int, errors: str) -> None:
+    """Law: a command does its work without stdin, stdout and stderr, and a full disk behind stdout is one line.
+
+    No file of a run ever gets the number of a stream: a child's words would be written into it.
+    """
+    script = "import os, run, sys; code = run.main(sys.argv[1:]); [os.write(n, b'!') for n in (1, 2)]; sys.exit(code)"
+    if command == "show out":
+        cli("train", "one.yaml", "strategy.name=none")
+    line = shlex.join([sys.executable, "-c", script, *command.split()])
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    shell = ["bash", "-c", f"{line} {streams}"]
+    done = subprocess.run(shell, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stderr.removesuffix("!")) == (code, errors)
+    assert Path("out/DONE").exists()
+    assert all(json.loads(event) for event in Path("out/events.jsonl").read_text().splitlines())
+
+
+def test_a_stream_of_few_characters(cli: Cli) -> None:
+    """Law: where stdout cannot take a character of ours, something else stands there."""
+    cli("train", "one.yaml", "strategy.name=none")
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    words = [sys.executable, ROOT / "run.py", "show", "out"]
+    done = subprocess.run(words, capture_output=True, env=environment, check=True)
+    assert "?" in done.stdout.decode("ascii")
+    assert not done.stderr
+
+
+def test_replay_has_a_folder_of_its_own(cli: Cli) -> None:
+    """Law: a replay is a run of the same config under that trace, beside the run without it."""
+    Path("two.csv").write_text("# provenance: made up\nhour,rank\n20,ps0\n40,ps1\n")
+    assert cli("train", "one.yaml").code == 0
+    assert cli("replay", "two.csv", "one.yaml").code == 0
+    kills = [json.loads(line) for line in Path("out-two/events.jsonl").read_text().splitlines() if '"kill"' in line]
+    assert [kill["rank"] for kill in kills] == ["ps0", "ps1"]
+
+
+def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> None:
+    """Law: --dry-run lists what the grid then does; the grid's own grid.yaml describes the same cells."""
+    before = cli.files()
+    planned = cli("grid", "grid.yaml", "--dry-run", "seed=3")
+    assert planned.code == 0
+    assert cli.files() == before
+    lines = [line.split() for line in planned.out.splitlines()]
+    assert [(*line[:2], line[3]) for line in lines] == [
+        ("to", "do", "local-none-seed3"),
+        ("to", "do", "local-partial-seed3"),
+    ]
+    result = cli("grid", "grid.yaml", "--jobs", "2", "seed=3")
+    assert result.code == 0
+    assert result.errors[-1] == "2 cells: 2 run, 0 kept, 0 failed"
+    assert f"report: {Path('out/report.html')}" in result.out
+    assert sorted(path.name for path in Path("out").iterdir() if path.is_dir()) == [
+        f"{line[3]}-{line[2]}" for line in sorted(lines, key=lambda line: line[3])
+    ]
+    after = cli("grid", "out/grid.yaml", "--dry-run")
+    assert [line.split()[0] for line in after.out.splitlines()] == ["done", "done"]

@@ -1,0 +1,372 @@
+"""Bounded staleness: held to a plain model of itself, to no cache at s = 0, and to the laws of failures at any s."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness.client import worker_caches
+from harness.client.stale import StalePath
+from harness.cluster.protocol import Exchange, Push, Save
+from harness.config.model import Config
+from harness.core.events import Evaluated, Saved
+from harness.core.lookup import plan_batch
+from harness.core.placement import Placement
+from harness.core.plans import Progress, Rank, ps_rank
+from harness.core.pls import UpdateCounter
+from harness.core.shard import Shard
+from tests.client.test_lookahead import facts
+from tests.recovery.test_unplanned import run_mortal
+from tests.runs import changed, losses_of, run
+
+CARDINALITIES = (3, 40, 1, 90)
+NUM_PS, NUM_STEPS, BATCH_SIZE, DIM, RATE = 3, 80, 6, 4, 0.5
+SAVES = frozenset({30, NUM_STEPS})
+
+
+# --- against a plain model ------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Copy:
+    """A worker's copy of a row in the plain model."""
+
+    value: Tensor
+    version: int
+    grad: Tensor | None = None
+    updates: int = 0
+    last_use: int = -1
+
+
+@dataclass
+class PlainModel:
+    """Bounded staleness as it is told, one row at a time, with dictionaries."""
+
+    rows_MD: Tensor
+    staleness: int
+    max_rows: int | None
+    copies: dict[tuple[int, int], Copy] = field(default_factory=dict)  # by (key, worker)
+    clocks: dict[int, int] = field(default_factory=dict)
+    pushed: dict[int, list[tuple[int, Tensor]]] = field(default_factory=dict)  # key -> (worker, gradient), this step
+
+    def read(self, step: int, worker: int, keys: list[int]) -> Tensor:
+        """Push what must go for that, deliver, fetch what must be fetched."""
+        held = {key: self.copies[key, worker] for key in keys if (key, worker) in self.copies}
+        if self.max_rows is not None:
+            others = sorted((c.last_use, k, w) for (k, w), c in self.copies.items() if w != worker or k not in held)
+            excess = len(self.copies) + len(keys) - len(held) - self.max_rows
+            for _, key, owner in others[: max(0, excess)]:
+                self.push(key, owner)
+                del self.copies[key, owner]
+        old = [key for key, copy in held.items() if self.clocks[key] - copy.version > self.staleness]
+        for key in old:
+            self.push(key, worker)
+        self.deliver()
+        for key in {*keys} - {*held} | {*old}:
+            version = self.clocks.setdefault(key, 0)
+            self.copies[key, worker] = Copy(self.rows_MD[key].clone(), version)
+        for key in keys:
+            copy = self.copies[key, worker]
+            assert self.clocks[key] - copy.version <= self.staleness
+            copy.last_use = step
+        return torch.stack([self.copies[key, worker].value for key in keys])
+
+    def write(self, worker: int, keys: list[int], grads_ND: Tensor) -> None:
+        """Update copies, and push those that are over the bound."""
+        for key, grad in zip(keys, grads_ND, strict=True):
+            copy = self.copies[key, worker]
+            copy.value = torch.sub(copy.value, grad, alpha=RATE)
+            copy.grad = grad if copy.grad is None else copy.grad + grad
+            copy.updates += 1
+            if copy.updates > self.staleness:
+                self.push(key, worker)
+
+    def push(self, key: int, worker: int) -> None:
+        """What is pending of a copy goes."""
+        copy = self.copies[key, worker]
+        if copy.grad is not None:
+            self.pushed.setdefault(key, []).append((worker, copy.grad))
+            self.clocks[key] += copy.updates
+            copy.version += copy.updates
+            copy.grad, copy.updates = None, 0
+
+    def deliver(self) -> None:
+        """One update a row, gradients summed in the order of the workers."""
+        for key, grads in self.pushed.items():
+            total = sum((grad for _, grad in sorted(grads, key=lambda pair: pair[0])), torch.zeros(DIM))
+            self.rows_MD[key] = torch.sub(self.rows_MD[key], total, alpha=RATE)
+        self.pushed.clear()
+
+    def empty(self) -> None:
+        """Everything goes."""
+        for key, worker in self.copies:
+            self.push(key, worker)
+        self.deliver()
+        self.copies.clear()
+
+
+class Shards:
+    """What a data path asks of its recovery, on shards that do not die; ``lose`` restores one to its first values."""
+
+    updates = None
+
+    def __init__(self, placement: Placement) -> None:
+        self.listeners = []
+        self.shards = {
+            ps_rank(k): Shard(placement, k, DIM, seed=0, count_updates=True) for k in range(placement.num_ps)
+        }
+        for shard in self.shards.values():
+            shard.initialise(applied_step=0)
+
+    def start(self, requests: Mapping[Rank, Exchange]) -> dict[Rank, Tensor | None]:
+        """Serve."""
+        replies = {}
+        for rank, request in requests.items():
+            shard, push = self.shards[rank], request.push
+            if push is not None:
+                assert isinstance(push, Push)
+                assert push.step == shard.applied_step + 1
+                shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
+            replies[rank] = None if request.pull_N is None else shard.gather(request.pull_N)
+        return replies
+
+    def finish(self, replies: dict[Rank, Tensor | None], progress: Progress) -> dict[Rank, Tensor | None]:
+        """Served already."""
+        return replies
+
+    def ask(self, requests: Mapping[Rank, Exchange], progress: Progress) -> dict[Rank, Tensor | None]:
+        """Serve."""
+        return self.start(requests)
+
+    def lose(self, rank: Rank) -> None:
+        """The shard is restored alone."""
+        shard = self.shards[rank]
+        shard.initialise(applied_step=shard.applied_step)
+        for listener in self.listeners:
+            listener(frozenset({rank}))
+
+    def rows_MD(self) -> Tensor:
+        """All rows, rank-major."""
+        return torch.cat([shard.rows_MD for shard in self.shards.values()]).clone()
+
+
+class SkewedBatches:
+    """Batches of which some rows are met often."""
+
+    def __init__(self) -> None:
+        self.placement = Placement("row", CARDINALITIES, NUM_PS)
+
+    def __call__(self, step: int):
+        """Ids drawn for the step."""
+        rng = np.random.Generator(np.random.PCG64(step))
+        columns = [np.minimum(rng.geometric(min(1.0, 6 / n), BATCH_SIZE) - 1, n - 1) for n in CARDINALITIES]
+        return None, plan_batch(np.stack(columns, axis=1).astype(np.int32), self.placement, np.arange(BATCH_SIZE) < 2)
+
+
+def make_path(shards: Shards, *, staleness: int, workers: int, max_rows: int | None = None) -> StalePath:
+    """A path over ``shards`` that is empty after the steps ``SAVES``."""
+    batches = SkewedBatches()
+    return StalePath(
+        shards,  # type: ignore[arg-type]
+        batches,  # type: ignore[arg-type]
+        tuple(shards.shards),
+        dim=DIM,
+        learning_rate=RATE,
+        num_steps=NUM_STEPS,
+        staleness=staleness,
+        num_workers=workers,
+        max_rows=max_rows,
+        count_updates=UpdateCounter(batches.placement, (3,)),
+        empties=SAVES.__contains__,
+    )
+
+
+def progress_at(step: int) -> Progress:
+    """Progress, as far as a path without failures reads it."""
+    return Progress(step=step, samples=step * BATCH_SIZE, previous_samples=0, total_samples=NUM_STEPS * BATCH_SIZE)
+
+
+def grads_of(step: int, num_rows: int) -> Tensor:
+    """Gradients of different sizes, so that sums in another order round differently."""
+    rng = np.random.Generator(np.random.PCG64([7, step]))
+    return torch.from_numpy((rng.standard_normal((num_rows, DIM)) * 10.0 ** rng.integers(-3, 2)).astype(np.float32))
+
+
+def walk(path: StalePath, *, boundaries: frozenset[int] = frozenset()) -> list[Tensor]:
+    """All steps; the rows that each read."""
+    reads = []
+    for step in range(NUM_STEPS):
+        fetched = path.fetch(progress_at(step))
+        plan, rows_ND = fetched.plan, fetched.rows_ND
+        reads.append(rows_ND.clone())
+        is_boundary = step + 1 in SAVES | boundaries
+        grads_ND = grads_of(step, len(rows_ND))
+        path.push(plan, grads_ND, progress_at(step), is_boundary=is_boundary, meanwhile=lambda: None)
+    return reads
+
+
+@pytest.mark.parametrize("max_rows", [None, 60, 30, 5])
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("staleness", [0, 1, 4])
+def test_a_path_reads_and_writes_what_a_plain_model_does(
+    monkeypatch: pytest.MonkeyPatch, staleness: int, workers: int, max_rows: int | None
+) -> None:
+    """Every row that is read, and every row of the ranks at the end, to the bit; both bounds hold on the way."""
+    monkeypatch.setattr(worker_caches, "_SLACK", 0)
+    monkeypatch.setattr(worker_caches, "_FIRST_CAPACITY", 8)
+    shards = Shards(Placement("row", CARDINALITIES, NUM_PS))
+    model = PlainModel(shards.rows_MD(), staleness, max_rows)
+    path = make_path(shards, staleness=staleness, workers=workers, max_rows=max_rows)
+    reads = walk(path)
+    for step in range(NUM_STEPS):
+        _, plan = SkewedBatches()(step)
+        keys = plan.keys_N.tolist()
+        assert torch.equal(reads[step], model.read(step, step % workers, keys)), step
+        model.write(step % workers, keys, grads_of(step, len(keys)))
+        if step + 1 in SAVES:
+            model.empty()
+    assert torch.equal(shards.rows_MD(), model.rows_MD)
+    summary = path.summary()
+    assert summary["max_staleness"] <= staleness
+    assert summary["max_pending"] <= staleness
+    assert summary["max_pending"] == staleness or (max_rows or 99) < 60
+    assert max_rows is None or summary["peak_rows"] <= max(max_rows, BATCH_SIZE * len(CARDINALITIES))
+
+
+def test_boundaries_disturb_nothing() -> None:
+    """Evaluations and kills split messages; they move no gradient, and every read is the same."""
+    plain, split = (Shards(Placement("row", CARDINALITIES, NUM_PS)) for _ in range(2))
+    reads = walk(make_path(plain, staleness=3, workers=3, max_rows=60))
+    others = walk(make_path(split, staleness=3, workers=3, max_rows=60), boundaries=frozenset({3, 17, 18, 50}))
+    assert all(torch.equal(mine, other) for mine, other in zip(reads, others, strict=True))
+    assert torch.equal(plain.rows_MD(), split.rows_MD())
+
+
+def test_an_evaluation_sees_what_is_pending() -> None:
+    """Rows are looked up as a push of everything would leave them, and nothing is pushed."""
+    shards = Shards(Placement("row", CARDINALITIES, NUM_PS))
+    path = make_path(shards, staleness=50, workers=3)
+    for step in range(20):
+        fetched = path.fetch(progress_at(step))
+        plan, rows_ND = fetched.plan, fetched.rows_ND
+        path.push(plan, grads_of(step, len(rows_ND)), progress_at(step), is_boundary=step == 19, meanwhile=lambda: None)
+    before_MD = shards.rows_MD()
+    _, plan = SkewedBatches()(1)
+    seen_ND = path.look_up(plan, progress_at(20))
+    assert torch.equal(shards.rows_MD(), before_MD)
+    pushes = path._pushes(path._caches.drain(), 21)
+    shards.start({rank: Exchange(push=push) for rank, push in zip(shards.shards, pushes, strict=True)})
+    assert torch.equal(seen_ND, shards.rows_MD()[plan.keys_N])
+    assert not torch.equal(seen_ND, before_MD[plan.keys_N])
+
+
+def test_a_lost_shard_takes_its_own_copies_along_and_no_others() -> None:
+    """What was pending of its rows is gone; what was of the survivors' is all there, and these are not touched."""
+    placement = Placement("row", CARDINALITIES, NUM_PS)
+    whole, hurt = Shards(placement), Shards(placement)
+    paths = [make_path(shards, staleness=50, workers=3) for shards in (whole, hurt)]
+    for step in range(20):
+        for path in paths:
+            fetched = path.fetch(progress_at(step))
+            plan, rows_ND = fetched.plan, fetched.rows_ND
+            grads_ND = grads_of(step, len(rows_ND))
+            path.push(plan, grads_ND, progress_at(step), is_boundary=step == 19, meanwhile=lambda: None)
+    hurt.lose("ps1")
+    first, last = placement.rank_base_R[1:3]
+    expected, left = (path._caches.drain() for path in paths)
+    survives = (expected.keys_N < first) | (expected.keys_N >= last)
+    assert 0 < survives.sum() < len(survives)
+    assert np.array_equal(left.keys_N, expected.keys_N[survives])
+    assert torch.equal(left.grads_ND, expected.grads_ND[torch.from_numpy(survives)])
+    for rank in ("ps0", "ps2"):
+        assert torch.equal(hurt.shards[rank].rows_MD, whole.shards[rank].rows_MD)
+
+
+# --- whole runs -----------------------------------------------------------------------------------------------------
+
+
+def stale(config: Config, staleness: int, **dotted: object) -> Config:
+    """``config`` with three workers whose rows may be ``staleness`` old."""
+    return changed(config, cache__mode="stale", cache__staleness=staleness, cache__workers=3, **dotted)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "placement"), [("never_save", "table"), ("full", "row"), ("partial", "row"), ("cpr_ssu", "table")]
+)
+def test_without_staleness_a_run_equals_the_uncached_one(
+    config: Config, tmp_path: Path, strategy: str, placement: str
+) -> None:
+    """Event for event, under ten failures, with evictions: losses, saves, what was lost, AUC, parameters."""
+    config = changed(config, strategy__name=strategy, cluster__placement=placement, eval__every_steps=45)
+    _, uncached = run(config, tmp_path / "uncached")
+    finished, cached = run(stale(config, 0, cache__max_rows=400), tmp_path / "cached")
+    assert facts(cached) == facts(uncached)
+    assert finished.cache is not None
+    assert finished.cache["max_staleness"] == 0
+
+
+@pytest.mark.parametrize("staleness", [1, 10])
+def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Path, staleness: int) -> None:
+    """Caches are empty at a checkpoint, so what is run again is what was run; evaluations in between change nothing."""
+    config = stale(config, staleness, strategy__name="full", strategy__interval_samples=160)
+    without, calm = run(changed(config, trace__path=None), tmp_path / "without")
+    failing, events = run(changed(config, eval__every_steps=45), tmp_path / "failing")
+    assert failing.num_failures == 10
+    assert failing.digests == without.digests
+    assert failing.auc == without.auc
+    assert losses_of(events) == losses_of(calm)
+    assert [event.step for event in events if isinstance(event, Evaluated)] == [*range(45, 256, 45), 256]
+
+
+def test_staleness_decides_and_nothing_else_does(config: Config, tmp_path: Path) -> None:
+    """The same staleness gives the same bits, another one other losses, and more staleness moves fewer bytes."""
+    config = changed(config, strategy__name="none")
+    runs = {s: run(stale(config, s), tmp_path / f"s{s}") for s in (0, 2, 20)}
+    again, events = run(stale(config, 2), tmp_path / "again")
+    assert facts(events) == facts(runs[2][1])
+    assert again.cache == runs[2][0].cache
+    assert len({tuple(losses_of(run_events)) for _, run_events in runs.values()}) == 3
+    summaries = [finished.cache or {} for finished, _ in runs.values()]
+    moved = [summary["bytes"] for summary in summaries]
+    assert moved == sorted(moved, reverse=True)
+    assert [summary["max_staleness"] for summary in summaries] == [0, 2, 20]
+    assert all(0 <= summary["mean_staleness"] <= summary["max_staleness"] for summary in summaries)
+
+
+def test_a_save_finds_every_update(config: Config, tmp_path: Path) -> None:
+    """Rows may be as old as they like: what saves capture is what was trained until then, evictions or not."""
+    config = stale(config, 1000, strategy__name="partial", strategy__interval_samples=400, trace__path=None)
+    for max_rows in (None, 300):
+        finished, events = run(changed(config, cache__max_rows=max_rows), tmp_path / f"{max_rows}")
+        saves = [event for event in events if isinstance(event, Saved) and event.charged]
+        assert [event.persisted_updates for event in saves] == [400 * 26, 400 * 26]
+        assert finished.applied_updates == 1024 * 26
+
+
+@pytest.mark.parametrize("strategy", ["partial", "cpr_mfu"])
+def test_lost_updates_are_all_accounted_for(config: Config, tmp_path: Path, strategy: str) -> None:
+    """What failures cost in PLS does not depend on staleness: what was pending for a dead shard is lost with it."""
+    config = changed(config, strategy__name=strategy, strategy__interval_samples=400)
+    exact, _ = run(config, tmp_path / "exact")
+    late, _ = run(stale(config, 5), tmp_path / "late")
+    assert (late.pls, late.lost_updates, late.lost_tracked) == (exact.pls, exact.lost_updates, exact.lost_tracked)
+
+
+@pytest.mark.parametrize(("number", "kind"), [(4, Exchange), (27, Exchange), (45, Exchange), (2, Save)])
+def test_an_unplanned_death_is_mended(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, kind: type
+) -> None:
+    """Whichever message it hits: full recovery ends bit-equal to no failure, and partial recovery's record adds up."""
+    config = stale(config, 3, data__max_train_samples=400, strategy__interval_samples=160)
+    doom = {("ps2", number, kind): "after"}
+    full = changed(config, strategy__name="full")
+    reference, _ = run(changed(full, trace__path=None), tmp_path / "calm")
+    finished = run_mortal(full, tmp_path / "full", monkeypatch, doom)
+    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
+    alone = run_mortal(changed(config, strategy__name="partial"), tmp_path / "partial", monkeypatch, doom)
+    assert alone.num_unplanned == 1
+    assert alone.applied_updates == 400 * 26

@@ -1,0 +1,268 @@
+"""Laws of configuration files, overrides and experiment grids."""
+
+# ruff: noqa: E501 - the messages under test are single lines
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from harness.config.experiment import Experiment, load_config, load_experiment, to_yaml
+from harness.config.keys import group_keys, leaf_keys, unknown
+from harness.config.model import ClusterConfig, Config
+from harness.core.errors import ConfigError
+
+Write = Callable[[str], Path]
+
+TRANSPORTS = ", ".join(get_args(get_args(ClusterConfig.model_fields["transports"].annotation)[0]))
+
+GRID = """\
+name: quick
+out: demo/q
+profile: busy
+grids:
+  - engine: [local]
+    strategy.name: [none, full]
+    seed: [0, 1]
+  - {engine: rpc, strategy: {name: [full]}, seed: 0, cluster.num_ps: 2}
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes a file named x.yaml in the current folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def write_text(text: str) -> Path:
+        Path("x.yaml").write_text(text)
+        return Path("x.yaml")
+
+    return write_text
+
+
+def hash_of(config: Config) -> str:
+    """Stands in for run_spec.cell_hash, which needs data and a trace on disk."""
+    return hashlib.sha256(config.model_dump_json(exclude={"out", "name"}).encode()).hexdigest()[:10]
+
+
+def experiment_of(path: Path, *overrides: str) -> Experiment:
+    """The experiment, hashed by :func:`hash_of`."""
+    return load_experiment(path, overrides, cell_hash=hash_of)
+
+
+def slugs(experiment: Experiment) -> list[str]:
+    """Slugs in order."""
+    return [cell.slug for cell in experiment.cells]
+
+
+def test_values_of_file_and_command_line(write: Write) -> None:
+    """Law: an override wins over the file, the file over the default, and numbers read as YAML 1.2 reads them."""
+    path = write("seed: 3\ntrainer: {learning_rate: 1e-3, batch_size: 64}\ndata.path: 010\n# a comment\nmodel:\n")
+    with pytest.raises(ConfigError, match=r"x.yaml:3: data.path: 10 is not text"):
+        load_config(path)
+    path = write("seed: 3\ntrainer: {learning_rate: 1e-3, batch_size: 64}\nwandb.mode: disabled\nmodel:\n")
+    config = load_config(path, ["trainer.batch_size=32", "model.bottom_mlp=[64,16]", "eval.every_steps="])
+    assert (config.seed, config.trainer.learning_rate, config.trainer.batch_size) == (3, 0.001, 32)
+    assert (config.model.bottom_mlp, config.eval.every_steps, config.wandb.mode) == ((64, 16), None, "disabled")
+
+
+def test_name_and_out_default_to_the_file(write: Write) -> None:
+    """Law: two files without `out` never write into one folder."""
+    config = load_config(write("seed: 1"))
+    assert (config.name, config.out) == ("x", "runs/x")
+
+
+def test_profile_constants_change_one_at_a_time(write: Write) -> None:
+    """Law: profile.KEY on the command line changes that constant of the file's profile and no other."""
+    busy = load_config(write("profile: busy")).emulated
+    changed = load_config(write("profile: busy"), ["profile.mtbf_h=3"]).emulated
+    assert changed.mtbf_h == 3
+    assert changed.model_copy(update={"mtbf_h": busy.mtbf_h, "name": busy.name}) == busy
+
+
+def test_resolved_config_reads_back(write: Write) -> None:
+    """Law: the config.yaml of a run is itself a configuration file, of the same run."""
+    config = load_config(write("profile: {base: busy, job_h: 7}\nmodel: {top_mlp: [64, 1]}"), ["seed=5"])
+    assert load_config(write(to_yaml(config.model_dump(mode="json")))) == config
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "message"),
+    [
+        ("strategy:\n  interval_sample: 3", "", "x.yaml:2: unknown key strategy.interval_sample; did you mean strategy.interval_samples?"),
+        ("sed: 1", "", "x.yaml:1: unknown key sed; did you mean seed?"),
+        ("seed: 1", "batch_size=3", "unknown key batch_size; did you mean eval.batch_size or trainer.batch_size? (batch_size=3 on the command line)"),
+        ("profile: {jobh: 1}", "", "x.yaml:1: unknown key profile.jobh; did you mean profile.job_h?"),
+        ("seed: 1", "trainer.batch_size=abc", "trainer.batch_size: 'abc' is not a whole number >= 1 (trainer.batch_size=abc on the command line)"),
+        ("trainer:\n  batch_size: 0", "", "x.yaml:2: trainer.batch_size: 0 is not a whole number >= 1"),
+        ("seed: true", "", "x.yaml:1: seed: true is not a whole number >= 0"),
+        ("seed: '1'", "", "x.yaml:1: seed: '1' is not a whole number >= 0"),
+        ("seed: 1.5", "", "x.yaml:1: seed: 1.5 is not a whole number >= 0"),
+        ("strategy: {r: 2}", "", "x.yaml:1: strategy.r: 2 is not a number > 0 and <= 1"),
+        ("trainer: {learning_rate: .inf}", "", "x.yaml:1: trainer.learning_rate: '.inf' is not a number > 0 and <= 1000000"),
+        ("store: {fsync: on}", "", "x.yaml:1: store.fsync: 'on' is not true or false"),
+        ("strategy: {name: cpr_mfuu}", "", "x.yaml:1: strategy.name: 'cpr_mfuu' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
+        ("cluster: {transports: uv}", "", f"x.yaml:1: cluster.transports: 'uv' is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
+        ("cluster: {transports: []}", "", f"x.yaml:1: cluster.transports: [] is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
+        ("seed: 1", "cluster.num_ps=1001", "cluster.num_ps: 1001 is not a whole number >= 1 and <= 1000 or null (cluster.num_ps=1001 on the command line)"),
+        ("profile: {num_ps: 1001}", "", "x.yaml:1: profile.num_ps: 1001 is not a whole number >= 1 and <= 1000"),
+        ("trainer: {num_threads: 257}", "", "x.yaml:1: trainer.num_threads: 257 is not a whole number >= 1 and <= 256"),
+        ("trainer: {learning_rate: 1e7}", "", "x.yaml:1: trainer.learning_rate: 10000000.0 is not a number > 0 and <= 1000000"),
+        ("seed: 1", "strateg.name=full", "unknown key strateg.name; did you mean strategy.name? (strateg.name=full on the command line)"),
+        ("eva.batch_size: 1", "", "x.yaml:1: unknown key eva.batch_size; did you mean eval.batch_size?"),
+        ("nonsense.batch_size: 1", "", "x.yaml:1: unknown key nonsense.batch_size; did you mean eval.batch_size or trainer.batch_size?"),
+        ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of busy, cpr56, poster50, nor a mapping with base: one of them; did you mean busy?"),
+        ("profile: {base: busy, job_h: x}", "", "x.yaml:1: profile.job_h: 'x' is not a number > 0"),
+        ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid`"),
+        ("seed: 1", "seed=[1,2]", "seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid` (seed=[1,2] on the command line)"),
+        ("grids: [{seed: [0, 1]}]", "", "x.yaml: has `grids:`, which is for `run.py grid x.yaml`"),
+        ("seed: 1\nseed: 2", "", "x.yaml:2: seed stands already on line 1; keep one"),
+        ("trainer:\n  batch_size: 1\n  batch_size: 1", "", "x.yaml:3: batch_size stands already on line 2; keep one"),
+        ("seed: 1\ntrainer: {batch_size: 1}\ntrainer.batch_size: 2", "", "x.yaml:3: trainer.batch_size is given already at x.yaml:2; keep one"),
+        ("seed: 1\nname: [a", "", "x.yaml:2: not YAML: expected ',' or ']', but got '<stream end>'"),
+        ("a: !!python/object:os.system x", "", "x.yaml:1: a: this YAML value cannot be used; plain text, numbers and lists can"),
+        ("- seed", "", "x.yaml:1: the file must be a mapping of keys to values"),
+        ("# nothing\n", "", "x.yaml: empty; a mapping of keys to values is needed"),
+        ("seed: 1", "seed", "seed on the command line: not of the form key=value"),
+        ("seed: 1", "out=[", "out=[ on the command line: '[' is not a YAML value"),
+    ],
+)  # fmt: skip
+def test_each_mistake_is_one_line(write: Write, text: str, override: str, message: str) -> None:
+    """Law: a mistake is told in one line that says what, where, and what would be right."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(text), [override] if override else [])
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "message"),
+    [
+        ("seed: 1\nmodel.top_mlp: " + "[" * 2000 + "]" * 2000, "", "x.yaml:2: nested more than 20 deep; no key takes such a value"),
+        ("seed: 1\ndata: " + "{a: " * 2000 + "}" * 2000, "", "x.yaml:2: nested more than 20 deep; no key takes such a value"),
+        ("seed: 1", "seed=" + "[" * 2000 + "]" * 2000, f"seed={'[' * 72}... on the command line:1: nested more than 20 deep; no key takes such a value"),
+        ("name: x\nseed: " + "1" * 5000, "", "x.yaml:2: a number of 5,000 digits; no key takes it"),
+        ("seed: 1", "seed=" + "1" * 5000, f"seed={'1' * 72}... on the command line:1: a number of 5,000 digits; no key takes it"),
+    ],
+    ids=["lists", "mappings", "lists on the command line", "digits", "digits on the command line"],
+)  # fmt: skip
+def test_values_without_end_are_one_line(write: Write, text: str, override: str, message: str) -> None:
+    """Law: what is nested too deep or has too many digits is told in one line, as short as any."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write(text), [override] if override else [])
+    assert str(caught.value) == message
+
+
+def test_every_mistake_is_told(write: Write) -> None:
+    """Law: three mistakes are three lines, not one run each."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(write("seed: x\nengine: tpu\n"), ["eval.split=train"])
+    assert [line.split(": ")[1 if line.startswith("x") else 0] for line in str(caught.value).splitlines()] == [
+        "seed",
+        "engine",
+        "eval.split",
+    ]
+
+
+def test_file_that_cannot_be_read(write: Write, tmp_path: Path) -> None:
+    """Law: no file, a folder, or a file that is no text: one line with its name."""
+    for path, message in (
+        (Path("no.yaml"), "no.yaml: no such file"),
+        (tmp_path, f"{tmp_path}: is a folder, a YAML file is needed"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            load_config(path)
+        assert str(caught.value) == message
+    write("").write_bytes(b"seed: \xff")
+    with pytest.raises(ConfigError, match=r"x.yaml: not UTF-8 text \(byte 6\)"):
+        load_config(Path("x.yaml"))
+
+
+def test_wrong_group_finds_the_right_one() -> None:
+    """Law: every leaf's last word alone leads to the leaf."""
+    for key in leaf_keys():
+        last = key.rpartition(".")[2]
+        if last not in leaf_keys() | dict.fromkeys(group_keys()):
+            assert key in unknown(last)
+
+
+def test_grids_multiply_and_join(write: Write) -> None:
+    """Law: lists of one mapping are multiplied, mappings are joined in order, and slugs name what differs."""
+    experiment = experiment_of(write(GRID))
+    assert slugs(experiment) == [
+        "local-none-seed0",
+        "local-none-seed1",
+        "local-full-seed0",
+        "local-full-seed1",
+        "rpc-full-seed0-num_ps2",
+    ]
+    assert all(cell.run_dir == Path(f"demo/q/{cell.slug}-{cell.hash}") for cell in experiment.cells)
+    assert {cell.config.name for cell in experiment.cells} == {"quick"}
+
+
+def test_equal_cells_are_merged(write: Write) -> None:
+    """Law: a cell that two mappings name is run once."""
+    text = "grids:\n- seed: [0, 1]\n- seed: [1, 2]\n- trace.seed: [null]\n"
+    assert slugs(experiment_of(write(text))) == ["local-full-seed0", "local-full-seed1", "local-full-seed2"]
+
+
+def test_override_replaces_axis_in_all_grids(write: Write) -> None:
+    """Law: a list on the command line replaces that axis everywhere, a value fixes it."""
+    assert slugs(experiment_of(write(GRID), "seed=[7,8]", "engine=local", "strategy.name=none")) == [
+        "local-none-seed7",
+        "local-none-seed8",
+        "local-none-seed7-num_ps2",
+        "local-none-seed8-num_ps2",
+    ]
+
+
+def test_list_valued_keys_sweep_over_lists_of_lists(write: Write) -> None:
+    """Law: for a key whose value is a list, a list is one value and a list of lists is an axis."""
+    path = write("grids:\n- model.bottom_mlp: [64, 16]\n")
+    assert [cell.config.model.bottom_mlp for cell in experiment_of(path).cells] == [(64, 16)]
+    both = experiment_of(path, "model.bottom_mlp=[[64,16],[16]]")
+    assert [cell.config.model.bottom_mlp for cell in both.cells] == [(64, 16), (16,)]
+    assert slugs(both) == ["local-full-seed0-bottom_mlp64x16", "local-full-seed0-bottom_mlp16"]
+
+
+def test_resolved_experiment_reads_back(write: Write) -> None:
+    """Law: grid.yaml is an experiment file with the same cells, overrides worked in."""
+    experiment = experiment_of(write(GRID), "profile=[busy,{base: busy, mtbf_h: 2}]", "seed=4", "out=else")
+    again = experiment_of(write(to_yaml(experiment.resolved)))
+    assert again.cells == experiment.cells
+    assert len(again.cells) == 6
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "message"),
+    [
+        ("seed: [1]\ngrids: [{}]", "", "x.yaml:1: seed: [1] is not a whole number >= 0; an axis stands under `grids:`"),
+        ("grids: {seed: [1]}", "", "x.yaml:1: grids must be a list of mappings, e.g. `- {seed: [0, 1]}`"),
+        ("grids:\n- {}\n- seed", "", "x.yaml:3: a grid must be a mapping of dotted keys to lists"),
+        ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),
+        ("grids:\n- seed: [1, x, x]", "", "x.yaml:2: seed: 'x' is not a whole number >= 0"),
+        ("grids:\n- seed: []", "", "x.yaml:2: seed: an empty list leaves no cells; give at least one value"),
+        (
+            "seed: 1",
+            "out=[a,b]",
+            'out: ["a", "b"] is a list, but all cells share one out (out=[a,b] on the command line)',
+        ),
+        ("grids:\n- profile: [{base: busy, jobh: 1}]", "", "x.yaml:2: unknown key profile.jobh; did you mean profile.job_h?"),
+    ],
+)  # fmt: skip
+def test_each_mistake_of_an_experiment_is_one_line(write: Write, text: str, override: str, message: str) -> None:
+    """Law: a mistake in an axis is told once, however many cells it would spoil."""
+    with pytest.raises(ConfigError) as caught:
+        experiment_of(write(text), *([override] if override else []))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("path", sorted(Path("experiments").glob("*.yaml")), ids=lambda path: path.stem)
+def test_experiments_of_this_repository_load(path: Path) -> None:
+    """Law: every file in experiments/ is valid and starts with a comment that holds its own command."""
+    text = path.read_text()
+    assert text.startswith("#")
+    assert f"experiments/{path.name}" in text
+    cells = experiment_of(path).cells
+    assert all(cell.config.trace.path and Path(cell.config.trace.path).exists() for cell in cells)

@@ -1,0 +1,120 @@
+"""Laws of the configuration of a run."""
+
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, ValidationError
+
+from harness.config.model import Config
+from harness.config.profiles import PROFILES, Profile
+
+
+def models(model: BaseModel) -> dict[str, BaseModel]:
+    """``model`` and every model in it, by dotted key."""
+    found = {"": model}
+    for name in type(model).model_fields:
+        value = getattr(model, name)
+        if isinstance(value, BaseModel):
+            found |= {f"{name}.{key}".strip("."): inner for key, inner in models(value).items()}
+    return found
+
+
+GROUPS = models(Config())
+
+
+def test_there_are_groups() -> None:
+    """The laws below go through every part of the config."""
+    assert {"", "profile", "data", "model", "trainer", "eval", "cluster", "strategy", "trace", "store"} <= GROUPS.keys()
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_config_cannot_be_changed(group: str) -> None:
+    """Every part of a config is frozen."""
+    model = GROUPS[group]
+    for name in type(model).model_fields:
+        with pytest.raises(ValidationError, match="frozen"):
+            setattr(model, name, getattr(model, name))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_key_that_does_not_exist_is_refused(group: str) -> None:
+    """No part of a config swallows a key that it does not know, and the error names it."""
+    values: Any = {"no_such_key": 1}
+    for part in reversed(group.split(".") if group else []):
+        values = {part: values}
+    with pytest.raises(ValidationError, match="no_such_key"):
+        Config.model_validate(values)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_every_key_of_a_group_has_a_default_and_most_are_described(group: str) -> None:
+    """An empty config is a config; of a profile every constant says its symbol and unit."""
+    model = type(GROUPS[group])
+    if model is Profile:
+        described = {name for name, field in model.model_fields.items() if field.description}
+        assert described == model.model_fields.keys() - {"name"}
+    else:
+        assert not [name for name, field in model.model_fields.items() if field.is_required()]
+
+
+@pytest.mark.parametrize("name", PROFILES)
+def test_a_profile_by_name_is_that_profile(name: str) -> None:
+    """A name stands for the constants, and for the number of PS ranks and the PLS target unless they are given."""
+    config = Config(profile=name)
+    assert config.emulated == PROFILES[name]
+    assert config.emulated.name == name
+    assert (config.num_ps, config.pls_target) == (PROFILES[name].num_ps, PROFILES[name].pls_target)
+
+
+def test_cpr56_is_the_default() -> None:
+    """Without a profile, and in a mapping without a base, the cluster is cpr56."""
+    assert Config().emulated == PROFILES["cpr56"]
+    assert Config.model_validate({"profile": {"job_h": 10}}).emulated.mtbf_h == PROFILES["cpr56"].mtbf_h
+
+
+def test_a_profile_with_a_base_changes_only_what_it_names() -> None:
+    """``base`` gives the other constants, and a changed profile is marked by a star unless it is named."""
+    changed = Config.model_validate({"profile": {"base": "poster50", "job_h": 100}}).emulated
+    assert changed == PROFILES["poster50"].model_copy(update={"job_h": 100.0, "name": "poster50*"})
+    named = Config.model_validate({"profile": {"base": "poster50", "job_h": 100, "name": "mine"}}).emulated
+    assert named.name == "mine"
+    assert Config.model_validate({"profile": {"base": "poster50"}}).emulated == PROFILES["poster50"]
+
+
+@pytest.mark.parametrize("profile", ["cpr65", {"base": "cpr65"}])
+def test_an_unknown_profile_is_named_with_those_there_are(profile: str | dict[str, str]) -> None:
+    """The message says which profile is missing and lists the right ones."""
+    with pytest.raises(ValidationError, match="no profile 'cpr65'; there are busy, cpr56, poster50"):
+        Config.model_validate({"profile": profile})
+
+
+@pytest.mark.parametrize(
+    "constants", [{"job_h": 0}, {"mtbf_h": -1}, {"o_save_h": -0.1}, {"pls_target": 1}, {"num_ps": 0}, {"job_h": "inf"}]
+)
+def test_constants_that_cannot_be_are_refused(constants: dict[str, Any]) -> None:
+    """Times are finite and positive, costs not negative, targets below 1."""
+    with pytest.raises(ValidationError, match=next(iter(constants))):
+        Config.model_validate({"profile": constants})
+
+
+def test_a_config_reads_back() -> None:
+    """What a config dumps, as JSON too, is the same config: also one whose profile was changed."""
+    config = Config.model_validate(
+        {
+            "seed": 3,
+            "profile": {"base": "busy", "mtbf_h": 1.5},
+            "model": {"size": "tiny", "bottom_mlp": [32, 16]},
+            "strategy": {"name": "cpr_mfu", "r": 0.29},
+        }
+    )
+    assert Config.model_validate(config.model_dump()) == config
+    assert Config.model_validate_json(config.model_dump_json()) == config
+
+
+def test_keys_of_the_run_win_over_the_profile() -> None:
+    """cluster.num_ps, strategy.pls_target and trace.seed override what stands for them otherwise."""
+    config = Config.model_validate(
+        {"seed": 5, "cluster": {"num_ps": 3}, "strategy": {"pls_target": 0.02}, "trace": {"seed": 0}}
+    )
+    assert (config.num_ps, config.pls_target, config.trace_seed) == (3, 0.02, 0)
+    assert Config(seed=5).trace_seed == 5

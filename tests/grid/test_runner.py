@@ -1,0 +1,326 @@
+"""Laws of the grid runner, with real processes: only the training inside a cell is a small function of this file."""
+
+import json
+import multiprocessing
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+
+from harness.cli import commands, console
+from harness.cluster.spawn import fork_server
+from harness.config.experiment import Cell, Experiment
+from harness.config.model import Config
+from harness.core.errors import RunFailed, StoreError
+from harness.core.events import Finished
+from harness.grid.runner import run_grid
+from harness.grid.worker import CellStarter, OnStatus, Outcome, is_done
+from harness.record.folder import claim_run
+from harness.run.assemble import RunStatus
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
+
+
+def finished(seed: int) -> Finished:
+    """A last event that tells its seed by its AUC."""
+    return Finished(
+        step=9, samples=9, auc=seed / 10, log_loss=0.5, accuracy=0.5, train_loss=0.5, pls=0.0, update_pls=None,
+        update_pls_tracked=None, applied_updates=None, lost_updates=None, applied_tracked=None, lost_tracked=None,
+        num_failures=0, num_lost_ranks=0, num_unplanned=0, num_saves=0, payload_bytes=0, save_h=0.0, load_h=0.0,
+        lost_h=0.0, reschedule_h=0.0, overhead_frac=0.0, generation=0, digests={},
+    )  # fmt: skip
+
+
+def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """A run that ends well."""
+    assert on_status is not None
+    on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
+    with (run_dir / "events.jsonl").open("a") as events:
+        events.write(f"{os.getpid()}\n")
+    (run_dir / "DONE").write_text("")
+    return finished(config.seed)
+
+
+def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well."""
+    if config.seed == 1:
+        raise RunFailed("ranks keep dying")
+    if config.seed == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    if config.seed == 3:
+        raise ZeroDivisionError("a bug of ours")
+    if config.seed == 4:
+        return finished(4)
+    if config.seed == 5:
+        (run_dir / ".error.txt.tmp").symlink_to("/dev/full")
+        raise RunFailed("no space left")
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """A terminal's Ctrl-C goes to every process of the foreground."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def answer(pipe: Connection) -> None:
+    """What a rank could tell: its parent, and whether it found everything imported."""
+    pipe.send((os.getppid(), "harness.run.assemble" in sys.modules))
+
+
+def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Starts a process as the rpc engine does, and writes down where it came from."""
+    ours, theirs = multiprocessing.Pipe()
+    rank = fork_server().Process(target=answer, args=(theirs,))
+    rank.start()
+    parent, has_all = ours.recv()
+    rank.join()
+    stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8")
+    grandparent = int(stat.rsplit(")", 1)[1].split()[1])
+    is_fork = Path(f"/proc/{parent}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
+    num_files = len(list(Path(f"/proc/{parent}/fd").iterdir()))
+    facts = [grandparent == os.getpid(), is_fork, has_all, num_files, parent]
+    (run_dir / "facts").write_text(json.dumps(facts))
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Says its pid, reports, and waits for a signal."""
+    assert on_status is not None
+    temporary = run_dir / "pid.tmp"
+    temporary.write_text(str(os.getpid()))
+    temporary.rename(run_dir / "pid")
+    on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
+    signal.pause()
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def cells_of(out: Path, seeds: int, engine: str = "local") -> list[Cell]:
+    """Cells of ``seeds`` seeds."""
+    configs = [Config.model_validate({"seed": seed, "out": str(out), "engine": engine}) for seed in range(seeds)]
+    return [Cell(c, f"{engine}-{c.seed}", f"{engine}{c.seed}", out / f"{engine}-{c.seed}") for c in configs]
+
+
+class Journal:
+    """A view that writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def started(self, cell: Cell) -> None:
+        self.lines.append(("started", cell.slug))
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        self.lines.append((f"{status.phase} {status.step}", cell.slug))
+
+    def ended(self, outcome: Outcome) -> None:
+        self.lines.append((outcome.status, outcome.cell.slug))
+
+    def most_at_once(self) -> int:
+        """How many cells ran at a time, at most."""
+        running = most = 0
+        for what, _ in self.lines:
+            running += (what == "started") - (what in ("done", "failed"))
+            most = max(most, running)
+        return most
+
+
+def test_outcomes_come_in_order_and_are_told(tmp_path: Path) -> None:
+    """Law: each cell is started, heard and ended, and its outcome holds what the cell returned."""
+    journal = Journal()
+    cells = cells_of(tmp_path, 3)
+    outcomes = run_grid(cells, run_well, journal, jobs=2)
+    assert [(o.cell, o.status, o.finished and o.finished.auc) for o in outcomes] == [
+        (cell, "done", cell.config.seed / 10) for cell in cells
+    ]
+    assert sorted(journal.lines) == sorted(
+        (what, cell.slug) for cell in cells for what in ("started", "train 3", "done")
+    )
+    assert journal.most_at_once() == 2
+
+
+def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
+    """Law: an error, a kill, a bug and a missing DONE each become one line and an error.txt; other cells end well.
+
+    On a full disk there is no error.txt, and the line comes all the same.
+    """
+    outcomes = run_grid(cells_of(tmp_path, 7), run_badly, Journal(), jobs=2)
+    assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "failed", "done"]
+    errors = [o.error or "" for o in outcomes]
+    assert errors[1] == "ranks keep dying"
+    assert errors[2] == "its process was ended by SIGKILL (out of memory?)"
+    assert errors[3].startswith("its process ended with code 1: ZeroDivisionError: a bug of ours (see ")
+    assert errors[4] == "it ended without DONE"
+    assert errors[5] == "no space left"
+    assert not (tmp_path / "local-5" / "error.txt").exists()
+    assert "Traceback" in (tmp_path / "local-3" / "output.txt").read_text()
+    for seed, text in ((1, "RunFailed: ranks keep dying"), (2, errors[2]), (3, errors[3])):
+        assert (tmp_path / f"local-{seed}" / "error.txt").read_text() == text + "\n"
+    assert not (tmp_path / "local-0" / "output.txt").exists()
+
+
+def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:
+    """Law: a rerun leaves finished cells as they are, to the nanosecond, and starts the others from nothing."""
+    cells = cells_of(tmp_path, 4)
+    run_grid(cells, run_badly, Journal(), jobs=4)
+    done = tmp_path / "local-0" / "events.jsonl"
+    before = done.stat()
+    (tmp_path / "local-2" / "events.jsonl").write_text("cut short")
+    outcomes = run_grid(cells, run_well, Journal(), jobs=4)
+    assert [o.status for o in outcomes] == ["kept", "done", "done", "done"]
+    assert (done.stat().st_mtime_ns, done.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert all(is_done(cell) for cell in cells)
+    assert "cut short" not in (tmp_path / "local-2" / "events.jsonl").read_text()
+    assert not (tmp_path / "local-2" / "error.txt").exists()
+
+
+def test_rpc_cells_run_alone(tmp_path: Path) -> None:
+    """Law: a cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell."""
+    journal = Journal()
+    run_grid(cells_of(tmp_path, 3, "rpc"), run_well, journal, jobs=3)
+    assert journal.most_at_once() == 1
+
+
+def test_ranks_of_a_cell_are_forked_from_the_cell_itself(tmp_path: Path) -> None:
+    """Their fork server is a fork of the cell, holds none of its files, has imported all, and ends with it."""
+    cells = cells_of(tmp_path, 2, engine="rpc")
+    assert [outcome.status for outcome in run_grid(cells, run_a_rank, Journal(), jobs=1)] == ["done", "done"]
+    for cell in cells:
+        *facts, num_files, server = json.loads((cell.run_dir / "facts").read_text())
+        assert facts == [True, True, True]
+        assert num_files <= 12  # standard streams, listener, pipes, selector, leash
+        assert gone(server)
+
+
+def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
+    """Law: a cell's folder that is not ours is refused before any cell runs."""
+    cells = cells_of(tmp_path, 2)
+    cells[1].run_dir.mkdir()
+    (cells[1].run_dir / "letter.txt").write_text("")
+    journal = Journal()
+    with pytest.raises(StoreError, match="is no run folder"):
+        run_grid(cells, run_well, journal, jobs=2)
+    assert journal.lines == []
+
+
+def test_cell_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a cell that another process is writing is not written by two."""
+    monkeypatch.setattr("harness.record.folder._WAIT_S", 0.0)
+    [cell] = cells_of(tmp_path, 1)
+    with (
+        claim_run(cell.run_dir, cell.hash),
+        pytest.raises(StoreError, match=f"process {os.getpid()} is at work in it"),
+        claim_run(cell.run_dir, cell.hash),
+    ):
+        pass
+
+
+def test_lines_for_files_have_no_control_characters(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Law: where stderr is no terminal, each ended cell is one plain line."""
+    cells = cells_of(tmp_path, 2)
+    with console.grid_progress(cells) as view:
+        run_grid(cells, run_badly, view, jobs=1)
+    lines = capfd.readouterr().err.splitlines()
+    assert re.fullmatch(r"\[1/2\] local-0  \d+\.\d s  AUC 0\.0000  PLS 0\.0000  overhead 0\.00%", lines[0])
+    assert re.fullmatch(r"\[2/2\] local-1  FAILED after \d+\.\d s: ranks keep dying", lines[1])
+    assert len(lines) == 2
+
+
+def test_ctrl_c_does_not_reach_cells(tmp_path: Path) -> None:
+    """Law: SIGINT ends no cell; the runner decides what becomes of it."""
+    outcomes = run_grid(cells_of(tmp_path, 1), run_interrupted, Journal(), jobs=1)
+    assert [outcome.status for outcome in outcomes] == ["done"]
+
+
+def test_end_all_ends_every_cell(tmp_path: Path) -> None:
+    """Law: ending the starter's cells leaves none of them."""
+    starter = CellStarter(run_forever)
+    running = [starter.start(cell) for cell in cells_of(tmp_path, 2)]
+    pids = [pid_of(tmp_path / f"local-{seed}", lambda: None) for seed in range(2)]
+    starter.end_all()
+    assert all(gone(pid) for pid in pids)
+    assert [one.outcome().error for one in running] == ["its process was ended by SIGKILL (out of memory?)"] * 2
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
+def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> None:
+    """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, says so and exits with 130.
+
+    Its cells are forked from itself: whoever imported torch to check them imports it no second time.
+    """
+    code = f"import sys; from tests.grid.test_runner import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
+    runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    for seed in range(2):  # a runner that hears its cells has started all of them, and does nothing but listen
+        wait_for(tmp_path / f"heard-local-{seed}", runner.poll)
+    pids = [pid_of(tmp_path / f"local-{seed}", runner.poll) for seed in range(2)]
+    assert all(is_forked_from(runner.pid, pid) for pid in pids)
+    runner.send_signal(how)
+    _, said = runner.communicate(timeout=PATIENCE_S)
+    assert all(gone(pid) for pid in pids)
+    if how is signal.SIGINT:
+        assert runner.returncode == commands.INTERRUPTED
+        assert said == "interrupted; the same command goes on with the cells that are not done: run.py grid x.yaml\n"
+
+
+class Witness(Journal):
+    """A view that leaves a file for each cell that the runner has heard."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        super().status(cell, status)
+        (self._folder / f"heard-{cell.slug}").touch()
+
+
+def endless_grid(out: str) -> int:
+    """What `run.py grid` does, with cells that do not end."""
+    console.grid_progress = lambda _: nullcontext(Witness(Path(out)))
+    experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
+    commands.COMMANDS["grid"] = lambda _: commands.run_experiment(experiment, run_forever, 2)
+    return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
+
+
+def is_forked_from(pid: int, cell: int) -> bool:
+    """Whether ``cell`` and the server that forked it run what ``pid`` runs: nothing was started and imported anew."""
+    server = int(Path(f"/proc/{cell}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+    return len({Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, server, cell)}) == 1
+
+
+def pid_of(run_dir: Path, is_over: Callable[[], object]) -> int:
+    """The pid that a cell has written, as soon as it has."""
+    wait_for(run_dir / "pid", is_over)
+    return int((run_dir / "pid").read_text())
+
+
+def wait_for(file: Path, is_over: Callable[[], object]) -> None:
+    """Return when ``file`` is there; fail when whoever is to write it is over."""
+    until = time.monotonic() + PATIENCE_S
+    while not file.exists():
+        assert time.monotonic() < until
+        assert is_over() is None
+        select.select([], [], [], 0.01)
+
+
+def gone(pid: int) -> bool:
+    """Whether process ``pid`` ends, with patience for a busy machine."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    poll = select.poll()
+    poll.register(handle, select.POLLIN)
+    ended = bool(poll.poll(PATIENCE_S * 1000))
+    os.close(handle)
+    return ended

@@ -1,0 +1,233 @@
+"""The advisor: closed forms, where the decision flips, and that chance agrees with both."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import run as command_line
+from harness.config.model import StrategyConfig
+from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.placement import Placement
+from harness.core.plans import Costs
+from harness.core.pls import rank_weights
+from harness.core.strategies import make_strategy
+from harness.planning.advisor import advise, flips, full_buckets, outcomes, part_buckets, planned_kills_at
+from harness.planning.simulate import Job, save_sizes
+from harness.traces.generate import generate_many
+from harness.traces.spec import GeneratorSpec
+from harness.traces.trace import Entry, Trace
+
+CPR56 = Costs(
+    job_h=56,
+    mtbf_h=28,
+    o_save_h=5.6 / 60,
+    o_load_h=2.5 / 60,
+    o_res_h=3 / 60,
+    num_ps=8,
+    ranks_per_failure=1,
+    pls_target=0.1,
+    total_samples=3_200_000,
+)
+LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_000_000)
+"""A job of many failures, many saves and short steps, where the closed forms hold."""
+
+
+def test_cpr56_gives_the_published_levels() -> None:
+    """8.5 % against 0.53 % of the job; intervals of 2.29 h and 44.8 h."""
+    advice = advise(CPR56, StrategyConfig(), KAGGLE_CARDINALITIES, 16)
+    assert advice.decision == "partial"
+    assert advice.full.interval_h == pytest.approx(2.286, abs=1e-3)
+    assert advice.partial.interval_h == pytest.approx(44.8)
+    assert advice.full.overhead.total_h / 56 == pytest.approx(0.0849, abs=1e-4)
+    assert advice.partial.overhead.total_h / 56 == pytest.approx(0.00536, abs=1e-5)
+    assert advice.partial.pls == pytest.approx(0.1)
+    assert [round(each.frac, 4) for each in advice.trackers] == [0.9958, 0.0622, 0.0078]
+
+
+@pytest.mark.parametrize("interval_h", [0.5, 3.0, 40.0])
+def test_buckets_add_up_to_the_closed_forms(interval_h: float) -> None:
+    """The four buckets are the terms of O_full and O_part."""
+    assert full_buckets(CPR56, interval_h).total_h == pytest.approx(o_full_h(CPR56, interval_h))
+    assert part_buckets(CPR56, interval_h).total_h == pytest.approx(o_part_h(CPR56, interval_h))
+
+
+@pytest.mark.parametrize("counts_ranks", [True, False])
+@pytest.mark.parametrize("key", ["pls_target", "mtbf_h", "num_ps", "num_ps_scaled"])
+def test_the_strategy_turns_where_the_flips_say(key: str, *, counts_ranks: bool) -> None:
+    """A hundredth below a flip cpr_vanilla falls back to full recovery, a hundredth above it does not."""
+    # So that N flips at a number of ranks large enough to be changed by a hundredth.
+    costs = replace(CPR56, num_ps=800, pls_target=1e-5, ranks_per_failure=4, total_samples=10**12)
+    turn = getattr(flips(costs, counts_ranks=counts_ranks), key)
+    settings = StrategyConfig(name="cpr_vanilla", interval_counts_ranks=counts_ranks)
+    for factor, falls_back in ((0.99, True), (1.01, False)):
+        if key == "num_ps_scaled":
+            moved = replace(
+                costs, num_ps=round(turn * factor), mtbf_h=costs.mtbf_h * costs.num_ps / round(turn * factor)
+            )
+        elif key == "num_ps":
+            moved = replace(costs, num_ps=round(turn * factor))
+        else:
+            moved = replace(costs, **{key: turn * factor})
+        assert make_strategy(settings, moved).interval.fallback is falls_back
+
+
+def job_of(costs: Costs) -> Job:
+    """Small tables: sizes matter to priority saves only."""
+    placement = Placement("row", (1000,) * 26, costs.num_ps)
+    return Job(
+        costs=costs,
+        batch_size=100,
+        num_steps=costs.total_samples // 100,
+        weights=rank_weights(placement),
+        sizes=save_sizes(placement, dim=16, dense_bytes=0, tracked=range(7), r=0.125),
+    )
+
+
+def schedules_of(job: Job, num_traces: int) -> list:
+    """Poisson failures of one rank each."""
+    costs = job.costs
+    spec = GeneratorSpec(mtbf_h=costs.mtbf_h, ranks=costs.num_ps, length_h=costs.job_h)
+    deaths = generate_many(spec, 7, num_traces)
+    return [planned_kills_at(*deaths.of(k), job) for k in range(num_traces)]
+
+
+def test_simulated_runs_agree_with_the_closed_forms() -> None:
+    """Mean overhead of full and vanilla, and E[PLS], within four standard errors and the one save that an end costs."""
+    job = job_of(LONG)
+    schedules = schedules_of(job, 200)
+    full = outcomes("full", StrategyConfig(), job, schedules)
+    vanilla = outcomes("cpr_vanilla", StrategyConfig(), job, schedules)
+    part_h = t_save_part_h(LONG)
+    expected = {
+        "full": (full[:, 0], o_full_h(LONG, t_save_full_h(LONG)) / LONG.job_h),
+        "vanilla": (vanilla[:, 0], o_part_h(LONG, part_h) / LONG.job_h),
+        "pls": (vanilla[:, 1], expected_pls(LONG, part_h)),
+    }
+    one_save = LONG.o_save_h / LONG.job_h
+    for name, (found, formula) in expected.items():
+        error = np.std(found, ddof=1) / np.sqrt(len(found))
+        slack = one_save if name != "pls" else 0.02 * formula  # a rank that dies twice between saves is charged once
+        assert abs(found.mean() - formula) < 4 * error + slack, name
+
+
+def test_drawn_strikes_are_those_of_the_same_trace() -> None:
+    """Arrays become strikes as the lines of a trace file do."""
+    job = job_of(CPR56)
+    hours, ranks = np.array([0.0, 3.3, 3.3, 3.30001, 56.0]), np.array([1, 2, 5, 2, 7])
+    entries = tuple(
+        Entry(hour=hour, who=f"ps{rank}", line=number)
+        for number, (hour, rank) in enumerate(zip(hours.tolist(), ranks.tolist(), strict=True), start=1)
+    )
+    planned = Trace(source="t", entries=entries, header={}).schedule(
+        job_h=56, total_samples=CPR56.total_samples, batch_size=100, num_steps=job.num_steps, num_ps=8, seed=0
+    )
+    drawn = planned_kills_at(hours, ranks, job)
+    assert [(s.step, s.ranks, s.hours) for s in drawn] == [(s.step, s.ranks, s.hours) for s in planned]
+
+
+def run_plan(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr of `run.py plan`."""
+    code = command_line.main(["plan", *words])
+    said = capsys.readouterr()
+    return code, said.out, said.err
+
+
+def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Four instants in 40 h, one of three ranks: MTBF 10 h, 1.5 ranks per failure."""
+    path = tmp_path / "t.csv"
+    path.write_text("# length_h: 40\n# ranks: 20\nhour,rank\n1,ps0\n7,ps1\n7,2\n9,ps2\n30,ps19\n")
+    code, out, _ = run_plan(capsys, str(path))
+    assert code == 0
+    assert "MTBF 10 h, 20 PS ranks, 1.5 lost per failure" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["cpr5"], "neither a profile nor a trace file (TRACE.csv); did you mean cpr56?"),
+        (["cpr56", "strategy.pls_tagret=1"], "did you mean strategy.pls_target?"),
+        (["missing.csv"], "no trace file missing.csv"),
+        (["cpr56", "--figure", "plan.pdf"], ".svg or .png"),
+        (["cpr56", "--simulate", "10", "--model", "pareto"], "--model: 'pareto' is none of"),
+        (["cpr56", "--simulate", "10", "--model", "weibull"], "--shape: weibull takes a shape from 0.2 to 100"),
+        (["cpr56", "--simulate", "10", "--model", "pareto:t.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
+        (["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"], "empty.csv: 0 failures; to learn"),
+        (["cpr56", "--model", "gamma", "--shape", "2"], "--model, --shape: the law of simulated traces; --simulate K"),
+        (["cpr56", "--simulate", "1"], "--simulate: one trace has no spread; 2 or more"),
+        (["cpr56", "--figure", "no_such_folder/plan.svg"], "--figure: no_such_folder: no such folder"),
+        (["cpr56", "--figure", "plan.svg", "profile.o_save_h=0"], "--figure: O_save is 0"),
+        (["cpr56", "cluster.num_ps=4", "profile.ranks_per_failure=5"], "5 ranks die in a failure, of 4 PS ranks"),
+        (["cpr56", "strategy.pls_target=[0.1,0.2]"], "strategy.pls_target"),
+    ],
+)
+def test_bad_input_is_one_line(capsys: pytest.CaptureFixture[str], words: list[str], message: str) -> None:
+    """What, where, what would be right; exit code 2."""
+    code, out, err = run_plan(capsys, *words)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_simulated_spread_does_not_hang_on_the_processes(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The same seed prints the same table; a figure is written."""
+    said = [run_plan(capsys, "poster50", "--simulate", "30", "--figure", str(tmp_path / f"{k}.svg"))[1] for k in (0, 0)]
+    assert said[0] == said[1]
+    assert "cpr_vanilla" in said[0]
+    assert (tmp_path / "0.svg").read_text().count("recovery") >= 2
+
+
+def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    """One line says so."""
+    code, _, err = run_plan(capsys, "failure_traces/empty.csv")
+    assert code == 2
+    assert "no failures, so nothing to plan for" in err
+
+
+def test_plan_of_a_trace_waits_for_its_repairs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """As a run does: of each failure the longest repair, O_res where none is known; other keys and `ignore` hold."""
+    path = tmp_path / "t.csv"
+    path.write_text("# length_h: 40\nhour,rank,repair_h\n1,ps0,2\n1,ps1,4\n7,ps1,1\n9,ps2,\n30,ps3,\n")
+    mean_min = 60 * (4 + 1) / 4 + 2 * 3 / 4
+    assert f"O_res {mean_min:.3g} min" in run_plan(capsys, str(path))[1]
+    assert "O_res 3 min" in run_plan(capsys, str(path), "trace.repair=ignore")[1]
+    assert "O_res 30 min" in run_plan(capsys, str(path), "profile.o_res_h=0.5")[1]
+    assert "MTBF 3 h, 9 PS ranks" in run_plan(capsys, str(path), "profile.mtbf_h=3", "cluster.num_ps=9")[1]
+
+
+def test_spread_of_a_learned_law(capsys: pytest.CaptureFixture[str]) -> None:
+    """The law of a trace's own gaps, at the plan's MTBF."""
+    for how in ("fit", "empirical"):
+        model = f"{how}:failure_traces/preset-llama3.csv"
+        code, out, err = run_plan(capsys, "cpr56", "--simulate", "20", "--model", model)
+        assert (code, err) == (0, "")
+        assert "after failure_traces/preset-llama3.csv" in out
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("# length_h: soon\nhour,rank\n1,ps0\n", "length_h 'soon' in its header; a number above 0"),
+        ("# length_h: nan\nhour,rank\n1,ps0\n", "length_h 'nan' in its header"),
+        ("# length_h: -3\nhour,rank\n1,ps0\n", "length_h '-3' in its header"),
+        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2; its header says 1 h were observed"),
+        ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
+        ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
+        ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; a whole number, 4 to 1000000, would be right"),
+        ("hour,rank\n0,ps0\n", "no hours observed; '# length_h: HOURS' in its header would be right"),
+        ("# ranks: 2\nhour,rank\n1,3\n", "3 ranks die in a failure, of 2 PS ranks"),
+    ],
+)
+def test_a_plan_of_a_trace_that_contradicts_itself_is_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, message: str
+) -> None:
+    """One line names the trace and what would be right; nothing is advised."""
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    code, out, err = run_plan(capsys, str(path))
+    assert (code, out) == (2, "")
+    assert str(path) in err
+    assert message in err
+    assert len(err.strip().splitlines()) == 1

@@ -1,0 +1,139 @@
+"""The event-driven simulator against a walk over every boundary."""
+
+import random
+from collections.abc import Sequence
+from typing import get_args
+
+import pytest
+
+from harness.config.model import StrategyConfig, StrategyName
+from harness.core.placement import Placement
+from harness.core.plans import Costs, Progress, ps_rank
+from harness.core.pls import rank_weights
+from harness.core.strategies import Strategy, make_strategy
+from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, save_steps, simulate
+from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
+from harness.traces.trace import PlannedKill
+
+NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
+COSTS = Costs(
+    job_h=56,
+    mtbf_h=5.6,
+    o_save_h=0.1,
+    o_load_h=0.04,
+    o_res_h=0.05,
+    num_ps=NUM_PS,
+    ranks_per_failure=1,
+    pls_target=0.1,
+    total_samples=NUM_STEPS * BATCH,
+)
+JOB = Job(
+    costs=COSTS,
+    batch_size=BATCH,
+    num_steps=NUM_STEPS,
+    weights=rank_weights(Placement("row", (10,), NUM_PS)),
+    sizes=SaveSizes(full=1000, priority=140),
+)
+
+
+def draw_strikes(rng: random.Random) -> tuple[PlannedKill, ...]:
+    """Up to a dozen strikes of one to three ranks, boundaries 0 and the last among them."""
+    steps = sorted(rng.sample([0, 1, NUM_STEPS - 1, *range(2, NUM_STEPS - 1)], rng.randrange(12)))
+    ranks = [tuple(ps_rank(i) for i in sorted(rng.sample(range(NUM_PS), rng.randint(1, 3)))) for _ in steps]
+    return tuple(
+        PlannedKill(step=step, ranks=who, hours=(0.0,) * len(who), lines=(1,) * len(who))
+        for step, who in zip(steps, ranks, strict=True)
+    )
+
+
+def walk(strategy: Strategy, planned_kills: Sequence[PlannedKill]) -> tuple[float, float, int, int]:
+    """(PLS, lost hours, bytes saved, saves): every step run, lost steps run again, every boundary asked."""
+    pending = {planned_kill.step: planned_kill for planned_kill in planned_kills}
+    step, saved_step, lost_steps, num_bytes, num_saves = 0, 0, 0, 0, 0
+    since = dict.fromkeys(JOB.weights, 0)
+    pls_samples = 0
+    while True:
+        progress = Progress(
+            step=step,
+            samples=step * BATCH,
+            previous_samples=max(0, step - 1) * BATCH,
+            total_samples=COSTS.total_samples,
+            saved_step=saved_step,
+        )
+        plan = strategy.plan_save(progress) if step > saved_step else None
+        if plan:
+            saved_step, num_saves = step, num_saves + 1
+            num_bytes += 1000 if plan.kind == "full" else 140
+            if plan.closes_interval:
+                since = dict.fromkeys(since, step)
+        planned_kill = pending.pop(step, None)
+        if planned_kill and strategy.plan_recovery(frozenset(planned_kill.ranks), progress).rollback:
+            lost_steps, step = lost_steps + step - saved_step, saved_step
+        elif planned_kill:
+            for rank in planned_kill.ranks:
+                pls_samples += (step - since[rank]) * BATCH
+                since[rank] = step
+        if step == NUM_STEPS:
+            return pls_samples / COSTS.total_samples / NUM_PS, lost_steps / NUM_STEPS * 56, num_bytes, num_saves
+        step += 1
+
+
+@pytest.mark.parametrize("name", sorted(set(get_args(StrategyName)) - {"none"}))
+def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
+    """PLS, lost hours, bytes and saves of random schedules, at intervals from below a batch to beyond the job."""
+    rng = random.Random(name)
+    intervals = [None, 1, 7, 8, 9, 60, 64, 250, 800, 801, 3192, 3200, 5000]
+    for interval in intervals:
+        r = rng.choice([0.125, 0.3, 0.1, 1.0])
+        settings = {"name": name, "interval_samples": interval, "r": r}
+        strategy = make_strategy(StrategyConfig.model_validate(settings), COSTS)
+        for _ in range(4):
+            planned_kills = draw_strikes(rng)
+            outcome = simulate(strategy, JOB, planned_kills)
+            pls, lost_h, num_bytes, num_saves = walk(strategy, planned_kills)
+            assert (outcome.payload_bytes, outcome.num_saves) == (num_bytes, num_saves)
+            assert outcome.pls == pytest.approx(pls, rel=1e-12)
+            assert outcome.lost_h == pytest.approx(lost_h, rel=1e-12)
+            assert outcome.load_h == pytest.approx(len(planned_kills) * 0.04)
+            assert outcome.reschedule_h == pytest.approx(len(planned_kills) * 0.05)
+
+
+def test_candidates_hold_every_save_and_little_else() -> None:
+    """All boundaries at which the strategy would save, and at most one more for each."""
+    for interval, r in [(801, 0.125), (1000, 0.3), (77, 0.1), (3000, 0.007)]:
+        config = StrategyConfig(name="cpr_mfu", interval_samples=interval, r=r)
+        strategy = make_strategy(config, COSTS)
+        saving = {
+            step
+            for step in range(1, NUM_STEPS)
+            if strategy.plan_save(
+                Progress(
+                    step=step,
+                    samples=step * BATCH,
+                    previous_samples=(step - 1) * BATCH,
+                    total_samples=COSTS.total_samples,
+                )
+            )
+        }
+        candidates = save_steps(strategy.interval, JOB)
+        assert saving
+        assert saving <= set(candidates)
+        assert len(candidates) <= 2 * len(saving) + 1
+
+
+def test_sizes_add_up_over_shards() -> None:
+    """Tables of 100 and 30 rows on 4 ranks, the first tracked: K = floor(25/8) = 3 rows and ids on each."""
+    sizes = save_sizes(Placement("row", (100, 30), 4), dim=16, dense_bytes=7, tracked=(0,), r=0.125)
+    assert sizes.full == 130 * 64 + 7
+    assert sizes.priority == 4 * 3 * (64 + 4) + 30 * 64 + 7
+
+
+def test_row_ids_cost_what_the_store_writes() -> None:
+    """The simulated payload counts ids as wide as the store's."""
+    assert ROW_ID_BYTES == STORED_ROW_ID_BYTES
+
+
+def test_a_reference_survives_a_schedule_without_failures() -> None:
+    """``none`` costs nothing."""
+    outcome = simulate(make_strategy(StrategyConfig(name="none"), COSTS), JOB, ())
+    assert (outcome.overhead_frac, outcome.pls, outcome.num_saves) == (0.0, 0.0, 0)

@@ -1,0 +1,149 @@
+"""Laws of the folders that runs and grids are written to."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.core.errors import StoreError
+from harness.record.folder import State, claim_grid, claim_run, inspect, take_back
+
+HASH = "0123456789"
+
+
+def fill(run_dir: Path, *, done: bool) -> None:
+    """What a run writes, in small."""
+    (run_dir / "checkpoints" / "ps0").mkdir(parents=True)
+    (run_dir / "events.jsonl").write_text("{}\n")
+    if done:
+        (run_dir / "DONE").write_text("")
+
+
+def test_states(tmp_path: Path) -> None:
+    """Law: a folder is empty, then unfinished from the first word written, then done."""
+    run_dir = tmp_path / "a" / "run"
+    assert inspect(run_dir, HASH) is State.EMPTY
+    assert not run_dir.exists()
+    with claim_run(run_dir, HASH) as found:
+        assert found is State.EMPTY
+        fill(run_dir, done=False)
+        assert inspect(run_dir, HASH) is State.UNFINISHED
+        (run_dir / "DONE").write_text("")
+    assert inspect(run_dir, HASH) is State.DONE
+
+
+def test_unfinished_run_starts_from_nothing_but_strange_files_stay(tmp_path: Path) -> None:
+    """Law: claiming an unfinished run removes what runs write, and nothing else."""
+    with claim_run(tmp_path / "run", HASH):
+        fill(tmp_path / "run", done=False)
+    (tmp_path / "run" / "notes.txt").write_text("mine")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").write_text("")
+    (tmp_path / "run" / "wandb").symlink_to(tmp_path / "elsewhere")
+    with claim_run(tmp_path / "run", HASH) as found:
+        assert found is State.UNFINISHED
+        assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".lock", "notes.txt"]
+    assert (tmp_path / "elsewhere" / "precious").exists()
+
+
+def claim(run_dir: Path, digest: str) -> None:
+    """Claim a folder and do nothing in it."""
+    with claim_run(run_dir, digest):
+        pass
+
+
+@pytest.mark.parametrize("look", [claim, inspect])
+def test_folders_of_others_are_refused_untouched(tmp_path: Path, look: Callable[[Path, str], object]) -> None:
+    """Law: a run of another config, a folder that is no run, and a file are each refused and left as they are."""
+    with claim_run(tmp_path / "other", HASH):
+        fill(tmp_path / "other", done=False)
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / "events.jsonl").write_text("somebody's")
+    (tmp_path / "file").write_text("")
+    for name, message in (
+        ("other", "holds a run of another config (0123456789, not ffffffffff); choose another out"),
+        ("home", "is not empty and is no run folder; choose another out"),
+        ("file", "is a file; a run needs a folder"),
+    ):
+        before = sorted(tmp_path.rglob("*"))
+        with pytest.raises(StoreError) as caught:
+            look(tmp_path / name, "f" * 10)
+        assert str(caught.value) == f"{tmp_path / name}: {message}"
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_finished_run_cannot_be_claimed(tmp_path: Path) -> None:
+    """Law: what is done is never written again."""
+    with claim_run(tmp_path, HASH):
+        fill(tmp_path, done=True)
+    with pytest.raises(StoreError, match="is finished already"), claim_run(tmp_path, HASH):
+        pass
+    assert (tmp_path / "events.jsonl").exists()
+
+
+def claim_for_grid(run_dir: Path, _digest: str) -> None:
+    """Claim a folder for a grid and do nothing in it."""
+    with claim_grid(run_dir):
+        pass
+
+
+@pytest.mark.parametrize("how", [claim, claim_for_grid])
+@pytest.mark.parametrize(
+    ("where", "reason"),
+    [
+        ("file/below", "Not a directory"),
+        ("x" * 300, "File name too long"),
+        ("/proc/nowhere", "No such file or directory"),
+    ],
+)
+def test_what_the_system_refuses_is_one_line(
+    tmp_path: Path, how: Callable[[Path, str], None], where: str, reason: str
+) -> None:
+    """Law: a folder that cannot be made is a StoreError with the file and the system's reason."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match=rf": {reason}; choose another out$") as caught:
+        how(tmp_path / where, HASH)
+    assert where in str(caught.value)
+
+
+def test_errors_of_the_owner_pass(tmp_path: Path) -> None:
+    """Law: an OSError of what is done in a claimed folder stays what it is."""
+    for claimed in (claim_run(tmp_path / "run", HASH), claim_grid(tmp_path / "grid")):
+        with pytest.raises(FileNotFoundError), claimed:
+            (tmp_path / "absent").read_text()
+
+
+def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
+    """Law: a second runner on one folder gets one line that names the first; the folder of a run takes no grid."""
+    with (
+        claim_grid(tmp_path),
+        pytest.raises(StoreError, match=r"process \d+ is at work in it; wait for it or choose another out"),
+        claim_grid(tmp_path),
+    ):
+        pass
+    with claim_grid(tmp_path), claim_run(tmp_path / "cell", HASH):
+        pass
+    with pytest.raises(StoreError, match="holds the single run 0123456789"), claim_grid(tmp_path / "cell"):
+        pass
+
+
+def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
+    """Law: a folder that holds an empty lock alone, as a kill at the worst moment leaves it, is as good as none."""
+    (tmp_path / ".lock").write_text("")
+    assert inspect(tmp_path, HASH) is State.EMPTY
+    with claim_run(tmp_path, HASH):
+        fill(tmp_path, done=False)
+    assert inspect(tmp_path, HASH) is State.UNFINISHED
+
+
+def test_take_back_only_what_never_began(tmp_path: Path) -> None:
+    """Law: bad input leaves no folder, a run that began leaves all of it."""
+    with claim_run(tmp_path / "none", HASH):
+        (tmp_path / "none" / "config.yaml").write_text("")
+        (tmp_path / "none" / "events.jsonl").write_text("")
+        take_back(tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    with claim_run(tmp_path / "some", HASH):
+        fill(tmp_path / "some", done=False)
+        take_back(tmp_path / "some")
+    assert inspect(tmp_path / "some", HASH) is State.UNFINISHED

@@ -1,0 +1,177 @@
+"""The run directory and the event log."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.config.model import Config
+from harness.core.errors import RunFailed, StoreError
+from harness.core.events import Event, Finished
+from harness.record.recorder import Recorder, read_events, read_record
+from harness.record.rundir import RunDir
+from harness.record.sink import EventSink
+from tests.made_runs import altered, made_config, made_events, write_run
+
+
+def test_events_survive_the_file(tmp_path: Path) -> None:
+    """What is read back equals what was recorded, event by event, bit by bit."""
+    events = write_run(tmp_path / "run", made_config("full"))
+    assert read_events(tmp_path / "run" / "events.jsonl") == events
+
+
+def test_config_on_disk_is_the_run_s(tmp_path: Path) -> None:
+    """config.yaml holds the resolved config: reading it gives an equal one."""
+    config = made_config("cpr_mfu", profile={"base": "busy", "mtbf_h": 7.0})
+    write_run(tmp_path / "run", config)
+    assert Config.model_validate(yaml.safe_load(RunDir(tmp_path / "run").config.read_text())) == config
+
+
+def test_env_says_where_figures_come_from(tmp_path: Path) -> None:
+    """env.json holds the versions in use, the command and the machine."""
+    import torch
+
+    write_run(tmp_path / "run", made_config())
+    env = json.loads(RunDir(tmp_path / "run").env.read_text())
+    assert env["torch"].split("+")[0] == torch.__version__.split("+")[0]
+    assert env["command"] == "run.py grid made.yaml"
+    assert env["num_cores"] >= 1
+    assert len(env["load_average"]) == 3
+    assert env["matrix_products"] in ("team", "blas", "onednn")
+    assert env["variables"].keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}, "how threads wait is on record"
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, True), ({"OMP_WAIT_POLICY": "PASSIVE"}, False)])
+def test_threads_wait_briefly_unless_told_otherwise(given: dict[str, str], expected: bool) -> None:
+    """Importing the harness bounds how long OpenMP's threads spin, before torch is loaded; what the user set stands."""
+    script = "import sys, os, harness; print('GOMP_SPINCOUNT' in os.environ, 'torch' in sys.modules)"
+    kept = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
+    environment = {**kept, **given, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", script]
+    printed = subprocess.run(command, env=environment, capture_output=True, check=True, text=True, timeout=60).stdout
+    assert printed == f"{expected} False\n"
+
+
+def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
+    """A run that dies without closing leaves every event that record() returned from, and no DONE."""
+    recorder = Recorder(tmp_path / "run", made_config())
+    events = made_events(made_config())[:7]
+    for number, event in enumerate(events, start=1):
+        recorder.record(event)
+        assert len(read_events(recorder.run.events)) == number
+    assert recorder.run.status == "unfinished"
+    recorder.close(ok=False)
+
+
+def test_done_is_the_last_thing_written(tmp_path: Path) -> None:
+    """While the view is being closed, after the last event, the run does not count as done; then it does."""
+    seen: list[str] = []
+
+    class _Watch:
+        def __init__(self, run: RunDir) -> None:
+            self.run = run
+
+        def record(self, event: Event) -> None:
+            assert read_events(self.run.events)[-1] == event
+
+        def close(self, ok: bool, reason: str | None = None) -> None:
+            seen.append(self.run.status)
+
+    def watch(run: RunDir, config: Config) -> EventSink:
+        return _Watch(run)
+
+    with Recorder(tmp_path / "run", made_config(), view=watch) as recorder:
+        for event in made_events(made_config()):
+            recorder.record(event)
+        recorder.done()
+    assert (seen, recorder.run.status) == (["unfinished"], "done")
+
+
+def test_a_passing_error_is_the_reason(tmp_path: Path) -> None:
+    """An exception that passes leaves a failed run which names it, and goes on its way."""
+    recorder = Recorder(tmp_path / "run", made_config())
+
+    def fail() -> None:
+        with recorder:
+            recorder.record(made_events(made_config())[0])
+            raise RunFailed("out of luck")
+
+    with pytest.raises(RunFailed, match="out of luck"):
+        fail()
+    assert recorder.run.status == "failed"
+    assert recorder.run.failure() == "RunFailed: out of luck"
+
+
+def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
+    """An error goes on its way though error.txt cannot be written; a DONE that cannot be is an error that names it."""
+    failed, done = Recorder(tmp_path / "failed", made_config()), Recorder(tmp_path / "done", made_config())
+    (failed.run.path / ".error.txt.tmp").symlink_to("/dev/full")
+    with pytest.raises(RunFailed, match="out of luck"), failed:
+        raise RunFailed("out of luck")
+    (done.run.path / ".DONE.tmp").symlink_to("/dev/full")
+    for event in made_events(made_config()):
+        done.record(event)
+    with pytest.raises(StoreError, match=r"done/DONE: cannot be written: No space left on device"):
+        done.done()
+
+
+def test_a_finished_run_is_not_done_until_it_says_so(tmp_path: Path) -> None:
+    """A run whose result does not count has its Finished event, and an error instead of DONE."""
+    with Recorder(tmp_path / "run", made_config()) as recorder:
+        for event in made_events(made_config()):
+            recorder.record(event)
+    assert recorder.run.status == "failed"
+    assert isinstance(read_events(recorder.run.events)[-1], Finished)
+
+
+def test_no_record_is_overwritten(tmp_path: Path) -> None:
+    """A folder that holds a record is refused in one line, and not a byte of it changes."""
+    write_run(tmp_path / "run", made_config())
+    before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    with pytest.raises(StoreError, match="holds the record of a run already"):
+        Recorder(tmp_path / "run", made_config("full"))
+    assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_numbers_json_cannot_say_are_refused(tmp_path: Path, value: float) -> None:
+    """A loss that is not finite fails the run, names its place, and writes no line."""
+    with Recorder(tmp_path / "run", made_config()) as recorder:
+        trained = next(event for event in made_events(made_config()) if event.kind == "train")
+        with pytest.raises(RunFailed, match=rf"step {trained.step}: losses\[1\] of a train event is not finite"):
+            recorder.record(altered(trained, losses=[0.5, value]))
+    assert read_events(recorder.run.events) == []
+
+
+def test_a_torn_last_line_is_told(tmp_path: Path) -> None:
+    """Cut anywhere inside its last line, a record gives all events before it and says that it is torn."""
+    events = write_run(tmp_path / "run", made_config())
+    content = (tmp_path / "run" / "events.jsonl").read_bytes()
+    last = len(content.rsplit(b"\n", 2)[1])
+    torn = tmp_path / "torn.jsonl"
+    for cut in (1, 2, last // 2, last):
+        torn.write_bytes(content[:-cut])
+        record = read_record(torn)
+        assert record.events == events[:-1]
+        assert record.is_torn
+    assert not read_record(tmp_path / "run" / "events.jsonl").is_torn
+
+
+@pytest.mark.parametrize(
+    "line", ["{", "[]", '{"event": "party"}', '{"event": "train", "step": 1}', '"train"', "", "\x80"]
+)
+def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
+    """A line that is no event, before the last, is one StoreError with file and line."""
+    write_run(tmp_path / "run", made_config())
+    lines = (tmp_path / "run" / "events.jsonl").read_bytes().split(b"\n")
+    lines[4] = line.encode("latin-1")
+    broken = tmp_path / "broken.jsonl"
+    broken.write_bytes(b"\n".join(lines))
+    with pytest.raises(StoreError, match=r"broken\.jsonl:5: not an event") as caught:
+        read_events(broken)
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,89 @@
+"""What a shard holds after a recovery and after a save, seen from inside the ranks of a whole run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.cluster.protocol import Reply, Request, Restore, Save
+from harness.cluster.server import RankServer
+from harness.config.model import Config
+from harness.core.errors import RunFailed
+from harness.model.dlrm import DenseNetwork
+from harness.run import assemble
+from harness.store import ShardStore, newest_checkpoint
+from tests.runs import changed, run
+
+
+class WatchedServer(RankServer):
+    """A rank that looks at itself after every restore and save."""
+
+    restored: list[tuple[str, int]] = []  # noqa: RUF012 - rank, files read; set by each test
+    emptied: list[int] = []  # noqa: RUF012
+
+    def __init__(self, spec, rank: str) -> None:
+        super().__init__(spec, rank)
+        self.root = spec.checkpoints
+
+    def handle(self, request: Request) -> Reply:
+        """Serve, then look."""
+        reply = super().handle(request)
+        if isinstance(request, Restore):
+            manifest, _ = newest_checkpoint(self.root)
+            assert manifest is not None
+            chain = manifest.shards[self.rank]
+            newest = torch.empty_like(self.shard.rows_MD)
+            ShardStore(self.root, self.rank).read_into(chain, newest)
+            assert torch.equal(self.shard.rows_MD, newest), (
+                "a restored shard holds the newest saved version of each row"
+            )
+            self.restored.append((self.rank, len(chain)))
+        elif isinstance(request, Save) and request.plan.kind == "priority":
+            left = [len(self._tracker.choose(table, request.step)) for table in self._tracked]
+            self.emptied.append(sum(left))
+        return reply
+
+
+@pytest.fixture
+def watched(monkeypatch: pytest.MonkeyPatch) -> type[WatchedServer]:
+    """Local ranks that watch themselves."""
+    monkeypatch.setattr(WatchedServer, "restored", [])
+    monkeypatch.setattr(WatchedServer, "emptied", [])
+    monkeypatch.setattr(assemble, "RankServer", WatchedServer)
+    return WatchedServer
+
+
+@pytest.mark.parametrize("strategy", ["partial", "cpr_mfu", "cpr_ssu", "cpr_random"])
+def test_a_dead_shard_gets_its_newest_rows_and_no_other_is_touched(
+    config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
+) -> None:
+    """Base and all deltas of the newest checkpoint, bit for bit, for exactly the ranks that the trace killed."""
+    run(changed(config, strategy__name=strategy), tmp_path / "run")
+    killed = ["ps1", "ps0", "ps2", "ps3", "ps0", "ps0", "ps3", "ps1", "ps2", "ps2", "ps3"]
+    assert [rank for rank, _ in watched.restored] == killed
+    most_files = max(num_files for _, num_files in watched.restored)
+    assert most_files == 1 if strategy == "partial" else most_files > 2
+
+
+@pytest.mark.parametrize("strategy", ["cpr_mfu", "cpr_ssu", "cpr_random"])
+def test_what_was_saved_is_not_chosen_again(
+    config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
+) -> None:
+    """Right after a priority save with room for all, trackers find nothing to save: lists and counters are clear."""
+    run(changed(config, strategy__name=strategy, strategy__r=1.0), tmp_path / "run")
+    assert watched.emptied
+    assert set(watched.emptied) == {0}
+
+
+def test_a_rerun_that_differs_fails_the_run(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps run again after a rollback must lose what they lost the first time, to the bit."""
+    real, calls = DenseNetwork.train, []
+
+    def drifting(self, *args):
+        loss, grads_ND = real(self, *args)
+        calls.append(loss)
+        return loss + 1e-12 * len(calls), grads_ND
+
+    monkeypatch.setattr(DenseNetwork, "train", drifting)
+    with pytest.raises(RunFailed, match=r"run again after a rollback"):
+        run(changed(config, strategy__name="full"), tmp_path / "run")

@@ -1,0 +1,70 @@
+"""Repair times of a trace drive the emulated cost of rescheduling."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import analysis
+from harness.config.costs import job_costs
+from harness.config.model import Config
+from harness.core.errors import TraceError
+from harness.core.events import Killed
+from harness.core.overhead import OverheadLedger
+from harness.record.rundir import read_config
+from harness.traces.trace import parse_trace
+from tests.runs import changed, run
+
+TRACE = """\
+# title: one failure of two ranks, one of one, one whose repair nobody knows
+hour,rank,repair_h,node
+10,ps0,1.5,a
+10,ps2,0.25,b
+30,ps1,0,c
+40,ps3,,d
+"""
+
+
+@pytest.fixture
+def repairs(config: Config, tmp_path: Path) -> Config:
+    """A run under that trace."""
+    path = tmp_path / "repairs.csv"
+    path.write_text(TRACE)
+    return changed(config, trace__path=str(path))
+
+
+@pytest.mark.parametrize("strategy", ["full", "partial"])
+def test_a_failure_takes_its_longest_repair(repairs: Config, tmp_path: Path, strategy: str) -> None:
+    """Ranks at one boundary are one failure; a repair of no length costs nothing, an unknown one O_res."""
+    finished, events = run(changed(repairs, strategy__name=strategy), tmp_path / "run")
+    assert finished.reschedule_h == 1.5 + 0 + repairs.emulated.o_res_h
+    assert [event.repair_h for event in events if isinstance(event, Killed)] == [1.5, 1.5, 0, None]
+    assert analysis.check(events, read_config(tmp_path / "run")) == []
+
+
+def test_repairs_can_be_ignored(repairs: Config, tmp_path: Path) -> None:
+    """With trace.repair=ignore every failure takes the profile's O_res."""
+    finished, events = run(changed(repairs, strategy__name="partial", trace__repair="ignore"), tmp_path / "run")
+    assert finished.reschedule_h == pytest.approx(3 * repairs.emulated.o_res_h)
+    assert analysis.check(events, read_config(tmp_path / "run")) == []
+
+
+def test_the_judge_notices_a_repair_that_was_not_charged(repairs: Config, tmp_path: Path) -> None:
+    """The cost of rescheduling is derived again from the kills."""
+    _, events = run(changed(repairs, strategy__name="partial"), tmp_path / "run")
+    forged = [replace(event, repair_h=9.0) if isinstance(event, Killed) else event for event in events]
+    assert any("reschedule_h" in problem for problem in analysis.check(forged, read_config(tmp_path / "run")))
+
+
+@pytest.mark.parametrize("text", ["-1", "nan", "long"])
+def test_a_repair_must_be_hours(text: str) -> None:
+    """Anything else is refused with its line."""
+    with pytest.raises(TraceError, match=r"t\.csv:2: repair_h"):
+        parse_trace(["hour,rank,repair_h", f"1,ps0,{text}"], "t.csv")
+
+
+def test_no_repair_is_not_an_unknown_one(config: Config) -> None:
+    """Zero hours are zero, None is what the profile says."""
+    ledger = OverheadLedger(job_costs(config, 1024))
+    assert ledger.charge_failure(reschedule_h=0.0).reschedule_h == 0
+    assert ledger.charge_failure().reschedule_h == config.emulated.o_res_h

@@ -1,0 +1,184 @@
+"""The laws of DESIGN section 10 that speak of whole runs, on the local engine.
+
+That they hold on the rpc engine too follows from ``test_verify``: both engines agree to the bit.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from harness.config.model import Config
+from harness.core.errors import RunFailed
+from harness.core.events import Evaluated, Finished, Killed, Recovered, Saved, Trained
+from harness.core.pls import rank_weights
+from harness.planning.simulate import Job, save_sizes, simulate
+from harness.run import assemble, job
+from harness.run.spec import RunSpec
+from tests.runs import changed, losses_of, run
+
+
+def outcome(finished: Finished) -> tuple:
+    """What a model is judged by, and every bit of its parameters."""
+    return finished.auc, finished.log_loss, finished.accuracy, finished.train_loss, finished.digests
+
+
+def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Path) -> None:
+    """Ten failures and as many rollbacks later, losses, metrics and parameters are those of the run without."""
+    reference, without = run(changed(config, strategy__name="none"), tmp_path / "none")
+    recovered, events = run(changed(config, strategy__name="full"), tmp_path / "full")
+    assert recovered.num_failures == 10
+    assert recovered.lost_h > 0
+    assert outcome(recovered) == outcome(reference)
+    assert losses_of(events) == losses_of(without)
+    assert any(isinstance(event, Trained) and event.rerun for event in events)
+
+
+def test_partial_recovery_without_a_save_differs(config: Config, tmp_path: Path) -> None:
+    """The comparison above can fail: a control that loses shards ends with other parameters."""
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    control, _ = run(changed(config, strategy__name="never_save"), tmp_path / "never")
+    assert control.digests != reference.digests
+    assert control.pls > 0
+
+
+@pytest.mark.parametrize("placement", ["row", "table"])
+def test_saving_every_step_makes_partial_recovery_bit_equal_to_no_failure(
+    config: Config, tmp_path: Path, placement: str
+) -> None:
+    """Nothing is unsaved when a rank dies, so nothing is lost."""
+    config = changed(config, cluster__placement=placement)
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    every_step = changed(config, strategy__name="partial", strategy__interval_samples=4)
+    saved, events = run(every_step, tmp_path / "partial")
+    assert outcome(saved) == outcome(reference)
+    assert saved.pls == 0
+    assert saved.lost_updates == 0
+    assert sum(isinstance(event, Saved) and event.charged for event in events) == 255
+
+
+def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
+    """A PLS target too small to be worth it makes a cpr run the full run, event for event, but for its name."""
+    config = changed(config, strategy__pls_target=1e-4)
+    _, full = run(changed(config, strategy__name="full"), tmp_path / "full")
+    _, fallen = run(changed(config, strategy__name="cpr_mfu"), tmp_path / "mfu")
+    facts = [[event.to_json() | {"machine": None} for event in events] for events in (full, fallen)]
+    assert facts[1][0].pop("interval_fallback")
+    for key in ("interval_fallback", "strategy", "config_hash"):
+        for events in facts:
+            events[0].pop(key, None)
+    assert facts[0] == facts[1]
+
+
+@pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"])
+def test_a_run_is_charged_as_the_simulator_says(config: Config, tmp_path: Path, name: str) -> None:
+    """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
+    config = changed(config, strategy__name=name)
+    finished, _ = run(config, tmp_path / name)
+    run_spec = RunSpec(config)
+    job = Job(
+        costs=run_spec.costs,
+        batch_size=config.trainer.batch_size,
+        num_steps=run_spec.num_steps,
+        weights=rank_weights(run_spec.placement),
+        sizes=save_sizes(
+            run_spec.placement,
+            dim=run_spec.size.embedding_dim,
+            dense_bytes=run_spec.size.dense_bytes,
+            tracked=run_spec.tracked,
+            r=config.strategy.r,
+        ),
+        pls_since=config.strategy.pls_since,
+    )
+    simulated = simulate(run_spec.strategy, job, run_spec.planned_kills)
+    assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
+    assert finished.num_saves == simulated.num_saves
+    assert (finished.load_h, finished.lost_h, finished.reschedule_h) == pytest.approx(
+        (simulated.load_h, simulated.lost_h, simulated.reschedule_h), rel=1e-12
+    )
+    if name in ("cpr_random", "cpr_mfu", "cpr_ssu"):  # a budget that need not be used up
+        assert 0 < finished.save_h <= simulated.save_h * (1 + 1e-12)
+    else:
+        assert finished.save_h == pytest.approx(simulated.save_h, rel=1e-12)
+
+
+def test_evaluation_changes_nothing(config: Config, tmp_path: Path) -> None:
+    """Evaluation lookups touch no tracker, counter or row; and a sample position is evaluated once, reruns or not."""
+    for name in ("cpr_mfu", "full"):
+        plain, _ = run(changed(config, strategy__name=name), tmp_path / name)
+        watched, events = run(changed(config, strategy__name=name, eval__every_steps=20), tmp_path / f"{name}-watched")
+        assert outcome(watched) == outcome(plain)
+        assert watched.lost_updates == plain.lost_updates
+        steps = [event.step for event in events if isinstance(event, Evaluated)]
+        assert steps == [*range(20, 256, 20), 256]
+
+
+def test_at_a_boundary_saves_come_before_kills(config: Config, tmp_path: Path) -> None:
+    """A kill at the boundary of a save finds everything saved: it loses nothing."""
+    trace = tmp_path / "at_the_save.csv"
+    trace.write_text("hour,rank\n7.0,ps2\n")  # 7 of 56 h: the boundary after 32 of 256 steps
+    config = changed(config, strategy__name="partial", strategy__interval_samples=32 * 4, trace__path=str(trace))
+    finished, events = run(config, tmp_path / "run")
+    story = [event.kind for event in events if event.step == 32 and event.kind != "train"]
+    assert story == ["save", "kill", "lost", "regroup", "recover"]
+    assert finished.pls == 0
+    assert finished.lost_updates == 0
+
+
+def test_a_failure_of_two_ranks_is_charged_once(config: Config, tmp_path: Path) -> None:
+    """Load and reschedule once per failure, PLS once per rank."""
+    trace = tmp_path / "two.csv"
+    trace.write_text("hour,rank\n28,ps0\n28,ps3\n")
+    finished, events = run(changed(config, strategy__name="never_save", trace__path=str(trace)), tmp_path / "run")
+    (recovered,) = [event for event in events if isinstance(event, Recovered)]
+    assert recovered.pls == {"ps0": 0.125, "ps3": 0.125}  # half of the samples, a quarter of the rows each
+    assert (finished.num_failures, finished.num_lost_ranks) == (1, 2)
+    assert finished.load_h == pytest.approx(config.emulated.o_load_h)
+    assert finished.reschedule_h == pytest.approx(config.emulated.o_res_h)
+
+
+def test_a_rank_that_dies_twice_is_charged_from_its_restore(config: Config, tmp_path: Path) -> None:
+    """By default samples are lost once; with pls_since=save a second death pays for the first's again."""
+    trace = tmp_path / "twice.csv"
+    trace.write_text("hour,rank\n14,ps1\n28,ps1\n")
+    config = changed(config, strategy__name="never_save", trace__path=str(trace))
+    once, _ = run(config, tmp_path / "once")
+    twice, _ = run(changed(config, strategy__pls_since="save"), tmp_path / "twice")
+    assert once.pls == pytest.approx((0.25 + 0.25) / 4)
+    assert twice.pls == pytest.approx((0.25 + 0.5) / 4)
+
+
+def test_a_planned_kill_that_does_not_happen_fails_the_run(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trainer that never stops for the injector must not produce a result."""
+    real = job.train
+    monkeypatch.setattr(assemble, "train", lambda config, root, kills, *rest: real(config, root, frozenset(), *rest))
+    with pytest.raises(RunFailed, match=r"planned kills at steps 15, .* did not happen"):
+        run(config, tmp_path / "run")
+    assert not (tmp_path / "run" / "DONE").exists()
+
+
+def test_every_entry_of_a_trace_kills_once(config: Config, tmp_path: Path) -> None:
+    """Also under full recovery, which passes the boundary of a kill twice."""
+    _, events = run(changed(config, strategy__name="full"), tmp_path / "run")
+    kills = [(event.rank, event.line) for event in events if isinstance(event, Killed)]
+    assert len(kills) == len(set(kills)) == 11
+
+
+def test_seeds_decide(config: Config, tmp_path: Path) -> None:
+    """The same seed gives the same bits, another one others."""
+    config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=512)
+    first, _ = run(config, tmp_path / "a")
+    again, _ = run(config, tmp_path / "b")
+    other, _ = run(changed(config, seed=1), tmp_path / "c")
+    assert outcome(first) == outcome(again)
+    assert first.digests["ps0"] != other.digests["ps0"]
+
+
+def test_update_pls_counts_every_update_once(config: Config, tmp_path: Path) -> None:
+    """Applied updates are samples times tables whatever was run again; full recovery loses none."""
+    for name in ("full", "partial", "cpr_mfu"):
+        finished, _ = run(changed(config, strategy__name=name), tmp_path / name)
+        assert finished.applied_updates == 1024 * 26
+        assert (finished.lost_updates == 0) == (name == "full")
+        assert 0 < (finished.applied_tracked or 0) < 1024 * 26

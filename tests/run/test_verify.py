@@ -1,0 +1,106 @@
+"""The verification of one engine against the other, and that it would notice."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+
+from harness.cluster.server import RankServer
+from harness.config.model import Config, StrategyName
+from harness.core.events import Killed, Saved
+from harness.record.recorder import read_events
+from harness.run import assemble, verify
+from tests.runs import changed, run
+
+
+class FlippingServer(RankServer):
+    """A rank whose memory flips the lowest bit of one value at step 100, and is right otherwise."""
+
+    def handle(self, request):
+        """Serve, and flip once."""
+        reply = super().handle(request)
+        push = getattr(request, "push", None)
+        if self.rank == "ps1" and push is not None and push.step == 100:
+            row = push.rows_N[0]
+            self.shard.rows_MD[row].view(dtype=torch.int32)[0] ^= 1
+        return reply
+
+
+# Every failure makes a world anew in four of the nine runs, so there is one of each sort and no more; verify adds one
+# right before a save and one right after it.
+TRACE = """\
+hour,rank,note
+3.0697,ps1,before the first save
+23.2807,ps0,
+24.6000,ps0,the same rank again before the next save
+37.2503,ps2,two at once
+37.2503,ps1,two at once
+52.0000,ps3,late
+"""
+
+
+@pytest.mark.timeout(400)  # four of the nine runs form a world eight times, which takes a busy machine long
+@pytest.mark.parametrize("strategy", get_args(StrategyName))
+def test_a_strategy_is_identical_on_every_engine_and_path(
+    config: Config, tmp_path: Path, strategy: StrategyName
+) -> None:
+    """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
+
+    With two threads for half of the strategies: then one engine's helpers begin what the other's trainer does alone.
+    """
+    config = changed(config, trainer__num_threads=1 + get_args(StrategyName).index(strategy) % 2)
+    (tmp_path / "trace.csv").write_text(TRACE)
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=256)
+    config = changed(config, eval__every_steps=25, cache__lookahead=24)
+    config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300, strategy__interval_samples=40)
+    assert verify.verify(config, tmp_path, strategies=[strategy]) == [verify.Verdict(strategy, ())]
+    events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
+    saves = {event.step for event in events if isinstance(event, Saved)}
+    kills = [event for event in events if isinstance(event, Killed)]
+    if strategy == "none":
+        assert not kills
+        return
+    assert len({kill.step for kill in kills}) == 7
+    assert len(kills) == 8
+    assert all(kill.machine["exitcode"] == -9 for kill in kills)
+    if strategy != "never_save":
+        kill_steps = {kill.step for kill in kills}
+        assert saves & kill_steps, "a kill right after a save"
+        assert {step - 1 for step in saves} & kill_steps, "a kill right before a save"
+
+
+def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless strategies are named all are run, each on every data path and engine; named ones are run alone."""
+    ran: list[tuple[str, str, str]] = []
+
+    def note(cell: Config, run_dir: Path, **_: object) -> None:
+        ran.append((cell.strategy.name, cell.engine, run_dir.name))
+        run_dir.mkdir()
+        (run_dir / "events.jsonl").touch()
+
+    monkeypatch.setattr(assemble, "run", note)
+    paths = [(engine, path.name) for path in verify.variants_of(config) for engine in path.engines]
+    assert {(engine, name) for engine in ("local", "rpc") for name in ("none", "lookahead", "recovering", "stale")} < {
+        *paths
+    }
+    every: tuple[StrategyName, ...] = get_args(StrategyName)
+    default = verify.verify(config, tmp_path / "default")
+    assert [verdict.strategy for verdict in default] == list(every)
+    assert ran == [(name, engine, f"{name}-{engine}-{path}") for name in every for engine, path in paths]
+    ran.clear()
+    assert [verdict.strategy for verdict in verify.verify(config, tmp_path / "one", strategies=["full"])] == ["full"]
+    assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
+
+
+def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest bit of one embedding value, flipped once in one rank, makes the records differ."""
+    config = changed(config, strategy__name="partial")
+    run(config, tmp_path / "right")
+    run(config, tmp_path / "again")
+    assert verify.compare_records(tmp_path / "right", tmp_path / "again") == []
+    monkeypatch.setattr(assemble, "RankServer", FlippingServer)
+    run(config, tmp_path / "flipped")
+    differences = verify.compare_records(tmp_path / "right", tmp_path / "flipped")
+    assert differences
+    assert "event" in differences[0]

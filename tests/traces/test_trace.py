@@ -1,0 +1,182 @@
+"""Reading failure traces and turning hours into boundaries."""
+
+from pathlib import Path
+
+import pytest
+
+from failure_traces.generate import SEED, TRACES
+from harness.core.errors import TraceError
+from harness.core.plans import ps_index
+from harness.traces.trace import PlannedKill, Trace, parse_trace
+
+FOLDER = Path(__file__).parents[2] / "failure_traces"
+
+
+def read(text: str) -> Trace:
+    """Parse a text as ``busy.csv``."""
+    return parse_trace(text.splitlines(keepends=True), "busy.csv")
+
+
+def schedule(trace: Trace, **changes: float) -> tuple[PlannedKill, ...]:
+    """Schedule on a job of 100 h, 1000 samples, batches of 10, 4 ranks."""
+    values = {"job_h": 100, "total_samples": 1000, "batch_size": 10, "num_steps": 100, "num_ps": 4, "seed": 0}
+    return trace.schedule(**{**values, **changes})  # pyright: ignore[reportArgumentType]  # ints, but for job_h
+
+
+def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
+    """What is in the file is in the trace; blank lines, CRLF, a byte-order mark and spaces are not."""
+    text = '\ufeff# seed: 7\r\n# a remark\r\n\r\nhour,rank,note\r\n1.5, ps3 ,"early, alone"\r\n\r\n2e1,2,\r\n'
+    trace = read(text)
+    assert trace.header == {"seed": "7"}
+    assert [(e.hour, e.who, e.line) for e in trace.entries] == [(1.5, "ps3", 5), (20.0, 2, 7)]
+    assert [e.extra for e in trace.entries] == [{"note": "early, alone"}, {"note": ""}]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "busy.csv:1: no column line; expected 'hour,rank'"),
+        ("# seed: 1\n\n", "busy.csv:2: no column line; expected 'hour,rank'"),
+        ("rank,hour\n", "busy.csv:1: columns 'rank,hour'; the first two must be 'hour,rank'"),
+        ("1.5,ps0\n", "busy.csv:1: columns '1.5,ps0'; the first two must be 'hour,rank'"),
+        ("hour,rank,a,a\n", "busy.csv:1: two columns of one name in 'hour,rank,a,a'"),
+        ("hour,rank\n1\n", "busy.csv:2: 1 values for 2 columns (hour,rank)"),
+        ("hour,rank\n1,ps0,x\n", "busy.csv:2: 3 values for 2 columns (hour,rank)"),
+        ('hour,rank\n1,"ps0\n', "busy.csv:2: not a line of CSV (unexpected end of data)"),
+        ("hour,rank\nsoon,ps0\n", "busy.csv:2: hour 'soon' is not a number"),
+        ("hour,rank\n,ps0\n", "busy.csv:2: hour '' is not a number"),
+        ("hour,rank\n-1,ps0\n", "busy.csv:2: hour -1 cannot be; hours are from 0 to 1e+09"),
+        ("hour,rank\nnan,ps0\n", "busy.csv:2: hour nan cannot be; hours are from 0 to 1e+09"),
+        ("hour,rank\ninf,ps0\n", "busy.csv:2: hour inf cannot be; hours are from 0 to 1e+09"),
+        ("hour,rank\n1e999,ps0\n", "busy.csv:2: hour 1e999 cannot be; hours are from 0 to 1e+09"),
+        (
+            "hour,rank\n5,ps0\n\n3,ps1\n",
+            "busy.csv:4: hour 3.0 comes after hour 5.0; hours must not go backwards",
+        ),
+        ("hour,rank\n1e308,ps0\n", "busy.csv:2: hour 1e308 cannot be; hours are from 0 to 1e+09"),
+        ("hour,rank,repair_h\n1,ps0,1e10\n", "busy.csv:2: repair_h 1e10 cannot be; hours are from 0 to 1e+09"),
+        (
+            "hour,rank\n1,ps1000000\n",
+            "busy.csv:2: no rank ps1000000; the last that a trace can name is ps999999",
+        ),
+        ("hour,rank\n1,1000001\n", "busy.csv:2: 1000001 ranks cannot die; 1000000 at most"),
+        (f"hour,rank\n1,{'9' * 5000}\n", f"busy.csv:2: {'9' * 20}… ranks cannot die; 1000000 at most"),
+        ("hour,rank\n1,trainer0\n", "busy.csv:2: trainer0 cannot be killed: there is one trainer"),
+        *(
+            (
+                f"hour,rank\n1,{who}\n",
+                f"busy.csv:2: rank '{who}'; expected a name such as 'ps3', or how many ranks die, at least 1",
+            )
+            for who in ("0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> None:
+    """The whole message, for every way in which a trace can be wrong by itself."""
+    with pytest.raises(TraceError) as caught:
+        read(text)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1,ps9", "busy.csv:2: no rank ps9; this run has ps0 … ps3"),
+        ("1,5", "busy.csv:2: 5 ranks cannot die; this run has ps0 … ps3"),
+        ("100.5,ps0", "busy.csv:2: hour 100.5 is past the end of the job (100 h)"),
+    ],
+)
+def test_what_does_not_fit_the_run_is_said_with_file_and_line(row: str, message: str) -> None:
+    """The whole message, for every way in which a trace can be wrong for a run."""
+    with pytest.raises(TraceError) as caught:
+        schedule(read(f"hour,rank\n{row}\n"))
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("hour", "step"),
+    [("0", 0), ("0.001", 1), ("1", 1), ("1.0001", 2), ("50", 50), ("98.5", 99), ("99.5", 99), ("100", 99)],
+)
+def test_a_kill_strikes_at_the_first_boundary_that_holds_its_samples(hour: str, step: int) -> None:
+    """Hour h is sample 10 h here, a boundary every 10; at the latest the boundary before the last step."""
+    (planned_kill,) = schedule(read(f"hour,rank\n{hour},ps1\n"))
+    assert planned_kill == PlannedKill(step=step, ranks=("ps1",), hours=(float(hour),), lines=(2,))
+
+
+def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None:
+    """k tenths of a job of 0.7 h strike after k tenths of the steps, for every k: no float decides."""
+    for tenth in range(1, 10):
+        (planned_kill,) = schedule(read(f"hour,rank\n{7 * tenth / 100},ps1\n"), job_h=0.7)
+        assert planned_kill.step == 10 * tenth
+
+
+def test_entries_at_one_boundary_are_one_strike_with_the_union_of_ranks() -> None:
+    """Ranks in order of their number; a rank named twice dies once, of its first line."""
+    (first, second) = schedule(read("hour,rank\n1.1,ps3\n1.2,ps0\n1.3,ps3\n5,ps1\n"))
+    assert first == PlannedKill(step=2, ranks=("ps0", "ps3"), hours=(1.2, 1.1), lines=(3, 2))
+    assert second == PlannedKill(step=5, ranks=("ps1",), hours=(5.0,), lines=(5,))
+
+
+def test_ranks_are_ordered_by_number_not_by_name() -> None:
+    """ps9 before ps10."""
+    (planned_kill,) = schedule(read("hour,rank\n1,ps10\n1,ps9\n"), num_ps=12)
+    assert planned_kill.ranks == ("ps9", "ps10")
+
+
+def test_drawn_ranks_depend_on_seed_and_line_alone() -> None:
+    """Entries before or after change nothing; another seed or line does, somewhere in twenty draws."""
+    alone = schedule(read("\nhour,rank\n\n9,2\n"))
+    among = schedule(read("hour,rank\n1,3\n\n9,2\n10,4\n"))
+    assert alone[0] == among[1]
+    many = read("hour,rank\n" + "".join(f"{hour},2\n" for hour in range(1, 21)))
+    assert len({planned_kill.ranks for planned_kill in schedule(many)}) > 1
+    assert schedule(many, seed=0) == schedule(many, seed=0)
+    assert schedule(many, seed=0) != schedule(many, seed=1)
+
+
+def test_a_count_draws_so_many_distinct_ranks() -> None:
+    """Of every count from one to all."""
+    planned_kills = schedule(read("hour,rank\n1,1\n2,2\n3,3\n4,4\n"))
+    assert [len(planned_kill.ranks) for planned_kill in planned_kills] == [1, 2, 3, 4]
+    assert all(len(set(planned_kill.ranks)) == len(planned_kill.ranks) for planned_kill in planned_kills)
+
+
+@pytest.mark.parametrize("name", sorted(TRACES))
+def test_the_traces_are_what_their_script_writes(name: str) -> None:
+    """Byte for byte."""
+    assert (FOLDER / name).read_bytes() == TRACES[name](SEED).encode()
+
+
+def test_the_folder_holds_no_trace_without_a_script() -> None:
+    """Every CSV has its provenance in the script."""
+    assert {path.name for path in FOLDER.glob("*.csv")} == set(TRACES)
+
+
+def load(name: str, *, job_h: float, num_ps: int) -> tuple[PlannedKill, ...]:
+    """The strikes of a trace of the folder, at boundaries a thousandth of the job apart."""
+    trace = parse_trace((FOLDER / name).read_text().splitlines(), name)
+    return schedule(trace, job_h=job_h, num_ps=num_ps, total_samples=10_000, num_steps=1000)
+
+
+def test_the_published_schedules_have_the_published_shape() -> None:
+    """Two single failures in 56 h; five of four of 18 ranks in 50 h; none."""
+    assert [len(planned_kill.ranks) for planned_kill in load("two_in_56h.csv", job_h=56, num_ps=8)] == [1, 1]
+    assert [len(planned_kill.ranks) for planned_kill in load("poster50.csv", job_h=50, num_ps=18)] == [4] * 5
+    assert load("empty.csv", job_h=56, num_ps=8) == ()
+
+
+def test_the_busy_trace_has_singles_a_pair_and_a_rank_that_dies_twice_between_saves() -> None:
+    """At least 8 single failures, one of two ranks, all of ps0 … ps3, one rank twice within a CPR interval (4.48 h)."""
+    planned_kills = load("busy.csv", job_h=56, num_ps=4)
+    sizes = [len(planned_kill.ranks) for planned_kill in planned_kills]
+    assert sizes.count(1) >= 8
+    assert sizes.count(2) == 1
+    assert {ps_index(rank) for planned_kill in planned_kills for rank in planned_kill.ranks} == {0, 1, 2, 3}
+    deaths = [
+        (rank, int(hour // 4.48))
+        for planned_kill in planned_kills
+        for rank, hour in zip(planned_kill.ranks, planned_kill.hours, strict=True)
+    ]
+    assert len(deaths) > len(set(deaths))
+    assert planned_kills[0].hours[0] < 4.48
+    assert planned_kills[-1].hours[0] > 50
