@@ -17,12 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.client.direct import Batches
+from harness.client.protocol import Batches, Keys
 from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
 from harness.kernels import compiled
 
-Keys = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
 

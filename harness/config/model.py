@@ -4,7 +4,7 @@ Keys marked (R) are choices that the CPR paper leaves open or that were reconstr
 each default is the reading this project uses.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -81,9 +81,6 @@ class EvalConfig(_Model):
 class ClusterConfig(_Model):
     num_ps: NumRanks | None = None
     """Parameter-server ranks (N in every formula), each a process of its own with `rpc`; null takes the profile's."""
-    data_path: Literal["fused", "pull_push", "naive"] = "fused"
-    """`fused`: gradients of a step and lookups of the step after the next in one message a rank. The same bits:
-    `pull_push`: a message each; `naive`: a pull and a push for every table on every rank."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     host: str = "127.0.0.1"
@@ -187,15 +184,6 @@ class Config(_Model):
     save: SaveConfig = SaveConfig()
     metrics: MetricsConfig = MetricsConfig()
     wandb: WandbConfig = WandbConfig()
-
-    @model_validator(mode="after")
-    def _cache_is_fused(self) -> Self:
-        if self.cache.mode != "none" and self.cluster.data_path != "fused":
-            raise ValueError(
-                f"cluster.data_path: {self.cluster.data_path} is a way to do without a cache; "
-                f"with cache.mode={self.cache.mode} it must be fused"
-            )
-        return self
 
     @model_validator(mode="before")
     @classmethod

@@ -5,6 +5,9 @@ from typing import Literal
 
 Rank = str  # "ps3"
 
+CHIEF: Rank = "trainer0"
+"""The trainer rank that runs the step loop and executes plans."""
+
 
 def ps_rank(index: int) -> Rank:
     """Name of PS rank number ``index``."""

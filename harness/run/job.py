@@ -2,139 +2,165 @@
 
 import os
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from harness.client.direct import Batches, DataPath, DirectPath, SplitPath
-from harness.client.lookahead import LookaheadPath
-from harness.client.stale import StalePath
+from harness.client.clients import CLIENTS, CacheSpec
+from harness.client.protocol import Batches, ClientSpec
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.config.model import Config
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import Rank
+from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
 from harness.core.trackers import NEEDS_SAMPLES
 from harness.model.dlrm import DenseNetwork
 from harness.record.environment import products
-from harness.recovery.failover import Recovery, StoreSpec
+from harness.recovery.accounting import Accounting
+from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
+from harness.recovery.failover import FailoverClient
+from harness.run.boundaries import Boundaries, Schedule
+from harness.run.evaluation import Evaluator
 from harness.run.spec import RunSpec
-from harness.run.trainer import Due, Schedule, Trainer
+from harness.run.step_log import StepLog
+from harness.run.trainer import Trainer
 
 
 def train(
     config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
-    """The job of the trainer rank, on either engine: train, and record the last event."""
+    """Train to the end, and record the last event."""
     run_spec = RunSpec(config)
     torch.set_num_threads(config.trainer.num_threads)
     if config.trainer.device == "cuda":
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
-    # Helpers begin an update at once, unless a message is under way and needs the core that they would take.
+    saves = Checkpoints(checkpoints)
+    trainer = _make_trainer(run_spec, saves, kill_steps, cluster, supervisor)
+    try:
+        supervisor.record(trainer.run())
+    finally:
+        saves.give_up()
+
+
+def _make_trainer(
+    run_spec: RunSpec,
+    saves: Checkpoints,
+    kill_steps: frozenset[int],
+    cluster: Cluster,
+    supervisor: SupervisorClient,
+) -> Trainer:
+    """Build the objects of a run, each after those it uses."""
+    config, clock = run_spec.config, time.monotonic
+    schedule = Schedule(
+        num_steps=run_spec.num_steps,
+        batch_size=config.trainer.batch_size,
+        kill_steps=kill_steps,
+        evaluate_every_steps=config.eval.every_steps,
+    )
+
+    def progress_at(step: int) -> Progress:
+        return Progress(
+            step=step,
+            samples=step * schedule.batch_size,
+            previous_samples=max(0, step - 1) * schedule.batch_size,
+            total_samples=schedule.total_samples,
+            saved_step=saves.saved_step,
+            saved_samples=saves.saved_samples,
+        )
+
+    boundaries = Boundaries(schedule, run_spec.strategy, progress_at)
+    steps = StepLog(
+        supervisor,
+        num_steps=schedule.num_steps,
+        batch_size=schedule.batch_size,
+        every_steps=config.metrics.log_every_steps,
+        clock=clock,
+    )
+    accounting = Accounting(
+        overhead=OverheadLedger(run_spec.costs),
+        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, config.strategy.pls_since),
+        updates=UpdateLedger(cluster.ranks) if config.metrics.update_pls else None,
+        bytes_full=run_spec.bytes_full,
+    )
+    failover = FailoverClient(
+        cluster=cluster,
+        supervisor=supervisor,
+        strategy=run_spec.strategy,
+        checkpoints=saves,
+        accounting=accounting,
+        before_recovery=steps.flush,
+        max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
+        clock=clock,
+    )
+    network = _make_network(run_spec, cluster)
+    checkpointer = Checkpointer(
+        ask=failover.ask,
+        ranks=cluster.ranks,
+        supervisor=supervisor,
+        checkpoints=saves,
+        accounting=accounting,
+        store=StoreSpec(
+            fsync=config.store.fsync,
+            config_hash=run_spec.result_hash,
+            in_background=config.save.mode == "async",
+        ),
+        dense_state=network.state,
+        clock=clock,
+    )
+    count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
+    client_spec = ClientSpec(
+        failover=failover,
+        batches=Batches(
+            run_spec.dataset,
+            run_spec.placement,
+            batch_size=schedule.batch_size,
+            sample_period=config.strategy.ssu_period,
+        ),
+        dim=run_spec.size.embedding_dim,
+        learning_rate=config.trainer.learning_rate,
+        num_steps=schedule.num_steps,
+        is_boundary=lambda step: boundaries.at(step).anything,
+        needs_all=lambda step: boundaries.at(step).needs_all,
+    )
+    cache = CacheSpec(
+        config=config.cache,
+        count_updates=count_updates,
+        flushes_samples=run_spec.strategy.tracker in NEEDS_SAMPLES,
+    )
+    client = CLIENTS[config.cache.mode](client_spec, cache)
+    failover.attach(client)
+    evaluator = Evaluator(
+        config.eval, dataset=run_spec.dataset, placement=run_spec.placement, network=network, client=client
+    )
+    return Trainer(
+        failover=failover,
+        checkpointer=checkpointer,
+        accounting=accounting,
+        supervisor=supervisor,
+        client=client,
+        network=network,
+        steps=steps,
+        boundaries=boundaries,
+        progress_at=progress_at,
+        num_steps=schedule.num_steps,
+        saves_initially=run_spec.strategy.saves_initially,
+        overlaps=cluster.is_remote,
+        evaluator=evaluator,
+        count_updates=count_updates,
+        clock=clock,
+    )
+
+
+def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
+    """The dense network. Its threads begin an update at once, unless a message under way needs their core."""
+    config = run_spec.config
     has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
-    network = DenseNetwork(
+    return DenseNetwork(
         run_spec.size,
         seed=config.seed,
         learning_rate=config.trainer.learning_rate,
         device=config.trainer.device,
         products=products(),
         is_eager=not cluster.is_remote or config.cache.mode != "none" or has_spare_core,
-    )
-    counts = config.metrics.update_pls
-    recovery = Recovery(
-        cluster=cluster,
-        supervisor=supervisor,
-        strategy=run_spec.strategy,
-        overhead=OverheadLedger(run_spec.costs),
-        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, config.strategy.pls_since),
-        updates=UpdateLedger(cluster.ranks) if counts else None,
-        store=StoreSpec(
-            root=checkpoints,
-            fsync=config.store.fsync,
-            config_hash=run_spec.result_hash,
-            bytes_full=run_spec.bytes_full,
-            in_background=config.save.mode == "async",
-        ),
-        dense_state=network.state,
-        max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
-        clock=time.monotonic,
-    )
-    trainer = Trainer(
-        cluster=cluster,
-        supervisor=supervisor,
-        recovery=recovery,
-        strategy=run_spec.strategy,
-        network=network,
-        make_path=partial(_data_path, run_spec, recovery, cluster.ranks),
-        dataset=run_spec.dataset,
-        placement=run_spec.placement,
-        tracked=run_spec.tracked,
-        schedule=Schedule(
-            num_steps=run_spec.num_steps,
-            batch_size=config.trainer.batch_size,
-            kill_steps=kill_steps,
-            log_every_steps=config.metrics.log_every_steps,
-        ),
-        evaluation=config.eval,
-        clock=time.monotonic,
-    )
-    try:
-        supervisor.record(trainer.run())
-    finally:
-        recovery.give_up_save()
-
-
-def _data_path(
-    run_spec: RunSpec, recovery: Recovery, ranks: tuple[Rank, ...], due_at: Callable[[int], Due]
-) -> DataPath:
-    """The data path that the config asks for."""
-    config, tracker = run_spec.config, run_spec.strategy.tracker
-    batches = Batches(
-        run_spec.dataset,
-        run_spec.placement,
-        batch_size=config.trainer.batch_size,
-        ssu_period=config.strategy.ssu_period,
-    )
-    if config.cache.mode == "none":
-        rate, kind = config.trainer.learning_rate, config.cluster.data_path
-        if kind == "fused":
-            return DirectPath(
-                recovery,
-                batches,
-                ranks,
-                learning_rate=rate,
-                num_steps=run_spec.num_steps,
-                is_boundary=lambda step: due_at(step).anything,
-            )
-        return SplitPath(recovery, batches, ranks, learning_rate=rate, by_table=kind == "naive")
-    if config.cache.mode == "stale":
-        return StalePath(
-            recovery,
-            batches,
-            ranks,
-            dim=run_spec.size.embedding_dim,
-            learning_rate=config.trainer.learning_rate,
-            num_steps=run_spec.num_steps,
-            staleness=config.cache.staleness,
-            num_workers=config.cache.workers,
-            max_rows=config.cache.max_rows,
-            count_updates=UpdateCounter(run_spec.placement, run_spec.tracked),
-            empties=lambda step: due_at(step).needs_all,
-        )
-    return LookaheadPath(
-        recovery,
-        batches,
-        ranks,
-        dim=run_spec.size.embedding_dim,
-        learning_rate=config.trainer.learning_rate,
-        num_steps=run_spec.num_steps,
-        lookahead=config.cache.lookahead,
-        max_rows=config.cache.max_rows,
-        is_boundary=lambda step: due_at(step).anything,
-        recovers_from_cache=config.cache.recover_from_cache,
-        count_updates=UpdateCounter(run_spec.placement, run_spec.tracked),
-        tells_samples=tracker in NEEDS_SAMPLES,
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.client.direct import Batches
+from harness.client.protocol import Batches
 from harness.client.oracle import Least, Oracle, Past, Window, least_rows
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.client import worker_caches
-from harness.client.stale import StalePath
+from harness.client import slots, worker_caches
+from harness.client.protocol import ClientSpec
+from harness.client.stale import StaleClient
 from harness.cluster.protocol import Exchange, Push, Save
 from harness.config.model import Config
 from harness.core.events import Evaluated, Saved
@@ -110,17 +111,20 @@ class PlainModel:
 
 
 class Shards:
-    """What a data path asks of its recovery, on shards that do not die; ``lose`` restores one to its first values."""
-
-    updates = None
+    """A failover client over shards that do not die; ``lose`` restores one to its initial values."""
 
     def __init__(self, placement: Placement) -> None:
-        self.listeners = []
+        self.clients: list[StaleClient] = []
         self.shards = {
             ps_rank(k): Shard(placement, k, DIM, seed=0, count_updates=True) for k in range(placement.num_ps)
         }
         for shard in self.shards.values():
             shard.initialise(applied_step=0)
+
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """All ranks."""
+        return tuple(self.shards)
 
     def start(self, requests: Mapping[Rank, Exchange]) -> dict[Rank, Tensor | None]:
         """Serve."""
@@ -146,8 +150,8 @@ class Shards:
         """The shard is restored alone."""
         shard = self.shards[rank]
         shard.initialise(applied_step=shard.applied_step)
-        for listener in self.listeners:
-            listener(frozenset({rank}))
+        for client in self.clients:
+            client.shards_restored(frozenset({rank}))
 
     def rows_MD(self) -> Tensor:
         """All rows, rank-major."""
@@ -167,26 +171,31 @@ class SkewedBatches:
         return None, plan_batch(np.stack(columns, axis=1).astype(np.int32), self.placement, np.arange(BATCH_SIZE) < 2)
 
 
-def make_path(shards: Shards, *, staleness: int, workers: int, max_rows: int | None = None) -> StalePath:
-    """A path over ``shards`` that is empty after the steps ``SAVES``."""
+def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int | None = None) -> StaleClient:
+    """A client over ``shards`` whose caches are emptied after the steps ``SAVES``."""
     batches = SkewedBatches()
-    return StalePath(
-        shards,  # type: ignore[arg-type]
-        batches,  # type: ignore[arg-type]
-        tuple(shards.shards),
+    spec = ClientSpec(
+        failover=shards,  # type: ignore[arg-type]
+        batches=batches,  # type: ignore[arg-type]
         dim=DIM,
         learning_rate=RATE,
         num_steps=NUM_STEPS,
+        is_boundary=SAVES.__contains__,
+        needs_all=SAVES.__contains__,
+    )
+    client = StaleClient(
+        spec,
         staleness=staleness,
         num_workers=workers,
         max_rows=max_rows,
         count_updates=UpdateCounter(batches.placement, (3,)),
-        empties=SAVES.__contains__,
     )
+    shards.clients.append(client)
+    return client
 
 
 def progress_at(step: int) -> Progress:
-    """Progress, as far as a path without failures reads it."""
+    """Progress, as far as a client without failures reads it."""
     return Progress(step=step, samples=step * BATCH_SIZE, previous_samples=0, total_samples=NUM_STEPS * BATCH_SIZE)
 
 
@@ -196,32 +205,33 @@ def grads_of(step: int, num_rows: int) -> Tensor:
     return torch.from_numpy((rng.standard_normal((num_rows, DIM)) * 10.0 ** rng.integers(-3, 2)).astype(np.float32))
 
 
-def walk(path: StalePath, *, boundaries: frozenset[int] = frozenset()) -> list[Tensor]:
+def walk(client: StaleClient, *, boundaries: frozenset[int] = frozenset()) -> list[Tensor]:
     """All steps; the rows that each read."""
     reads = []
     for step in range(NUM_STEPS):
-        fetched = path.fetch(progress_at(step))
-        plan, rows_ND = fetched.plan, fetched.rows_ND
+        pulled = client.pull(progress_at(step))
+        plan, rows_ND = pulled.plan, pulled.rows_ND
         reads.append(rows_ND.clone())
         is_boundary = step + 1 in SAVES | boundaries
         grads_ND = grads_of(step, len(rows_ND))
-        path.push(plan, grads_ND, progress_at(step), is_boundary=is_boundary, meanwhile=lambda: None)
+        client.push(plan, grads_ND, progress_at(step), is_boundary=is_boundary, overlap=lambda: None)
     return reads
 
 
 @pytest.mark.parametrize("max_rows", [None, 60, 30, 5])
 @pytest.mark.parametrize("workers", [1, 3])
 @pytest.mark.parametrize("staleness", [0, 1, 4])
-def test_a_path_reads_and_writes_what_a_plain_model_does(
+def test_a_client_reads_and_writes_what_a_plain_model_does(
     monkeypatch: pytest.MonkeyPatch, staleness: int, workers: int, max_rows: int | None
 ) -> None:
     """Every row that is read, and every row of the ranks at the end, to the bit; both bounds hold on the way."""
-    monkeypatch.setattr(worker_caches, "_SLACK", 0)
+    monkeypatch.setattr(slots, "_SLACK", 0)
+    monkeypatch.setattr(slots, "_FIRST_CAPACITY", 8)
     monkeypatch.setattr(worker_caches, "_FIRST_CAPACITY", 8)
     shards = Shards(Placement("row", CARDINALITIES, NUM_PS))
     model = PlainModel(shards.rows_MD(), staleness, max_rows)
-    path = make_path(shards, staleness=staleness, workers=workers, max_rows=max_rows)
-    reads = walk(path)
+    client = make_client(shards, staleness=staleness, workers=workers, max_rows=max_rows)
+    reads = walk(client)
     for step in range(NUM_STEPS):
         _, plan = SkewedBatches()(step)
         keys = plan.keys_N.tolist()
@@ -230,7 +240,7 @@ def test_a_path_reads_and_writes_what_a_plain_model_does(
         if step + 1 in SAVES:
             model.empty()
     assert torch.equal(shards.rows_MD(), model.rows_MD)
-    summary = path.summary()
+    summary = client.summary()
     assert summary["max_staleness"] <= staleness
     assert summary["max_pending"] <= staleness
     assert summary["max_pending"] == staleness or (max_rows or 99) < 60
@@ -240,8 +250,8 @@ def test_a_path_reads_and_writes_what_a_plain_model_does(
 def test_boundaries_disturb_nothing() -> None:
     """Evaluations and kills split messages; they move no gradient, and every read is the same."""
     plain, split = (Shards(Placement("row", CARDINALITIES, NUM_PS)) for _ in range(2))
-    reads = walk(make_path(plain, staleness=3, workers=3, max_rows=60))
-    others = walk(make_path(split, staleness=3, workers=3, max_rows=60), boundaries=frozenset({3, 17, 18, 50}))
+    reads = walk(make_client(plain, staleness=3, workers=3, max_rows=60))
+    others = walk(make_client(split, staleness=3, workers=3, max_rows=60), boundaries=frozenset({3, 17, 18, 50}))
     assert all(torch.equal(mine, other) for mine, other in zip(reads, others, strict=True))
     assert torch.equal(plain.rows_MD(), split.rows_MD())
 
@@ -249,16 +259,16 @@ def test_boundaries_disturb_nothing() -> None:
 def test_an_evaluation_sees_what_is_pending() -> None:
     """Rows are looked up as a push of everything would leave them, and nothing is pushed."""
     shards = Shards(Placement("row", CARDINALITIES, NUM_PS))
-    path = make_path(shards, staleness=50, workers=3)
+    client = make_client(shards, staleness=50, workers=3)
     for step in range(20):
-        fetched = path.fetch(progress_at(step))
-        plan, rows_ND = fetched.plan, fetched.rows_ND
-        path.push(plan, grads_of(step, len(rows_ND)), progress_at(step), is_boundary=step == 19, meanwhile=lambda: None)
+        pulled = client.pull(progress_at(step))
+        plan, rows_ND = pulled.plan, pulled.rows_ND
+        client.push(plan, grads_of(step, len(rows_ND)), progress_at(step), is_boundary=step == 19, overlap=lambda: None)
     before_MD = shards.rows_MD()
     _, plan = SkewedBatches()(1)
-    seen_ND = path.look_up(plan, progress_at(20))
+    seen_ND = client.look_up(plan, progress_at(20))
     assert torch.equal(shards.rows_MD(), before_MD)
-    pushes = path._pushes(path._caches.drain(), 21)
+    pushes = client._pushes(client._caches.drain(), 21)
     shards.start({rank: Exchange(push=push) for rank, push in zip(shards.shards, pushes, strict=True)})
     assert torch.equal(seen_ND, shards.rows_MD()[plan.keys_N])
     assert not torch.equal(seen_ND, before_MD[plan.keys_N])
@@ -268,16 +278,16 @@ def test_a_lost_shard_takes_its_own_copies_along_and_no_others() -> None:
     """What was pending of its rows is gone; what was of the survivors' is all there, and these are not touched."""
     placement = Placement("row", CARDINALITIES, NUM_PS)
     whole, hurt = Shards(placement), Shards(placement)
-    paths = [make_path(shards, staleness=50, workers=3) for shards in (whole, hurt)]
+    clients = [make_client(shards, staleness=50, workers=3) for shards in (whole, hurt)]
     for step in range(20):
-        for path in paths:
-            fetched = path.fetch(progress_at(step))
-            plan, rows_ND = fetched.plan, fetched.rows_ND
+        for client in clients:
+            pulled = client.pull(progress_at(step))
+            plan, rows_ND = pulled.plan, pulled.rows_ND
             grads_ND = grads_of(step, len(rows_ND))
-            path.push(plan, grads_ND, progress_at(step), is_boundary=step == 19, meanwhile=lambda: None)
+            client.push(plan, grads_ND, progress_at(step), is_boundary=step == 19, overlap=lambda: None)
     hurt.lose("ps1")
     first, last = placement.rank_base_R[1:3]
-    expected, left = (path._caches.drain() for path in paths)
+    expected, left = (client._caches.drain() for client in clients)
     survives = (expected.keys_N < first) | (expected.keys_N >= last)
     assert 0 < survives.sum() < len(survives)
     assert np.array_equal(left.keys_N, expected.keys_N[survives])

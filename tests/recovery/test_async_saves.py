@@ -13,7 +13,7 @@ from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Recovered, Saved, Trained
 from harness.record.rundir import read_config
-from harness.recovery.failover import Recovery
+from harness.recovery.checkpointer import Checkpointer
 from harness.run import assemble, job
 from harness.run.verify import compare_records
 from harness.store import newest_checkpoint
@@ -151,7 +151,7 @@ def train_and_kill_in_a_save(
     """The trainer's job; when the third save has been begun, ps1 is killed."""
     pids, num_saves = pids_of(cluster), 0
 
-    class Unlucky(Recovery):
+    class Unlucky(Checkpointer):
         def save(self, *args, **kwargs) -> None:
             nonlocal num_saves
             super().save(*args, **kwargs)
@@ -159,7 +159,7 @@ def train_and_kill_in_a_save(
             if num_saves == 3:
                 os.kill(pids["ps1"], 9)
 
-    job.Recovery = Unlucky
+    job.Checkpointer = Unlucky
     job.train(config, checkpoints, kill_steps, cluster, supervisor)
 
 
@@ -216,14 +216,14 @@ def test_an_ended_run_leaves_no_thread(config: Config, tmp_path: Path, monkeypat
     class Stop(Exception):
         pass
 
-    real = Recovery.save
+    real = Checkpointer.save
 
-    def save(recovery: Recovery, *args, charged: bool, **kwargs) -> None:
-        real(recovery, *args, charged=charged, **kwargs)
-        if charged:
+    def save(checkpointer: Checkpointer, *args, is_charged: bool, **kwargs) -> None:
+        real(checkpointer, *args, is_charged=is_charged, **kwargs)
+        if is_charged:
             raise Stop
 
-    monkeypatch.setattr(Recovery, "save", save)
+    monkeypatch.setattr(Checkpointer, "save", save)
     with pytest.raises(Stop):
         assemble.run(config, tmp_path / "run")
     assert not [thread for thread in threading.enumerate() if thread.name == "save"]

@@ -76,7 +76,7 @@ def test_what_was_saved_is_not_chosen_again(
 
 
 def test_a_rerun_that_differs_fails_the_run(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps run again after a rollback must lose what they lost the first time, to the bit."""
+    """The loss of a step that runs again must equal its first, to the bit."""
     real, calls = DenseNetwork.train, []
 
     def drifting(self, *args):
@@ -85,5 +85,5 @@ def test_a_rerun_that_differs_fails_the_run(config: Config, tmp_path: Path, monk
         return loss + 1e-12 * len(calls), grads_ND
 
     monkeypatch.setattr(DenseNetwork, "train", drifting)
-    with pytest.raises(RunFailed, match=r"run again after a rollback"):
+    with pytest.raises(RunFailed, match=r"its loss after a rollback is .*, expected .* as in its first run"):
         run(changed(config, strategy__name="full"), tmp_path / "run")

@@ -1,0 +1,56 @@
+"""The embedding clients by ``cache.mode``. To add one: a class (``client.protocol``), a function here, one entry."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from harness.client.direct import DirectClient
+from harness.client.lookahead import LookaheadClient
+from harness.client.protocol import ClientSpec, EmbeddingClient
+from harness.client.stale import StaleClient
+from harness.config.model import CacheConfig
+from harness.core.pls import UpdateCounter
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSpec:
+    """What a caching client needs beside its ``ClientSpec``.
+
+    ``count_updates`` counts updates as the ledger does. ``flushes_samples``: the tracker of the ranks needs the rows of
+    sub-sampled inputs, step by step.
+    """
+
+    config: CacheConfig
+    count_updates: UpdateCounter
+    flushes_samples: bool
+
+
+def _direct(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
+    return DirectClient(spec)
+
+
+def _lookahead(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
+    return LookaheadClient(
+        spec,
+        lookahead=cache.config.lookahead,
+        max_rows=cache.config.max_rows,
+        recovers_from_cache=cache.config.recover_from_cache,
+        count_updates=cache.count_updates,
+        flushes_samples=cache.flushes_samples,
+    )
+
+
+def _stale(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
+    return StaleClient(
+        spec,
+        staleness=cache.config.staleness,
+        num_workers=cache.config.workers,
+        max_rows=cache.config.max_rows,
+        count_updates=cache.count_updates,
+    )
+
+
+CLIENTS: dict[str, Callable[[ClientSpec, CacheSpec], EmbeddingClient]] = {
+    "none": _direct,
+    "lookahead": _lookahead,
+    "stale": _stale,
+}

@@ -1,0 +1,183 @@
+"""The contract between the step loop and the embedding clients, and what all of these share.
+
+A client sees each step twice, ``pull`` and ``push``, and is told at which boundaries something is due: a save, an
+evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch number t (from
+0), and the ``push`` that follows makes it t + 1.
+
+N distinct rows of a batch, rank-major; D embedding dim.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.cluster.protocol import Exchange, Push
+from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.placement import Placement
+from harness.core.plans import Progress, Rank, ps_index
+from harness.data.dataset import Batch, Dataset
+from harness.recovery.accounting import SalvagedRows
+from harness.recovery.failover import FailoverClient
+
+Keys = NDArray[np.int64]
+"""Rows in the rank-major order of all rows (``Placement.positions``)."""
+
+
+@dataclass(frozen=True)
+class Pulled:
+    """A batch, its plan, and its N rows: ``rows_XD[slots_N]``, or all of ``rows_XD`` in order; float32.
+
+    With ``slots_N`` (int64) they are the rows of a cache itself, which the push of this batch changes.
+    """
+
+    batch: Batch
+    plan: BatchPlan
+    rows_XD: Tensor
+    slots_N: Tensor | None = None
+
+    @property
+    def rows_ND(self) -> Tensor:
+        """The rows, in the order of the plan."""
+        return self.rows_XD if self.slots_N is None else self.rows_XD.index_select(0, self.slots_N)
+
+
+class EmbeddingClient(Protocol):
+    """How the rows of batches reach the trainer, and gradients the PS ranks. A ``RowHolder`` of the failover client."""
+
+    def pull(self, progress: Progress) -> Pulled:
+        """The next batch with its rows. The rows stay as they are until the batch is pushed."""
+        ...
+
+    def push(
+        self,
+        plan: BatchPlan,
+        grads_ND: Tensor,
+        progress: Progress,
+        *,
+        is_boundary: bool,
+        overlap: Callable[[], None],
+    ) -> None:
+        """Apply the gradients of the batch that was pulled last.
+
+        ``is_boundary``: something is due after this step. When this returns, every rank then holds exactly what it
+        would hold had each step been sent to it alone, and no request is under way. (A client that is not exact
+        guarantees this where a save is due, and at the end.) ``overlap`` is called once; it is work to do while
+        requests are under way.
+        """
+        ...
+
+    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
+        """Rows of any batch at a boundary, (N, D), for an evaluation. Changes no tracker, no counter and no cache."""
+        ...
+
+    def saved(self, progress: Progress) -> None:
+        """The ranks have frozen what a save at this boundary holds: counts of unsaved updates are out of date."""
+        ...
+
+    def reset(self) -> None:
+        """Full recovery took place: everything that was pulled is void."""
+        ...
+
+    def summary(self) -> dict[str, float] | None:
+        """Traffic of a cache, for the record; None without a cache."""
+        ...
+
+    def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
+        """See :class:`harness.recovery.failover.RowHolder`."""
+        ...
+
+    def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
+        """See :class:`harness.recovery.failover.RowHolder`."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientSpec:
+    """What every client needs.
+
+    ``is_boundary(step)``: whether something is due after ``step`` steps, as known now; ``needs_all(step)``: whether a
+    save or the end is. Answers change at boundaries only.
+    """
+
+    failover: FailoverClient
+    batches: "Batches"
+    dim: int
+    learning_rate: float
+    num_steps: int
+    is_boundary: Callable[[int], bool]
+    needs_all: Callable[[int], bool]
+
+
+class Batches:
+    """The training batches, each with the rows that it asks of the ranks: a pure function of the step.
+
+    ``sample_period``: samples whose global index is a multiple of it are the sub-sample that trackers may ask for.
+    """
+
+    def __init__(self, dataset: Dataset, placement: Placement, *, batch_size: int, sample_period: int) -> None:
+        self.placement = placement
+        self._dataset = dataset
+        self._batch_size = batch_size
+        self._sample_period = sample_period
+
+    def __call__(self, step: int) -> tuple[Batch, BatchPlan]:
+        """Batch number ``step``, from 0."""
+        batch = self._dataset.train_batch(step, self._batch_size)
+        index_B = batch.first_sample + np.arange(len(batch.ids_BF))
+        return batch, plan_batch(batch.ids_BF, self.placement, index_B % self._sample_period == 0)
+
+
+class RankSpans:
+    """Cuts ascending keys of all rows into the local rows of each rank."""
+
+    def __init__(self, placement: Placement, ranks: tuple[Rank, ...]) -> None:
+        self._bases_R = placement.rank_base_R
+        self._ranks = ranks
+
+    @property
+    def num_keys(self) -> int:
+        """Rows of all ranks."""
+        return int(self._bases_R[-1])
+
+    def span(self, rank: Rank) -> tuple[int, int]:
+        """The keys of ``rank``: from the first up to, not including, the second."""
+        k = ps_index(rank)
+        return int(self._bases_R[k]), int(self._bases_R[k + 1])
+
+    def cut(self, keys_N: Keys) -> list[slice]:
+        """Where the keys of each rank lie in ``keys_N``, in rank order."""
+        return [slice(first, last) for first, last in pairwise(np.searchsorted(keys_N, self._bases_R).tolist())]
+
+    def local(self, keys_N: Keys) -> dict[Rank, Tensor]:
+        """The local flat rows of each rank, int64."""
+        return {
+            rank: torch.from_numpy(keys_N[part] - self._bases_R[k])
+            for k, (rank, part) in enumerate(zip(self._ranks, self.cut(keys_N), strict=True))
+        }
+
+
+def look_up(failover: FailoverClient, plan: BatchPlan, progress: Progress) -> Tensor:
+    """Look up the rows of ``plan`` on all ranks, (N, D). Changes no tracker and no counter."""
+    requests = {rank: Exchange(pull_N=rows_N) for rank, rows_N in zip(failover.ranks, plan.rows, strict=True)}
+    return torch.cat(list(failover.ask(requests, progress).values()))
+
+
+def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:
+    """The gradients of step ``step``, counted from 1, for each rank."""
+    return [
+        Push(
+            step=step,
+            rows_N=plan.rows[k],
+            grads_ND=grads_ND[first:last],
+            counts_N=plan.counts[k],
+            sampled_N=plan.sampled[k],
+            learning_rate=learning_rate,
+        )
+        for k, (first, last) in enumerate(pairwise(plan.bounds))
+    ]

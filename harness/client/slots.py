@@ -1,0 +1,105 @@
+"""Slots of a cache: a pool of free ones, and which were used least recently. N slots of a call."""
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Slots = NDArray[np.int64]
+
+_FIRST_CAPACITY = 1024
+_SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
+
+
+class SlotPool:
+    """Slot slots below a capacity, taken and given back."""
+
+    def __init__(self) -> None:
+        self.capacity = 0
+        self.num_free = 0
+        self._free = np.empty(0, np.int64)
+
+    @property
+    def num_used(self) -> int:
+        """Slots that are taken."""
+        return self.capacity - self.num_free
+
+    def grow(self, capacity: int) -> None:
+        """Have slots below ``capacity``."""
+        free = np.empty(capacity, np.int64)
+        free[: self.num_free] = self._free[: self.num_free]
+        added = capacity - self.capacity
+        free[self.num_free : self.num_free + added] = np.arange(self.capacity, capacity)
+        self._free, self.capacity, self.num_free = free, capacity, self.num_free + added
+
+    def take(self, num: int) -> Slots:
+        """``num`` free slots; there must be so many."""
+        assert num <= self.num_free
+        self.num_free -= num
+        return self._free[self.num_free : self.num_free + num].copy()
+
+    def give(self, slots: Slots) -> None:
+        """These slots are free again."""
+        self._free[self.num_free : self.num_free + len(slots)] = slots
+        self.num_free += len(slots)
+
+
+class Recency:
+    """The least recently used slots, at constant cost per use.
+
+    Uses are queued in order. An entry of the queue counts only if it is the last use of its slot, so a use need not
+    remove the earlier entry; outdated entries are skipped at the head, and swept out now and then.
+    """
+
+    def __init__(self) -> None:
+        self._queue: deque[tuple[int, Slots]] = deque()
+        self._num_queued = 0
+        self._num_tracked = 0
+        self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
+
+    def use(self, step: int, slots_N: Slots) -> None:
+        """All of ``slots_N`` are used at ``step``; among them the first counts as least recently used."""
+        self.protect(step, slots_N)
+        self._queue.append((step, slots_N))
+        self._num_queued += len(slots_N)
+        if self._num_queued > 2 * self._num_tracked + _SLACK:
+            self._sweep()
+
+    def protect(self, step: int, slots_N: Slots) -> None:
+        """These slots will be used at ``step``: until then they are not among the least recently used."""
+        if len(slots_N) and (top := int(slots_N.max())) >= len(self._last_S):
+            self._last_S = grown(self._last_S, 2 * (top + 1), fill=-1)
+        self._num_tracked += int((self._last_S[slots_N] < 0).sum())
+        self._last_S[slots_N] = step
+
+    def forget(self, slots_N: Slots) -> None:
+        """These slots are free."""
+        self._num_tracked -= int((self._last_S[slots_N] >= 0).sum())
+        self._last_S[slots_N] = -1
+
+    def oldest(self, num: int, *, before: int) -> Slots:
+        """The ``num`` least recently used slots, or fewer: none used at step ``before`` or later."""
+        found: list[Slots] = []
+        while num > 0 and self._queue and self._queue[0][0] < before:
+            step, slots = self._queue.popleft()
+            self._num_queued -= len(slots)
+            counting = slots[self._last_S[slots] == step]
+            found.append(counting[:num])
+            if len(rest := counting[num:]):
+                self._queue.appendleft((step, rest))
+                self._num_queued += len(rest)
+            num -= len(found[-1])
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def _sweep(self) -> None:
+        kept = ((step, slots[self._last_S[slots] == step]) for step, slots in self._queue)
+        self._queue = deque((step, slots) for step, slots in kept if len(slots))
+        self._num_queued = sum(len(slots) for _, slots in self._queue)
+
+
+def grown(array: NDArray[Any], length: int, *, fill: int = 0) -> NDArray[Any]:
+    """A longer copy, ``fill`` in the rows that are new."""
+    longer = np.full((length, *array.shape[1:]), fill, array.dtype)
+    longer[: len(array)] = array
+    return longer

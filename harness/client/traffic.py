@@ -1,0 +1,65 @@
+"""Rows and bytes that a caching client moves, by one set of rules.
+
+Bytes are those of all tensors on the wire: a row id 8, a value 4, a count of updates 4, a flag 1.
+"""
+
+from dataclasses import dataclass
+
+ID_BYTES, VALUE_BYTES, COUNT_BYTES, FLAG_BYTES = 8, 4, 4, 1
+
+
+@dataclass
+class Traffic:
+    """Rows and bytes moved between a cache and the PS ranks. ``dim``: values of a row.
+
+    ``sent_bytes`` go to the ranks, ``received_bytes`` come from them. ``uncached_bytes`` is what one message a step and
+    rank, deduplicated, would have moved. ``peak_rows``: cached or under way at one time.
+    """
+
+    dim: int
+    accessed_rows: int = 0
+    fetched_rows: int = 0
+    written_rows: int = 0
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    uncached_bytes: int = 0
+    peak_rows: int = 0
+
+    @property
+    def row_bytes(self) -> int:
+        """The values of a row."""
+        return VALUE_BYTES * self.dim
+
+    def access(self, num_rows: int) -> None:
+        """Batches read distinct rows; without a cache each is looked up, and a gradient pushed."""
+        self.accessed_rows += num_rows
+        self.uncached_bytes += num_rows * (2 * (ID_BYTES + self.row_bytes) + COUNT_BYTES + FLAG_BYTES)
+
+    def fetch(self, num_rows: int, *, with_counts: bool = False) -> None:
+        """Rows are looked up, perhaps with their counts of unsaved updates."""
+        self.fetched_rows += num_rows
+        self.sent_bytes += num_rows * ID_BYTES
+        self.received_bytes += num_rows * (self.row_bytes + (COUNT_BYTES if with_counts else 0))
+
+    def write(self, num_rows: int, *, with_flags: bool = False) -> None:
+        """Values or gradients of rows go to the ranks, with counts of updates."""
+        self.written_rows += num_rows
+        self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES + (FLAG_BYTES if with_flags else 0))
+
+    def peak(self, num_rows: int) -> None:
+        """So many rows are cached or under way now."""
+        self.peak_rows = max(self.peak_rows, num_rows)
+
+    def summary(self) -> dict[str, float]:
+        """For the record."""
+        return {
+            "hit_rate": 1 - self.fetched_rows / self.accessed_rows if self.accessed_rows else 0.0,
+            "accessed_rows": self.accessed_rows,
+            "fetched_rows": self.fetched_rows,
+            "written_rows": self.written_rows,
+            "peak_rows": self.peak_rows,
+            "bytes": self.sent_bytes + self.received_bytes,
+            "sent_bytes": self.sent_bytes,
+            "received_bytes": self.received_bytes,
+            "uncached_bytes": self.uncached_bytes,
+        }

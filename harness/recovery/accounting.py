@@ -1,0 +1,204 @@
+"""The accounting of one run: emulated overhead, PLS, updates, and the seconds that this machine took.
+
+Every save and every failure is charged here and nowhere else, by one set of rules for all strategies and both engines.
+Emulated hours and measured seconds are kept apart.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.cluster.protocol import Written
+from harness.core.events import Recovered, Saved
+from harness.core.overhead import OverheadLedger
+from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.pls import PlsLedger, UpdateLedger
+from harness.store import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class SalvagedRows:
+    """Rows of a dead shard whose copies at the trainer are newer than the checkpoint and are written back.
+
+    ``updates``: unsaved updates in these rows, of all tables and of the tracked tables.
+    """
+
+    num_rows: int = 0
+    updates: tuple[int, int] = (0, 0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommittedSave:
+    """A save whose manifest has been written. ``stall_s``: seconds that training stood still for it."""
+
+    plan: SavePlan
+    progress: Progress
+    is_charged: bool
+    manifest: Manifest
+    written: Mapping[Rank, Written]
+    stall_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletedRecovery:
+    """A recovery plan that has been carried out.
+
+    ``manifest``: the checkpoint that was read, None for initial values. ``salvaged``: by dead rank, in rank order.
+    ``in_flight``: updates, all and tracked, that a replacement receives with a request that is sent again although its
+    shard was restored alone. ``load_s``, ``reschedule_s``: seconds of this machine.
+    """
+
+    plan: RecoveryPlan
+    progress: Progress
+    manifest: Manifest | None
+    num_rows: int
+    salvaged: Mapping[Rank, SalvagedRows]
+    in_flight: Mapping[Rank, tuple[int, int]]
+    repair_h: float | None
+    load_s: float
+    reschedule_s: float
+
+
+class Accounting:
+    """Charges saves and failures to the ledgers of one run.
+
+    Args:
+        updates: counts updates sent, persisted and lost; None where they are not counted.
+        bytes_full: payload of a full save, dense network included.
+    """
+
+    def __init__(
+        self, *, overhead: OverheadLedger, pls: PlsLedger, updates: UpdateLedger | None, bytes_full: int
+    ) -> None:
+        self._overhead = overhead
+        self._pls = pls
+        self._updates = updates
+        self._bytes_full = bytes_full
+        self._num_lost_ranks = 0
+        self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
+
+    @property
+    def counts_updates(self) -> bool:
+        """Whether updates are counted."""
+        return self._updates is not None
+
+    def sent(self, ranks: Sequence[Rank], updates_R: Sequence[int], tracked_R: Sequence[int]) -> None:
+        """Count the updates of one finished step: to all tables and to the tracked tables, by rank."""
+        if self._updates is not None:
+            for rank, updates, tracked in zip(ranks, updates_R, tracked_R, strict=True):
+                self._updates.sent(rank, updates, tracked)
+
+    def rerun(self, seconds: float) -> None:
+        """A step that had run before a rollback took ``seconds``."""
+        self._measured_s["lost"] += seconds
+
+    def freeze(self) -> None:
+        """The ranks have decided what the present save holds; it is committed later, if at all."""
+        if self._updates is not None:
+            self._updates.saving()
+
+    def committed(self, save: CommittedSave) -> Saved:
+        """Charge a save; its event."""
+        plan, progress, written = save.plan, save.progress, save.written
+        if plan.closes_interval:
+            self._pls.saved(progress.samples)
+        if self._updates is not None:
+            for rank, reply in written.items():
+                if reply.persisted_updates is not None and reply.persisted_tracked is not None:
+                    self._updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
+            self._updates.committed()
+        payload = save.manifest.trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values())
+        save_h = self._overhead.charge_save(payload, self._bytes_full) if save.is_charged else 0.0
+        if save.is_charged:
+            self._measured_s["save"] += save.stall_s
+        return Saved(
+            step=progress.step,
+            samples=progress.samples,
+            sequence=save.manifest.sequence,
+            save=plan.kind,
+            closes_interval=plan.closes_interval,
+            charged=save.is_charged,
+            payload_bytes=payload,
+            num_rows=sum(reply.num_rows for reply in written.values()),
+            persisted_updates=_sum_known(reply.persisted_updates for reply in written.values()),
+            persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),
+            save_h=save_h,
+            machine={
+                "seconds": save.stall_s,
+                "compacted": [rank for rank, reply in written.items() if reply.compacted],
+            },
+        )
+
+    def recovered(self, recovery: CompletedRecovery) -> Recovered:
+        """Charge a failure; its event."""
+        plan, progress, manifest = recovery.plan, recovery.progress, recovery.manifest
+        self._num_lost_ranks += len(recovery.salvaged)
+        self._measured_s["load"] += recovery.load_s
+        self._measured_s["reschedule"] += recovery.reschedule_s
+        pls: dict[Rank, float] = {}
+        lost: list[tuple[int, int]] = []
+        if plan.rollback:
+            assert manifest is not None, "a rollback needs a checkpoint"
+            cost = self._overhead.charge_failure(progress.samples - manifest.samples, recovery.repair_h)
+            self._pls.rolled_back(manifest.samples)
+            if self._updates is not None:
+                self._updates.rolled_back()
+        else:
+            cost = self._overhead.charge_failure(reschedule_h=recovery.repair_h)
+            for rank, salvaged in recovery.salvaged.items():
+                pls[rank] = self._pls.lost(rank, progress.samples)
+                self._pls.restored(rank, progress.samples)
+                if self._updates is not None:
+                    lost.append(self._updates.lost(rank, recovery.in_flight[rank], salvaged.updates))
+        counts = self._updates is not None
+        salvaged_rows = recovery.salvaged.values()
+        resume = manifest if plan.rollback else None
+        return Recovered(
+            step=progress.step,
+            samples=progress.samples,
+            ranks=list(recovery.salvaged),
+            rollback=plan.rollback,
+            source=plan.source,
+            resume_step=resume.step if resume else progress.step,
+            resume_samples=resume.samples if resume else progress.samples,
+            sequence=manifest.sequence if manifest else None,
+            num_rows=recovery.num_rows,
+            pls=pls,
+            lost_updates=sum(updates for updates, _ in lost) if counts else None,
+            lost_tracked=sum(tracked for _, tracked in lost) if counts else None,
+            recovered_rows=sum(rows.num_rows for rows in salvaged_rows),
+            recovered_updates=sum(rows.updates[0] for rows in salvaged_rows) if counts else None,
+            recovered_tracked=sum(rows.updates[1] for rows in salvaged_rows) if counts else None,
+            load_h=cost.load_h,
+            lost_h=cost.lost_h,
+            reschedule_h=cost.reschedule_h,
+            machine={"seconds": recovery.load_s, "reschedule_seconds": recovery.reschedule_s},
+        )
+
+    def totals(self) -> dict[str, Any]:
+        """Fields of the last event: PLS, updates, failures, saves, emulated hours."""
+        overhead, updates = self._overhead, self._updates
+        counted = (
+            *("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"),
+            *("applied_tracked", "lost_tracked", "recovered_updates", "recovered_tracked"),
+        )
+        charged = (
+            *("num_failures", "num_saves", "payload_bytes"),
+            *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac"),
+        )
+        return {
+            "pls": self._pls.total,
+            "num_lost_ranks": self._num_lost_ranks,
+            **{name: getattr(updates, name) if updates else None for name in counted},
+            **{name: getattr(overhead, name) for name in charged},
+        }
+
+    def measured_s(self) -> dict[str, float]:
+        """Seconds of this machine by bucket: save, load, lost, reschedule."""
+        return dict(self._measured_s)
+
+
+def _sum_known(values: Iterable[int | None]) -> int | None:
+    """The sum, or None if one of the values is unknown."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)

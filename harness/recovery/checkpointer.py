@@ -1,0 +1,218 @@
+"""Writes checkpoints: the ranks save themselves, the trainer writes the dense network, the supervisor the manifest.
+
+A save is begun at a boundary. It is committed at once or, with ``save.mode=async``, at a later boundary. The checkpoint
+exists when the supervisor has written its manifest, and not before.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from torch import Tensor
+
+from harness.cluster.protocol import Collect, Reply, Request, Save, SupervisorClient, Written
+from harness.core.plans import CHIEF, Progress, Rank, SavePlan
+from harness.recovery.accounting import Accounting, CommittedSave
+from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
+
+
+class Ask(Protocol):
+    """Has every request served, through failures: :meth:`harness.recovery.failover.FailoverClient.ask`."""
+
+    def __call__(self, requests: Mapping[Rank, Request], progress: Progress, /) -> dict[Rank, Reply]: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSpec:
+    """How checkpoints are written. ``in_background``: training goes on while a save is written."""
+
+    fsync: bool
+    config_hash: str
+    in_background: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PendingSave:
+    """A save that is being written in the background.
+
+    ``requests`` are those that began it. ``stall_s``: seconds that training stood still for it so far.
+    """
+
+    plan: SavePlan
+    progress: Progress
+    is_charged: bool
+    requests: Mapping[Rank, Save]
+    dense: Background[FileRecord]
+    stall_s: float
+
+
+class Checkpoints:
+    """The newest checkpoint of a run in folder ``root``, and the save under way."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.newest: Manifest | None = None
+        self.pending: PendingSave | None = None
+
+    @property
+    def next_sequence(self) -> int:
+        """Number of the next manifest, and of the files of the save under way."""
+        return self.newest.sequence + 1 if self.newest else 0
+
+    @property
+    def saved_step(self) -> int | None:
+        """Step of the newest save, committed or under way."""
+        newest = self.pending.progress if self.pending else self.newest
+        return newest.step if newest else None
+
+    @property
+    def saved_samples(self) -> int | None:
+        """Samples behind the newest save, committed or under way."""
+        newest = self.pending.progress if self.pending else self.newest
+        return newest.samples if newest else None
+
+    def begin(self, pending: PendingSave) -> None:
+        """A save is being written in the background."""
+        self.pending = pending
+
+    def commit(self, manifest: Manifest) -> None:
+        """The manifest has been written."""
+        self.newest, self.pending = manifest, None
+
+    def give_up(self) -> None:
+        """Abandon the save under way, if there is one: no thread of it is left, and no file of the trainer's."""
+        pending, self.pending = self.pending, None
+        if pending is not None:
+            pending.dense.wait()
+            discard_dense(self.root, CHIEF, self.next_sequence)
+
+
+class Checkpointer:
+    """Begins saves and commits them.
+
+    Args:
+        dense_state: gives the dense parameters by name.
+        clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
+    """
+
+    def __init__(
+        self,
+        *,
+        ask: Ask,
+        ranks: tuple[Rank, ...],
+        supervisor: SupervisorClient,
+        checkpoints: Checkpoints,
+        accounting: Accounting,
+        store: StoreSpec,
+        dense_state: Callable[[], Mapping[str, Tensor]],
+        clock: Callable[[], float],
+    ) -> None:
+        self._ask = ask
+        self._ranks = ranks
+        self._supervisor = supervisor
+        self._checkpoints = checkpoints
+        self._accounting = accounting
+        self._store = store
+        self._dense_state = dense_state
+        self._clock = clock
+
+    def save(self, plan: SavePlan, progress: Progress, *, is_charged: bool) -> None:
+        """Write a checkpoint; in the background, begin one. Raises RolledBack if a failure voided it."""
+        assert self._checkpoints.pending is None, "one save at a time"
+        began_s = self._clock()
+        self._supervisor.status(phase="save")
+        newest = self._checkpoints.newest
+        files = newest.shards if newest else {}
+        requests = {
+            rank: Save(
+                plan=plan,
+                sequence=self._checkpoints.next_sequence,
+                step=progress.step,
+                records=tuple(files.get(rank, ())),
+                in_background=self._store.in_background,
+            )
+            for rank in self._ranks
+        }
+        written: dict[Rank, Written] = self._ask(requests, progress)
+        self._accounting.freeze()
+        write = self._dense_writer(progress)
+        if self._store.in_background:
+            dense = Background("save", write)
+            pending = PendingSave(
+                plan=plan,
+                progress=progress,
+                is_charged=is_charged,
+                requests=requests,
+                dense=dense,
+                stall_s=self._clock() - began_s,
+            )
+            self._checkpoints.begin(pending)
+        else:
+            self._commit(plan, progress, written, write(), is_charged=is_charged, began_s=began_s)
+        self._supervisor.status(phase="train")
+
+    def finish_pending(self, progress: Progress) -> None:
+        """Wait for the save under way, if there is one, and commit it. Raises RolledBack if a failure voided it."""
+        pending = self._checkpoints.pending
+        if pending is None:
+            return
+        began_s = self._clock() - pending.stall_s
+        self._supervisor.status(phase="save")
+        collects = {rank: Collect(save=request) for rank, request in pending.requests.items()}
+        written: dict[Rank, Written] = self._ask(collects, progress)
+        self._commit(
+            pending.plan,
+            pending.progress,
+            written,
+            pending.dense.result(),
+            is_charged=pending.is_charged,
+            began_s=began_s,
+        )
+        self._supervisor.status(phase="train")
+
+    def _commit(
+        self,
+        plan: SavePlan,
+        progress: Progress,
+        written: Mapping[Rank, Written],
+        dense: FileRecord,
+        *,
+        is_charged: bool,
+        began_s: float,
+    ) -> None:
+        """Have the manifest written, and the save charged. Training has stood still since ``began_s``."""
+        manifest = Manifest(
+            sequence=self._checkpoints.next_sequence,
+            step=progress.step,
+            samples=progress.samples,
+            kind=plan.kind,
+            config_hash=self._store.config_hash,
+            shards={rank: reply.records for rank, reply in written.items()},
+            trainer=dense,
+        )
+        self._supervisor.commit(manifest)
+        self._checkpoints.commit(manifest)
+        stall_s = self._clock() - began_s + sum(reply.waited_s for reply in written.values())
+        committed = CommittedSave(
+            plan=plan, progress=progress, is_charged=is_charged, manifest=manifest, written=written, stall_s=stall_s
+        )
+        self._supervisor.record(self._accounting.committed(committed))
+
+    def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
+        """A function that writes the dense network as it is now."""
+        tensors = self._dense_state()
+        if self._store.in_background:
+            tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
+        return partial(
+            write_dense,
+            self._checkpoints.root,
+            CHIEF,
+            self._checkpoints.next_sequence,
+            progress.step,
+            tensors=tensors,
+            # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
+            extra={"position": {"step": progress.step, "samples": progress.samples}, "optimizer": "sgd"},
+            fsync=self._store.fsync,
+        )

@@ -1,0 +1,86 @@
+"""The losses of finished steps: put on record in batches, and compared when steps run again."""
+
+import struct
+from collections.abc import Callable
+
+from harness.cluster.protocol import SupervisorClient
+from harness.core.errors import RunFailed
+from harness.core.events import Trained
+
+
+class StepLog:
+    """How many steps are finished, and the loss of every step that was ever finished.
+
+    Args:
+        every_steps: steps of one event, at most.
+        clock: seconds, monotonic; for the ``machine`` part of events.
+    """
+
+    def __init__(
+        self,
+        supervisor: SupervisorClient,
+        *,
+        num_steps: int,
+        batch_size: int,
+        every_steps: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self._supervisor = supervisor
+        self._num_steps = num_steps
+        self._batch_size = batch_size
+        self._every_steps = every_steps
+        self._clock = clock
+        self._began_s = clock()
+        self._recorded = 0  # finished steps that are on record
+        self._rerun_until = 0  # steps up to here had run before the last rollback
+        self.step = 0
+        self.losses: list[float] = []
+
+    def finish_step(self, loss: float) -> bool:
+        """One more step is finished; whether it had run before a rollback.
+
+        Raises RunFailed if it had, and its loss was another.
+        """
+        self.step += 1
+        is_rerun = self.step <= len(self.losses)
+        if not is_rerun:
+            self.losses.append(loss)
+        elif struct.pack("d", first := self.losses[self.step - 1]) != struct.pack("d", loss):
+            raise RunFailed(
+                f"step {self.step}: its loss after a rollback is {loss!r}, expected {first!r} as in its first run"
+            )
+        return is_rerun
+
+    def flush_if_due(self) -> None:
+        """Put steps on record at every multiple of ``every_steps``, and where a rerun ends."""
+        if self.step == self._rerun_until or self.step % self._every_steps == 0:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put the steps finished since the last time on record."""
+        if self._recorded == self.step:
+            return
+        losses = self.losses[self._recorded : self.step]
+        now_s = self._clock()
+        self._supervisor.record(
+            Trained(
+                step=self.step,
+                samples=self.step * self._batch_size,
+                first_step=self._recorded,
+                losses=losses,
+                rerun=self._recorded < self._rerun_until,
+                machine={"seconds": now_s - self._began_s},
+            )
+        )
+        self._supervisor.status(phase="train", step=self.step, num_steps=self._num_steps, loss=losses[-1])
+        self._recorded, self._began_s = self.step, now_s
+
+    def roll_back(self, step: int) -> None:
+        """Steps after ``step`` are no longer finished; they run again."""
+        self._rerun_until = len(self.losses)
+        self.step = self._recorded = step
+
+    def mean_of_last_tenth(self) -> float:
+        """Mean loss over the last tenth of the steps."""
+        last = self.losses[-max(1, len(self.losses) // 10) :]
+        return sum(last) / len(last)
