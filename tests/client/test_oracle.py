@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness.client.protocol import Batches
 from harness.client.oracle import Least, Oracle, Past, Window, least_rows
+from harness.client.protocol import Batches
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
 
@@ -18,7 +18,7 @@ NUM_STEPS = 60
 def batches(click_data: Path) -> Batches:
     """Batches of 4 samples, rows on 3 ranks."""
     dataset = Dataset.open(click_data, split="dlrm", seed=0)
-    return Batches(dataset, Placement("row", dataset.cardinalities, 3), batch_size=4, ssu_period=2)
+    return Batches(dataset, Placement("row", dataset.cardinalities, 3), batch_size=4, sample_period=2)
 
 
 def plan_all(batches: Batches, *, window_steps: int, max_rows: int | None = None, boundary: int = 13) -> list[Window]:
