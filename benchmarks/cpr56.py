@@ -23,13 +23,13 @@ from harness.config.model import Config, StrategyConfig, StrategyName
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import ps_rank
+from harness.core.plans import PlannedKill, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
 from harness.model.sizes import SIZES
 from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simulate
-from harness.traces.trace import Entry, PlannedKill, Trace
+from harness.traces.trace import Entry, Trace
 
 BATCH_SIZE = 128
 STRATEGIES: tuple[StrategyName, ...] = (

@@ -9,9 +9,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
-from harness.core.plans import Rank, ps_index
+from harness.core.plans import PlannedKill, Rank, ps_index
 from harness.store import CheckpointStore, Manifest
-from harness.traces.trace import PlannedKill
 
 
 class Launcher(Protocol):

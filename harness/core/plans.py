@@ -53,6 +53,21 @@ class Interval:
 
 
 @dataclass(frozen=True, kw_only=True)
+class PlannedKill:
+    """Ranks that are killed together at the boundary after ``step`` steps, as a failure trace demands.
+
+    ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
+    ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
+    """
+
+    step: int
+    ranks: tuple[Rank, ...]
+    hours: tuple[float, ...]
+    lines: tuple[int, ...]
+    repair_h: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """Where a run stands, at the boundary after ``step`` steps."""
 

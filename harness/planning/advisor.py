@@ -15,10 +15,9 @@ from harness.config.model import StrategyConfig, StrategyName
 from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, ps_rank
+from harness.core.plans import Costs, PlannedKill, ps_rank
 from harness.core.strategies import make_strategy
 from harness.planning.simulate import Job, due_saves, simulate
-from harness.traces.trace import PlannedKill
 
 F64 = NDArray[np.float64]
 _UNSURE = 1e-12  # relative: far above the rounding of four floats

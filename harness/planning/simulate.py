@@ -11,10 +11,9 @@ from typing import Literal
 from harness.core.clock import boundary_at
 from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, Interval, Progress, Rank, SavePlan
+from harness.core.plans import Costs, Interval, PlannedKill, Progress, Rank, SavePlan
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
-from harness.traces.trace import PlannedKill
 
 ROW_ID_BYTES = 4  # of each row that a tracker chose; as the store writes them
 _FLOAT32_BYTES = 4

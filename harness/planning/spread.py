@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 from harness.config.model import Config, StrategyName
 from harness.core.placement import tracked_tables
-from harness.core.plans import Costs
+from harness.core.plans import Costs, PlannedKill
 from harness.core.pls import rank_weights
 from harness.model.sizes import model_size
 from harness.planning.advisor import PLANNED, Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
@@ -14,7 +14,6 @@ from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
 from harness.traces.models import spec_of_model
 from harness.traces.spec import GeneratorSpec
-from harness.traces.trace import PlannedKill
 
 _TRACES_AT_ONCE = 500
 

@@ -14,13 +14,12 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs
+from harness.core.plans import Costs, PlannedKill
 from harness.core.strategies import Strategy, make_strategy
 from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
 from harness.model.sizes import ModelSize, model_size
 from harness.traces.schedule import planned_kills_of, trace_digest
-from harness.traces.trace import PlannedKill
 
 _IRRELEVANT: dict[str, set[str] | bool] = {
     "name": True,

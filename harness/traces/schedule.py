@@ -7,7 +7,8 @@ import xxhash
 
 from harness.config.model import Config
 from harness.core.errors import TraceError
-from harness.traces.trace import PlannedKill, Trace, parse_trace
+from harness.core.plans import PlannedKill
+from harness.traces.trace import Trace, parse_trace
 
 
 def read_trace(path: Path) -> Trace:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.errors import TraceError
-from harness.core.plans import Rank, ps_index, ps_rank
+from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
@@ -34,21 +34,6 @@ class Entry:
     repair_h: float | None = None
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedKill:
-    """Ranks that die together at the boundary after ``step`` steps.
-
-    ``ranks`` are ordered by number; ``hours[i]`` and ``lines[i]`` are of the first entry that took ``ranks[i]``.
-    ``repair_h`` is the longest of its entries, None if none says.
-    """
-
-    step: int
-    ranks: tuple[Rank, ...]
-    hours: tuple[float, ...]
-    lines: tuple[int, ...]
-    repair_h: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

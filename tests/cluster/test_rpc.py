@@ -12,8 +12,8 @@ from harness.cluster.rpc import packed
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Killed, Lost, Recovered, Regrouped, Started
+from harness.core.plans import PlannedKill
 from harness.run import assemble
-from harness.traces.trace import PlannedKill
 from tests.cluster import worlds
 from tests.runs import changed, run
 

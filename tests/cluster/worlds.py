@@ -17,10 +17,10 @@ from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
+from harness.core.plans import PlannedKill
 from harness.run.assemble import _rank_process
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
-from harness.traces.trace import PlannedKill
 
 
 class Notes:

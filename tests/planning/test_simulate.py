@@ -8,12 +8,11 @@ import pytest
 
 from harness.config.model import StrategyConfig, StrategyName
 from harness.core.placement import Placement
-from harness.core.plans import Costs, Progress, ps_rank
+from harness.core.plans import Costs, PlannedKill, Progress, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.strategies import Strategy, make_strategy
 from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, save_steps, simulate
 from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
-from harness.traces.trace import PlannedKill
 
 NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
 COSTS = Costs(

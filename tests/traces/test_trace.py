@@ -6,8 +6,8 @@ import pytest
 
 from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
-from harness.core.plans import ps_index
-from harness.traces.trace import PlannedKill, Trace, parse_trace
+from harness.core.plans import PlannedKill, ps_index
+from harness.traces.trace import Trace, parse_trace
 
 FOLDER = Path(__file__).parents[2] / "failure_traces"
 
