@@ -1,6 +1,6 @@
 """What a run claims, derived again from its events alone: PLS, the four overhead buckets, kills, updates.
 
-Independent of the ledgers in harness.core, whose formulas it repeats on purpose (DESIGN section 5).
+Independent of the ledgers in harness.core, whose formulas it repeats on purpose (docs/CPR.md).
 """
 
 import math

@@ -34,7 +34,7 @@ class Profile(BaseModel):
     """Portion of lost samples that CPR may cost, unless strategy.pls_target says otherwise."""
 
 
-# DESIGN: 56 h, 2 failures, N = 8 [recalled from CPR section 5]; O_save 5.6 min and O_load + O_res 5.5 min [derived
+# docs/CPR.md: 56 h, 2 failures, N = 8 [recalled from CPR section 5]; O_save 5.6 min and O_load + O_res 5.5 min [derived
 # from the published overheads]. Only the sum of the last two is known; its split is ours.
 _CPR56 = Profile(
     name="cpr56",

@@ -23,7 +23,7 @@ def ps_index(rank: Rank) -> int:
 class Costs:
     """What a strategy may know when it chooses its interval: a profile, resolved for one run. Hours, and samples.
 
-    Symbols as in CPR section 4 (DESIGN section 5): T_total, T_fail, O_save, O_load, O_res, N, k, S.
+    Symbols as in CPR section 4 (docs/CPR.md): T_total, T_fail, O_save, O_load, O_res, N, k, S.
     """
 
     job_h: float

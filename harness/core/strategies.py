@@ -1,4 +1,4 @@
-"""The strategies: when to save, what, and what to do about the dead (DESIGN section 5, docs/CPR.md).
+"""The strategies: when to save, what, and what to do about the dead (docs/CPR.md).
 
 Pure decisions. To add a strategy, write one small class and enter it in ``STRATEGIES`` (and its name in
 ``config.StrategyName``).

@@ -1,4 +1,4 @@
-"""What decides which rows of a tracked table a priority save writes (CPR section 5, DESIGN section 5).
+"""What decides which rows of a tracked table a priority save writes (CPR section 5, docs/CPR.md).
 
 A tracker lives beside its shard and dies with it; a replacement starts empty. Rows are local flat rows of the shard.
 N rows of a request, K rows chosen, M rows of the shard.

@@ -64,7 +64,7 @@ def test_the_interval_in_samples_is_the_nearest_whole_number() -> None:
 
 
 def test_the_profile_gives_the_published_levels() -> None:
-    """cpr56: T_save,full 2.29 h, T_save,part 44.8 h, E[PLS] 0.1 (DESIGN section 5)."""
+    """cpr56: T_save,full 2.29 h, T_save,part 44.8 h, E[PLS] 0.1 (docs/CPR.md)."""
     costs = job_costs(Config(profile="cpr56"), total_samples=1000)
     assert t_save_full_h(costs) == pytest.approx(2.29, abs=0.005)
     assert t_save_part_h(costs) == pytest.approx(44.8, rel=1e-12)

@@ -1,4 +1,4 @@
-"""The laws of DESIGN section 10 that speak of whole runs, on the local engine.
+"""The laws of whole runs (docs/ARCHITECTURE.md), on the local engine.
 
 That they hold on the rpc engine too follows from ``test_verify``: both engines agree to the bit.
 """
