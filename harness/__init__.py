@@ -5,8 +5,8 @@ import os
 # GNU OpenMP reads this when torch is loaded, and whatever loads torch for a run has passed here first, ranks included:
 # they are forked from a process that has. By default threads that wait for each other spin for milliseconds. Where
 # other processes take the cores, a thread spins away the very time slice that the one it waits for needs, and a step
-# takes a hundred times as long. So many turns bridge what lies between two products and no more (docs/PERFORMANCE.md).
-# What the user set stands.
+# takes a hundred times as long. So many turns bridge what lies between two products and no more
+# (docs/performance/step.md). What the user set stands.
 if not os.environ.keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}:
     os.environ["GOMP_SPINCOUNT"] = "5000"
 
