@@ -1,4 +1,4 @@
-PYTHON ?= python3.11
+PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python run.py
 ROWS := 250000
@@ -9,6 +9,8 @@ ROWS := 250000
 setup: $(VENV)/.ready
 
 $(VENV)/.ready: requirements.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; \
+	    sys.exit(0 if v >= (3, 11) else "Python 3.11 or newer is needed, got %d.%d: make PYTHON=python3.11" % v)'
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements.txt
 	@echo "compiling the loops of a training step, once (half a minute)"
