@@ -1,8 +1,8 @@
-"""What coming batches need of a cache, planned ahead of the step loop: windows, their rows, and where each row is kept.
+"""Windows of steps, planned ahead of the step loop: their rows, and the slot of each row in the cache.
 
-The order of batches is known, so all of this is a function of the batches and of where windows end: it is worked out in
-the background, whatever happens to the ranks meanwhile. A row enters the cache before the window that needs it and
-stays while one of the next two windows needs it, in one place from first to last: its slot.
+The order of batches is known, so a plan is a function of the batches and of where windows end. It is computed in the
+background and does not depend on failures. A row enters the cache before the window that needs it and stays while one
+of the next two windows needs it, in one slot from first to last.
 
 Keys are rows in the rank-major order of all rows (``Placement.positions``). N distinct rows of a batch, U distinct rows
 of a window, H rows that the cache holds, A = the N of all steps of a window, one after the other.
@@ -59,7 +59,7 @@ class PlannedStep:
 
 @dataclass(frozen=True)
 class Least:
-    """Rows that no cache can do without moving. See :func:`least_rows`."""
+    """The least number of rows that any cache must move. See :func:`least_rows`."""
 
     fetched: int
     written: int
@@ -67,12 +67,12 @@ class Least:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """Consecutive steps, the first number ``first``: rows, and what the cache does when the window *before* is entered.
+    """Consecutive steps from number ``first``: rows, and what the cache does when the window *before* is entered.
 
-    ``slots`` are those of each step's rows; ``counts_U`` (int32) the updates that each row of ``rows`` has when the
-    window is over. ``held`` are the rows of this window and of the one before: what the cache holds while that one
-    runs. ``is_leaving_H`` says which of the rows held until then it lets go, ``coming`` which it takes in. Slots of
-    rows that leave are given to rows that come.
+    ``slots``: those of each step's rows. ``counts_U`` (int32): the updates of each row of ``rows`` in this window.
+    ``held``: the rows of this window and of the one before, which the cache holds while that one runs.
+    ``is_leaving_H``: the rows held until then that are evicted; ``coming``: the rows that are fetched, into slots of
+    evicted rows first.
     """
 
     first: int
@@ -94,7 +94,7 @@ class Window:
 
 @dataclass(frozen=True)
 class Past:
-    """Keys of a window that has been planned, and whether all updates are told when it is over."""
+    """Keys of a window that has been planned, and whether all updates are flushed at its end."""
 
     keys_U: Keys
     is_flushed: bool
@@ -103,7 +103,7 @@ class Past:
 class Oracle:
     """Plans one window after the other.
 
-    ``max_window_rows``: a window is cut short where it would touch more, but has one step at least.
+    ``max_window_rows``: bound on the rows of a window. A window is cut short at the bound, but has at least one step.
     """
 
     def __init__(self, batches: Batches, *, max_window_rows: int | None) -> None:
@@ -117,7 +117,7 @@ class Oracle:
         self._num_slots = 0
 
     def plan(self, first: int, stop: int, *, is_flushed: bool) -> Window:
-        """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are told."""
+        """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are flushed."""
         steps = [self._steps.pop(step, None) or self._plan_step(step) for step in range(first, stop)]
         merged = _merge(steps)
         fitting = merged.num_steps_with(self._max_window_rows)
@@ -146,7 +146,7 @@ class Oracle:
         return PlannedStep(batch, plan, plan.keys_N.compress(plan.sampled_N))
 
     def _place(self, keys_U: Keys) -> tuple[Rows, Rows, Mask]:
-        """Hold the rows of the last window and of this one; this one's rows, those that come, and which leave."""
+        """Hold the rows of the last window and of this one; the latter's rows, those to fetch, and those to evict."""
         before = self._held
         where_U = compiled.places(before.keys, keys_U)
         is_new_U = np.ones(len(keys_U), bool)
@@ -174,21 +174,21 @@ class Oracle:
 
 
 def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
-    """What a window adds to the rows that must move, given the windows before it; from their keys alone.
+    """The rows that must move for one window, given the keys of the windows before it.
 
-    Added up over all windows it is the least for every cache that begins empty, has all rows of a window before that
-    starts, keeps a row only while the window at work or the next one needs it, and has told all updates where all must
-    be told. The windows that touch a row fall into runs: between two of a run there is at most one that does not. The
-    row is gone after a run, so it is fetched once in each; it is updated in each window, so it is written once in each
-    run, and once more for every place inside the run at which all had to be told and after which it was updated again.
+    Summed over all windows this is the least for every cache that starts empty, has all rows of a window before it
+    starts, keeps a row only while the present window or the next one needs it, and flushes all updates where required.
+    The windows that touch a row form runs: between two windows of a run at most one does not touch it. The row is
+    evicted after a run, so it is fetched once per run. It is updated in each window, so it is written once per run, and
+    once more for every flush inside the run after which it is updated again.
     """
-    is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are still to be told
-    is_here_U = np.zeros(len(keys_U), bool)
+    is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are not flushed yet
+    is_held_U = np.zeros(len(keys_U), bool)
     for window in past[-2:]:
         is_in_U = _is_in(keys_U, window.keys_U)
-        is_here_U |= is_in_U
+        is_held_U |= is_in_U
         is_pending_U = np.zeros(len(keys_U), bool) if window.is_flushed else is_pending_U | is_in_U
-    return Least(fetched=int(np.count_nonzero(~is_here_U)), written=int(np.count_nonzero(~is_pending_U)))
+    return Least(fetched=int(np.count_nonzero(~is_held_U)), written=int(np.count_nonzero(~is_pending_U)))
 
 
 def _is_in(keys_U: Keys, others: Keys) -> Mask:
@@ -208,7 +208,7 @@ def _union(left: Rows, right: Rows) -> Rows:
 
 @dataclass(frozen=True)
 class _Merged:
-    """The rows of consecutive steps: ``keys_U[inverse_A]`` are those of all steps in turn; ``sizes`` are their N."""
+    """The rows of consecutive steps: ``keys_U[inverse_A]`` are those of all steps in order; ``sizes`` are their N."""
 
     keys_U: Keys
     counts_U: NDArray[np.int32]
@@ -217,7 +217,7 @@ class _Merged:
     sizes: list[int]
 
     def num_steps_with(self, max_rows: int | None) -> int:
-        """So many first steps touch ``max_rows`` rows at most; 1 at least."""
+        """The number of first steps that together touch at most ``max_rows`` rows; at least 1."""
         if max_rows is None or len(self.keys_U) <= max_rows:
             return len(self.sizes)
         step_U = np.searchsorted(np.cumsum(self.sizes), self.firsts_U, side="right")
