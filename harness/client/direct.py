@@ -13,7 +13,7 @@ from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
 from harness.data.dataset import Batch
-from harness.kernels import compiled
+from harness.kernels.rows import sgd_step_shared
 from harness.recovery.accounting import SalvagedRows
 from harness.recovery.failover import StartedRequests
 
@@ -71,7 +71,7 @@ class DirectClient:
         next_ND = self._receive(progress)
         if next_ND is not None:
             assert self._rows_ND is not None
-            compiled.sgd_step_shared(
+            sgd_step_shared(
                 next_ND.numpy(),
                 self._batch(step + 1)[1].keys_N,
                 plan.keys_N,

@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.client.protocol import Batches, Keys
 from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
-from harness.kernels import compiled
+from harness.kernels.lookup import merge, places
 
 Mask = NDArray[np.bool_]
 
@@ -148,7 +148,7 @@ class Oracle:
     def _place(self, keys_U: Keys) -> tuple[Rows, Rows, Mask]:
         """Hold the rows of the last window and of this one; the latter's rows, those to fetch, and those to evict."""
         before = self._held
-        where_U = compiled.places(before.keys, keys_U)
+        where_U = places(before.keys, keys_U)
         is_new_U = np.ones(len(keys_U), bool)
         is_inside_U = where_U < len(before)
         is_new_U[is_inside_U] = before.keys[where_U[is_inside_U]] != keys_U[is_inside_U]
@@ -161,7 +161,7 @@ class Oracle:
         slots_U[~is_new_U] = before.slots[where_U[~is_new_U]]
         self._held = _union(before[~is_leaving_H], coming)
         self._is_recent_H = np.zeros(len(self._held), bool)
-        self._is_recent_H[compiled.places(self._held.keys, keys_U)] = True
+        self._is_recent_H[places(self._held.keys, keys_U)] = True
         return Rows(keys_U, slots_U), coming, is_leaving_H
 
     def _allot(self, num_rows: int, given_back: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -193,7 +193,7 @@ def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
 
 def _is_in(keys_U: Keys, others: Keys) -> Mask:
     """Which of ``keys_U`` are in ``others``; both ascending and distinct."""
-    where_U = compiled.places(others, keys_U)
+    where_U = places(others, keys_U)
     is_in_U = where_U < len(others)
     is_in_U[is_in_U] = others[where_U[is_in_U]] == keys_U[is_in_U]
     return is_in_U
@@ -233,5 +233,5 @@ def _merge(steps: Sequence[PlannedStep]) -> _Merged:
     words_A |= np.arange(len(words_A))
     words_A.sort()  # of numpy, with vector instructions
     counts_A = np.concatenate([step.plan.counts_N for step in steps])
-    keys_U, counts_U, inverse_A, firsts_U = compiled.merge(words_A, num_bits, counts_A)
+    keys_U, counts_U, inverse_A, firsts_U = merge(words_A, num_bits, counts_A)
     return _Merged(keys_U, counts_U, inverse_A, firsts_U, sizes)

@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.kernels import compiled
+from harness.kernels import rows
 
 Slots = NDArray[np.int64]
 
@@ -50,19 +50,19 @@ class RowCache:
 
     def insert(self, slots_K: Slots, values_KD: Tensor, unsaved_K: Tensor | None) -> None:
         """Rows as their rank has them: clean."""
-        compiled.put_rows(self.values_SD.numpy(), slots_K, values_KD.numpy())
+        rows.put_rows(self.values_SD.numpy(), slots_K, values_KD.numpy())
         self.is_cached_S[slots_K] = True
         if unsaved_K is not None:
             self.unsaved_S[slots_K] = unsaved_K.numpy()
 
     def values(self, slots_K: Slots) -> Tensor:
         """Rows as they are, (K, D); a copy."""
-        return torch.from_numpy(compiled.take_rows(self.values_SD.numpy(), slots_K))
+        return torch.from_numpy(rows.take_rows(self.values_SD.numpy(), slots_K))
 
     def sgd_step(self, slots_K: Tensor, grads_KD: Tensor, learning_rate: float) -> None:
         """One SGD step on distinct rows, by the arithmetic of their rank."""
-        no_counts = compiled.NOBODY_COUNTS
-        compiled.sgd_step(
+        no_counts = rows.NO_COUNTS
+        rows.sgd_step(
             self.values_SD.numpy(), slots_K.numpy(), grads_KD.numpy(), learning_rate, no_counts, no_counts
         )
 

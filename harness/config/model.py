@@ -12,6 +12,7 @@ from harness.config.profiles import MAX_PS, PROFILES, Profile
 
 StrategyName = Literal["none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"]
 EngineName = Literal["local", "rpc"]
+BackendName = Literal["torch", "compiled"]
 PositiveInt = Annotated[int, Field(ge=1)]
 Fraction = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
@@ -46,6 +47,10 @@ class TrainerConfig(_Model):
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
+    backend: Literal["auto"] | BackendName = "auto"
+    """Arithmetic of the dense network. `torch`: plain torch operations, on any device. `compiled`: one compiled program,
+    float32 on the CPU, where torch exports MKL. `auto`: `compiled` where it can run, otherwise `torch`; a run's config
+    and hash hold the one that was chosen. Part of the result's identity: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the dense network lives. PS ranks never touch CUDA."""
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.core.placement import Placement
-from harness.kernels import compiled
+from harness.kernels import rows as row_loops
+from harness.kernels.lookup import deduplicate, place
 
 
 @dataclass(frozen=True)
@@ -62,9 +63,9 @@ class BatchPlan:
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
     """Deduplicate and place the rows of a batch with one sort."""
     num_bits = ids_BF.size.bit_length()
-    words_A = compiled.place(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
+    words_A = place(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
     words_A.sort()  # of numpy, with vector instructions
-    keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N = compiled.deduplicate(
+    keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N = deduplicate(
         words_A, num_bits, sampled_B, placement.rank_base_R
     )
     return BatchPlan(
@@ -98,5 +99,5 @@ def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
 
 def _sum_runs(values_XD: Tensor, order_P: Tensor, starts_N: Tensor, num_tables: int, num_vectors: int) -> Tensor:
     """The only routine that adds up duplicates. It sums each run in order, so both engines get the same bits."""
-    summed_ND = compiled.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
+    summed_ND = row_loops.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
     return torch.from_numpy(summed_ND)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
-from harness.kernels import compiled
+from harness.kernels.lookup import sums_before
 
 
 def rank_weights(placement: Placement) -> dict[Rank, float]:
@@ -92,7 +92,7 @@ class UpdateCounter:
 
     def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
         """For each rank the sum of ``counts_N``, the updates of rows ``keys_N`` (ascending): all, and tracked ones."""
-        sums = compiled.sums_before(keys_N, counts_N, self._edges_E).tolist()
+        sums = sums_before(keys_N, counts_N, self._edges_E).tolist()
         all_R, tracked_R = [], []
         for first in range(0, len(sums), self._num_edges):
             begin, *ends, end = sums[first : first + self._num_edges]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.core.placement import Placement
 from harness.core.seeds import derive, words
-from harness.kernels import compiled
+from harness.kernels.rows import NO_COUNTS, sgd_step
 
 _LINE = 16  # values of a cache line
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
@@ -97,8 +97,8 @@ class Shard:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
-        pending_M = compiled.NOBODY_COUNTS if self.pending_M is None else self.pending_M.numpy()
-        compiled.sgd_step(
+        pending_M = NO_COUNTS if self.pending_M is None else self.pending_M.numpy()
+        sgd_step(
             self.rows_MD.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending_M, counts_N.numpy()
         )
         self._parts.add(part)

@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.core.placement import budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
-from harness.kernels import compiled
+from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
 
 class Tracker(Protocol):
@@ -142,7 +142,7 @@ class SsuTracker:
 
     def __init__(self, shard: Shard, r: float, tables: Sequence[int]) -> None:
         self._index = {table: t for t, table in enumerate(sorted(tables))}
-        self._tables_T = np.zeros(len(tables), compiled.LIST)
+        self._tables_T = np.zeros(len(tables), LIST)
         num_slots = 0
         for table, t in self._index.items():
             span = shard.span(table)
@@ -151,7 +151,7 @@ class SsuTracker:
             num_slots += budget
         self._slots_S = np.zeros(num_slots, np.int32)
         self._is_member_W = np.zeros(-(-len(shard.rows_MD) // 64), np.uint64)
-        self._lists_1 = np.zeros(1, compiled.LISTS)
+        self._lists_1 = np.zeros(1, LISTS)
         self._lists_1[0] = (
             *(self._tables_T.ctypes.data, len(tables), self._slots_S.ctypes.data),
             *(self._is_member_W.ctypes.data, len(self._is_member_W)),
@@ -165,7 +165,7 @@ class SsuTracker:
         assert sampled_N.numel() == num_rows
         assert rows_N.is_contiguous()
         assert sampled_N.is_contiguous()
-        compiled.keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), num_rows, self._lists, step)
+        keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), num_rows, self._lists, step)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tracker cannot be copied: its record holds addresses of its own arrays")
@@ -176,7 +176,7 @@ class SsuTracker:
 
     def saved(self, table: int) -> None:
         """Empty the list of ``table``."""
-        compiled.forget_members(self._members(table), self._is_member_W)
+        forget_members(self._members(table), self._is_member_W)
         self._tables_T["num_members"][self._index[table]] = 0
 
     def reset(self) -> None:

@@ -27,7 +27,7 @@ from harness.data.records import (
     read_meta,
 )
 from harness.data.split import MIN_ROWS, split_rows
-from harness.kernels import compiled
+from harness.kernels.records import unpack
 
 Split = Literal["dlrm", "chronological"]
 EvalSet = Literal["test", "validation"]
@@ -131,7 +131,7 @@ class Dataset:
         dense_BI = np.empty((len(rows_B), NUM_DENSE), np.float32)
         ids_BF = np.empty((len(rows_B), NUM_TABLES), np.int32)
         labels_B = np.empty(len(rows_B), np.float32)
-        damaged = compiled.unpack(self._records, rows_B, self._limits_C, dense_BI, ids_BF, labels_B)
+        damaged = unpack(self._records, rows_B, self._limits_C, dense_BI, ids_BF, labels_B)
         if damaged >= 0:
             row = int(rows_B[damaged])
             raise damage(self._path, self._records[row], self._limits_C, row)

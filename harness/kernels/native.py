@@ -1,75 +1,64 @@
-"""What compiled loops call that Numba does not know: the BLAS that torch has loaded, semaphores, a prefetch.
+"""Intrinsics that Numba lacks: prefetch, pointers, atomics, a clock, semaphores of the system's C library.
 
-Where a build of torch does not give out its BLAS, or it is not MKL, or the system has no POSIX semaphores,
-``AVAILABLE`` is False, and only :func:`prefetch` may be called.
-
-Products go by the Fortran interface (netlib.org/blas, SGEMM).
+Where the system has no POSIX semaphores :data:`HAS_SEMAPHORES` is False, and only :func:`prefetch`, :func:`pointer` and
+the atomics may be compiled.
 """
 
 import ctypes
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import llvmlite.binding
-import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-_SYMBOLS = {
-    "harness_sgemm": "sgemm_",
-    "harness_blas_threads": "MKL_Set_Num_Threads_Local",
-    "harness_clock": "clock_gettime",
-    "harness_sem_init": "sem_init",
-    "harness_sem_post": "sem_post",
-    "harness_sem_wait": "sem_wait",
-    "harness_yield": "sched_yield",
-}
-"""How compiled code calls them: under names of ours, which no other library can have taken."""
 
+def link(symbols: Mapping[str, str], library: str | None) -> bool:
+    """Make C functions callable from compiled code: {name in compiled code: symbol in the library}.
 
-def _find() -> bool:
-    """Tell the compiler where they are. Whether all were found."""
+    ``library``: a path; None is what this process has loaded, the C library included. False, and nothing linked, where
+    the library or one of the symbols is missing. Names begin with ``harness_``, so that they clash with no library's.
+    """
     try:
-        # With it come the libraries that it needs itself, the system's among them.
-        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
-        found = {name: ctypes.cast(getattr(library, symbol), ctypes.c_void_p) for name, symbol in _SYMBOLS.items()}
+        handle = ctypes.CDLL(library)
+        found = {name: ctypes.cast(getattr(handle, symbol), ctypes.c_void_p).value for name, symbol in symbols.items()}
     except (OSError, AttributeError):
         return False
-    for name, function in found.items():
-        assert function.value is not None
-        llvmlite.binding.add_symbol(name, function.value)
+    for name, address in found.items():
+        assert address is not None
+        llvmlite.binding.add_symbol(name, address)
     return True
 
 
-AVAILABLE = _find()
-
-SOURCE_STAMP = Path(__file__).stat().st_mtime_ns, Path(__file__).stat().st_size
-"""Of this file, whose code gets into that of others: Numba keeps what it compiled, and looks at those others only."""
+HAS_SEMAPHORES = link(
+    {
+        "harness_clock": "clock_gettime",
+        "harness_sem_init": "sem_init",
+        "harness_sem_post": "sem_post",
+        "harness_sem_wait": "sem_wait",
+        "harness_yield": "sched_yield",
+    },
+    None,
+)
 
 _pointer = types.voidptr
-blas_threads = types.ExternalFunction("harness_blas_threads", types.int32(types.int32))
-"""Have the BLAS use so many threads where this one calls it; 0: as many as all do. Gives what was set before."""
-give_way = types.ExternalFunction("harness_yield", types.int32())
-"""Let another thread have this core."""
+yield_core = types.ExternalFunction("harness_yield", types.int32())
+"""Let the scheduler run another thread on this core."""
 sem_init = types.ExternalFunction("harness_sem_init", types.int32(_pointer, types.int32, types.uint32))
-"""Make a POSIX semaphore at an address; then 0, and how often :data:`sem_wait` returns at once."""
+"""Make a POSIX semaphore at an address; then 0, and its initial value."""
 sem_post = types.ExternalFunction("harness_sem_post", types.int32(_pointer))
 sem_wait = types.ExternalFunction("harness_sem_wait", types.int32(_pointer))
 
 
-def _intrinsic(function: Callable[..., Any]) -> Any:
-    """What compiled functions call with values of those types of which ``function`` is told."""
+def typed_intrinsic(function: Callable[..., Any]) -> Any:
+    """Numba's ``intrinsic``, without the types that it does not have."""
     return intrinsic(function)
 
 
 def _atomic(operation: str) -> Any:
-    """``operation`` of LLVM with an int64 at an address and a value, at once for all threads; gives what was there.
-
-    Whoever sees the new value sees all that this thread wrote before.
-    """
+    """LLVM's atomic ``operation`` on the int64 at an address, sequentially consistent; returns the value before."""
 
     def atomic(_context: Any, address: Any, value: Any) -> Any:
         def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
@@ -78,16 +67,16 @@ def _atomic(operation: str) -> Any:
 
         return types.int64(types.uintp, types.int64), generate
 
-    return _intrinsic(atomic)
+    return typed_intrinsic(atomic)
 
 
 fetch_add = _atomic("add")
 exchange = _atomic("xchg")
 
 
-@_intrinsic
+@typed_intrinsic
 def load(_context: Any, address: Any) -> Any:
-    """The int64 at an address, which other threads change."""
+    """Atomic load of the int64 at an address, sequentially consistent."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         place = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
@@ -96,9 +85,9 @@ def load(_context: Any, address: Any) -> Any:
     return types.int64(types.uintp), generate
 
 
-@_intrinsic
+@typed_intrinsic
 def pointer(_context: Any, address: Any) -> Any:
-    """An address, to call a function with."""
+    """An address as a ``void *``, the type that C functions and ``carray`` take."""
 
     def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], cgutils.voidptr_t)
@@ -106,9 +95,9 @@ def pointer(_context: Any, address: Any) -> Any:
     return _pointer(address), generate
 
 
-@_intrinsic
+@typed_intrinsic
 def nanoseconds(_context: Any) -> Any:
-    """Of a clock that only goes forward, int64."""
+    """The monotonic clock, int64."""
 
     def generate(_context: Any, builder: Any, _signature: Any, _arguments: Any) -> Any:
         i32, i64 = ir.IntType(32), ir.IntType(64)
@@ -122,9 +111,9 @@ def nanoseconds(_context: Any) -> Any:
     return types.int64(), generate
 
 
-@_intrinsic
+@typed_intrinsic
 def prefetch(_context: Any, address: Any) -> Any:
-    """Have the processor bring what stands at an address near, without waiting for it."""
+    """Ask the processor to load the cache line of an address, without waiting for it."""
 
     def generate(context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
         i32 = ir.IntType(32)
@@ -135,46 +124,3 @@ def prefetch(_context: Any, address: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(types.uintp), generate
-
-
-@_intrinsic
-def sgemm(  # noqa: PLR0917 - BLAS takes values by place
-    _context: Any,
-    transposes_a: Any,
-    transposes_b: Any,
-    m: Any,
-    n: Any,
-    k: Any,
-    alpha: Any,
-    a: Any,
-    lda: Any,
-    b: Any,
-    ldb: Any,
-    beta: Any,
-    c: Any,
-    ldc: Any,
-) -> Any:
-    """C <- alpha op(A) op(B) + beta C of float32 matrices in Fortran's order; ``a``, ``b``, ``c`` are addresses."""
-
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        def by_reference(value: Any, type_: Any) -> Any:
-            """BLAS wants it so: letters for flags, and integers of 32 bits."""
-            if type_ == types.boolean:
-                letters = (ir.IntType(8)(ord(letter)) for letter in "TN")
-                value = builder.select(builder.trunc(value, ir.IntType(1)), *letters)
-            elif type_ == types.int64:
-                value = builder.trunc(value, ir.IntType(32))
-            return builder.bitcast(cgutils.alloca_once_value(builder, value), cgutils.voidptr_t)
-
-        passed = [
-            builder.inttoptr(value, cgutils.voidptr_t) if type_ == types.uintp else by_reference(value, type_)
-            for value, type_ in zip(arguments, signature.args, strict=True)
-        ]
-        function_type = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t] * len(passed))
-        builder.call(cgutils.get_or_insert_function(builder.module, function_type, "harness_sgemm"), passed)
-        return context.get_dummy_value()
-
-    flag, integer, real, address = types.boolean, types.int64, types.float32, types.uintp
-    sizes = (integer, integer, integer)
-    matrices = (real, address, integer, address, integer, real, address, integer)
-    return types.none(flag, flag, *sizes, *matrices), generate

@@ -1,4 +1,4 @@
-"""Loops over the bytes and values of click logs, compiled (see :mod:`harness.kernels.compiled`).
+"""Loops over the bytes and values of click logs, compiled (see :mod:`harness.kernels.compiler`).
 
 Shapes: R rows, X bytes, I = 13 integers, F = 26 categories, N values, S slots of a hash table.
 """
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numba import uint64
 
-from harness.kernels.compiled import compiled_for
+from harness.kernels.compiler import compiled_for
 
 _TAB, _LF, _CR, _MINUS, _ZERO = b"\t\n\r-0"
 _MAX_HEX_DIGITS = 8

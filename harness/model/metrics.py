@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn import functional
 
-from harness.kernels import compiled
+from harness.kernels.scores import keys_by_label, twice_wins
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,9 @@ def exact_auc(scores_M: Tensor, labels_M: Tensor) -> float | None:
     no gather. Sums are integers throughout, so the result does not depend on their order.
     """
     labels = labels_M.float().contiguous().numpy()
-    negatives, positives = compiled.keys_by_label(scores_M.float().contiguous().numpy().view(np.uint32), labels)
+    negatives, positives = keys_by_label(scores_M.float().contiguous().numpy().view(np.uint32), labels)
     if not len(negatives) or not len(positives):
         return None
     negatives.sort()
     positives.sort()
-    return compiled.twice_wins(negatives, positives) / (2 * len(negatives) * len(positives))
+    return twice_wins(negatives, positives) / (2 * len(negatives) * len(positives))

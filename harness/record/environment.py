@@ -1,4 +1,4 @@
-"""What a run's figures hang on beside its config: versions, the commit, the machine. For ``env.json``."""
+"""Facts that a run's figures depend on beside its config: versions, the commit, the machine. For ``env.json``."""
 
 import os
 import platform
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 _PACKAGES = ("torch", "numpy", "numba", "wandb")
 _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
@@ -17,18 +17,22 @@ _ROOT = Path(__file__).resolve().parents[2]
 
 
 def utc_now() -> datetime:
-    """The clock of the records; passed in wherever a time is written."""
+    """Default clock of the records, which is an argument wherever a time is written."""
     return datetime.now(UTC)
 
 
 def environment(
     *,
     num_threads: int,
+    backend: str,
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
     root: Path = _ROOT,
 ) -> dict[str, Any]:
-    """Plain JSON types. Unknown is null. ``root`` is the folder whose git commit counts; ``command`` is sys.argv."""
+    """Facts as plain JSON types; unknown is null.
+
+    ``backend``: the dense network's. ``command``: sys.argv if None. ``root``: the folder whose git commit is recorded.
+    """
     return {
         "time": now().isoformat(timespec="seconds"),
         "command": shlex.join(sys.argv if command is None else command),
@@ -37,7 +41,7 @@ def environment(
         "git": git_state(root),
         "num_threads": num_threads,
         "cpu": _cpu_info("model name") or platform.processor() or None,
-        "matrix_products": products(),
+        "backend": backend,
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_THREAD_VARIABLES)},
         "num_cores": len(os.sched_getaffinity(0)),
         "load_average": [round(load, 2) for load in os.getloadavg()],
@@ -70,23 +74,8 @@ def _version(package: str) -> str | None:
         return None
 
 
-def products(vendor: str | None = None) -> Literal["team", "blas", "onednn"]:
-    """Who multiplies matrices on a CPU of this vendor, this machine's if None: whoever is faster (LOG, 2026-11-21).
-
-    It decides the last bits of a run, so it depends on the processor and on no timing. MKL, the BLAS of torch, is slow
-    on what AMD made. Where nothing was measured torch's own choice stands, by a team of threads if it can be had.
-    """
-    import torch  # noqa: PLC0415 - seconds, and who reads records has no need of it
-
-    from harness.kernels import native  # noqa: PLC0415 - as above
-
-    if (vendor or _cpu_info("vendor_id")) == "AuthenticAMD" and torch.backends.mkldnn.is_available():
-        return "onednn"
-    return "team" if native.AVAILABLE else "blas"
-
-
 def _cpu_info(key: str) -> str | None:
-    """Of the first processor; None where the system does not tell."""
+    """A value of the first processor in /proc/cpuinfo; None where it is missing."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -43,7 +43,9 @@ class Recorder:
         command: Sequence[str] | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
-        env = environment(num_threads=config.trainer.num_threads, command=command, now=now)
+        env = environment(
+            num_threads=config.trainer.num_threads, backend=config.trainer.backend, command=command, now=now
+        )
         self.run = prepare(run_dir, config, env)
         self._fsync = config.store.fsync
         self._now = now

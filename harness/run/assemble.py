@@ -51,6 +51,7 @@ def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]
     """
     run_spec = RunSpec(config)
     run_spec.validate()
+    config = run_spec.config  # resolved, as it is recorded
     status = _Status(on_status)
     with Recorder(run_dir, config) as recorder:
         store = CheckpointStore(

@@ -14,8 +14,8 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
 from harness.core.trackers import NEEDS_SAMPLES
+from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
-from harness.record.environment import products
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
@@ -161,6 +161,6 @@ def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
         seed=config.seed,
         learning_rate=config.trainer.learning_rate,
         device=config.trainer.device,
-        products=products(),
+        backend=choose_backend(config.trainer),
         is_eager=not cluster.is_remote or config.cache.mode != "none" or has_spare_core,
     )

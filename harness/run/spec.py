@@ -10,7 +10,7 @@ import torch
 
 from harness.cluster.server import RankSpec
 from harness.config.costs import job_costs
-from harness.config.model import Config
+from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
@@ -18,6 +18,7 @@ from harness.core.plans import Costs, PlannedKill
 from harness.core.strategies import Strategy, make_strategy
 from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
+from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import ModelSize, model_size
 from harness.traces.schedule import planned_kills_of, trace_digest
 
@@ -46,7 +47,12 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
 class RunSpec:
     """Everything about a run that follows from its config, data and trace. Building it validates all three."""
 
-    config: Config
+    given: Config
+
+    @cached_property
+    def config(self) -> Config:
+        """The given config, with ``auto`` replaced by the backend that was chosen on this machine."""
+        return with_backend(self.given, choose_backend(self.given.trainer))
 
     @cached_property
     def dataset(self) -> Dataset:
@@ -131,6 +137,7 @@ class RunSpec:
 
     def validate(self) -> None:
         """Raise the UserError of whatever cannot work."""
+        check_backend(self.config.trainer)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: cuda, but torch sees no CUDA device here; cpu always works")
@@ -175,6 +182,11 @@ class RunSpec:
             config_hash=self.result_hash,
             machine=machine,
         )
+
+
+def with_backend(config: Config, backend: BackendName) -> Config:
+    """``config`` with ``trainer.backend`` set."""
+    return config.model_copy(update={"trainer": config.trainer.model_copy(update={"backend": backend})})
 
 
 def cell_hash(config: Config) -> str:

@@ -4,22 +4,18 @@ B batch, F tables, D embedding dim, N distinct rows of a batch, I integer featur
 """
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
+from harness.config.model import BackendName
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement
 from harness.core.shard import Shard
-from harness.kernels import native
+from harness.model import dlrm
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
 
-PRODUCTS = (
-    "blas",
-    pytest.param("team", marks=pytest.mark.skipif(not native.AVAILABLE, reason="this torch hides its BLAS")),
-    pytest.param("onednn", marks=pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="no oneDNN")),
-)
-"""Who may make the products of a dense network in float32 on the CPU."""
+BACKENDS: list[BackendName] = sorted(dlrm.BACKENDS)
+"""Those that can run on this machine, whatever its processor."""
 
 CARDINALITIES = tuple(3 + 7 * table for table in range(NUM_TABLES))
 

@@ -1,0 +1,126 @@
+"""Deduplication of the rows of a batch, and joins of sorted keys.
+
+B batch, F tables, A = B*F accesses, N distinct rows of a batch, U distinct keys of a union, H held keys, R ranks,
+O owners of rows, E edges.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import int32, int64
+
+from harness.kernels.compiler import compiled_for
+
+
+@compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
+def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
+    """One word for each access, (A,): its row's position in the rank-major order, then ``num_bits`` of its number.
+
+    Row ``i`` of table f is at ``i // O + origins_OF[i % O, f]``.
+    """
+    num_samples, num_tables = ids_BF.shape
+    num_owners = len(origins_OF)
+    words_A = np.empty(num_samples * num_tables, np.int64)
+    a = 0
+    for b in range(num_samples):
+        for f in range(num_tables):
+            row = int64(ids_BF[b, f])
+            local = row // num_owners
+            words_A[a] = ((local + origins_OF[row - local * num_owners, f]) << num_bits) | a
+            a += 1
+    return words_A
+
+
+@compiled_for(
+    "Tuple((int64[::1], int64[::1], int32[::1], boolean[::1], int64[::1], int64[::1], int64[::1], int64[::1]))"
+    "(int64[::1], int64, boolean[::1], int64[::1])"
+)
+def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any:
+    """From sorted words of :func:`place`: keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N.
+
+    ``base_R`` (R + 1): the first key of each rank, and the end of the last one. ``rows_N`` are keys minus their rank's
+    base. The others are fields of :class:`harness.core.lookup.BatchPlan`.
+    """
+    num_accesses = len(words_A)
+    num_tables = num_accesses // len(sampled_B)
+    number = (1 << num_bits) - 1
+    num_keys = 0
+    last = int64(-1)
+    for a in range(num_accesses):
+        key = words_A[a] >> num_bits
+        num_keys += key != last
+        last = key
+    keys_N, rows_N, starts_N = np.empty(num_keys, np.int64), np.empty(num_keys, np.int64), np.empty(num_keys, np.int64)
+    counts_N, sampled_N = np.empty(num_keys, np.int32), np.empty(num_keys, np.bool_)
+    inverse_A, order_A = np.empty(num_accesses, np.int64), np.empty(num_accesses, np.int64)
+    bounds_R = np.empty(len(base_R), np.int64)
+    n, rank, last = -1, 0, int64(-1)
+    for a in range(num_accesses):
+        key, access = words_A[a] >> num_bits, words_A[a] & number
+        if key != last:
+            n += 1
+            while rank < len(base_R) and key >= base_R[rank]:
+                bounds_R[rank] = n
+                rank += 1
+            keys_N[n], rows_N[n], starts_N[n] = key, key - base_R[rank - 1], a
+            counts_N[n], sampled_N[n] = 0, False
+            last = key
+        counts_N[n] += 1
+        sampled_N[n] |= sampled_B[access // num_tables]
+        inverse_A[access] = n
+        order_A[a] = access
+    bounds_R[rank:] = num_keys
+    return keys_N, rows_N, counts_N, sampled_N, bounds_R, inverse_A, order_A, starts_N
+
+
+@compiled_for(int64[::1](int64[::1], int32[::1], int64[::1]))
+def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
+    """For each of ``edges_E`` the sum of the counts of keys below it, (E,). Edges and keys ascend."""
+    sums_E = np.empty(len(edges_E), np.int64)
+    n, total = 0, int64(0)
+    for e in range(len(edges_E)):
+        while n < len(keys_N) and keys_N[n] < edges_E[e]:
+            total += counts_N[n]
+            n += 1
+        sums_E[e] = total
+    return sums_E
+
+
+@compiled_for("Tuple((int64[::1], int32[::1], int64[::1], int64[::1]))(int64[::1], int64, int32[::1])")
+def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
+    """Union of keys, from sorted words: a key, then the number of its access in ``num_bits``.
+
+    Returns the distinct keys_U; counts_U, the sum of their accesses' counts; inverse_A, the key of each access; and
+    firsts_U, the first access of each key.
+    """
+    number = (1 << num_bits) - 1
+    num_keys = 0
+    last = int64(-1)
+    for a in range(len(words_A)):
+        key = words_A[a] >> num_bits
+        num_keys += key != last
+        last = key
+    keys_U, firsts_U = np.empty(num_keys, np.int64), np.empty(num_keys, np.int64)
+    counts_U, inverse_A = np.zeros(num_keys, np.int32), np.empty(len(words_A), np.int64)
+    u, last = -1, int64(-1)
+    for a in range(len(words_A)):
+        key, access = words_A[a] >> num_bits, words_A[a] & number
+        if key != last:
+            u += 1
+            keys_U[u], firsts_U[u] = key, access
+            last = key
+        counts_U[u] += counts_A[access]
+        inverse_A[access] = u
+    return keys_U, counts_U, inverse_A, firsts_U
+
+
+@compiled_for(int64[::1](int64[::1], int64[::1]))
+def places(keys_H: Any, keys_N: Any) -> Any:
+    """``np.searchsorted(keys_H, keys_N)`` of two ascending arrays, in one pass through both and a tenth of the time."""
+    places_N = np.empty(len(keys_N), np.int64)
+    h = 0
+    for n in range(len(keys_N)):
+        while h < len(keys_H) and keys_H[h] < keys_N[n]:
+            h += 1
+        places_N[n] = h
+    return places_N

@@ -1,0 +1,236 @@
+"""Forward and backward of DLRM for a share of the samples, compiled by Numba; the thread team calls it.
+
+The mathematics is that of :mod:`harness.model.torch_backend`. Matrix products go to the BLAS, on one thread. Nothing
+outside them fuses a product with a sum or reorders a sum, and they round as the BLAS does for a share of that size. So
+a result depends on the number of shares, and not on how many threads compute them.
+
+Arrays are passed as addresses and sizes, in records of two types, :data:`LAYER` and :data:`JOB`.
+
+B batch, V vectors of a sample, A = B (V - 1) accesses, N distinct rows of a batch, D embedding dim, T the top's inputs.
+"""
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+from numba import float32
+from numba.np.numpy_support import carray
+
+from harness.kernels.blas import sgemm
+from harness.kernels.native import pointer, prefetch
+
+LAYER = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("affine", "fan_in", "fan_out"),  # A (fan_in + 1, fan_out): Wᵀ above b
+            *("inputs", "inputs_width"),  # rows of ``inputs_width`` numbers, a one behind each sample's inputs
+            *("outputs", "outputs_width"),
+            *("input_grad", "output_grad"),  # dL/d(inputs), dL/d(outputs): rows of the same widths
+            "has_relu",
+        )
+    ]
+)
+"""A layer with its buffers for one batch size: addresses and sizes, in numbers."""
+
+PARTS = ("dense update", "bottom", "interaction", "top", "loss", "top backward", "interaction backward", "coalesce")
+"""Parts of a training step, in order. The first thread notes the time before the first and after each."""
+
+JOB = np.dtype(
+    [
+        *((name, np.int64) for name in ("num_samples", "num_shares", "num_vectors", "dim", "num_bottom", "num_layers")),
+        *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
+        *((name, np.int64) for name in ("command", "is_running", "spin_ns")),
+        # of the batch at hand
+        *((name, np.int64) for name in ("dense", "labels", "rows", "slots", "inverse", "num_rows")),
+        *((name, np.int64) for name in ("order_A", "starts", "losses", "row_grads")),
+        ("marks", np.int64, (len(PARTS) + 1,)),
+        ("learning_rate", np.float32),
+    ]
+)
+"""A team's work on batches of one size: sizes, the address of ``num_layers`` LAYERs, and addresses of arrays.
+
+Each of ``num_shares`` has a thread, the first of which is the caller's. ``counters``, ``semaphores``: see
+:mod:`harness.kernels.team`. Access a reads row ``inverse[a]``, or row ``slots[inverse[a]]`` where ``slots`` is not 0.
+"""
+
+inlined = numba.njit(nogil=True, error_model="numpy")
+"""For functions that only compiled functions call."""
+
+
+@inlined
+def matrix(address: int, num_rows: int, width: int) -> Any:
+    """The float32 matrix at an address."""
+    return carray(pointer(address), (num_rows, width), np.float32)
+
+
+@inlined
+def share(total: int, part: int, num_parts: int, unit: int) -> Any:
+    """First and last (exclusive) of ``total`` things in share ``part``, in whole units but for the last share."""
+    units = (total + unit - 1) // unit
+    return min(total, units * part // num_parts * unit), min(total, units * (part + 1) // num_parts * unit)
+
+
+@inlined
+def _multiply(left_MK: Any, right_KN: Any, out_MN: Any, factor: float, keep: float) -> None:
+    """out <- keep out + factor left right. An operand may be a transposed view, with contiguous columns."""
+    left_is_transposed, right_is_transposed = left_MK.strides[1] != 4, right_KN.strides[1] != 4
+    # Leading dimensions. The stride of a single row or column is arbitrary; BLAS wants a valid one.
+    left_step = max(left_MK.strides) // 4 if left_is_transposed else max(left_MK.strides[0] // 4, left_MK.shape[1])
+    right_step = max(right_KN.strides) // 4 if right_is_transposed else max(right_KN.strides[0] // 4, right_KN.shape[1])
+    # Fortran sees each matrix transposed, so the call computes outᵀ = rightᵀ leftᵀ.
+    sgemm(
+        right_is_transposed,
+        left_is_transposed,
+        out_MN.shape[1],
+        out_MN.shape[0],
+        left_MK.shape[1],
+        float32(factor),
+        right_KN.ctypes.data,
+        right_step,
+        left_MK.ctypes.data,
+        left_step,
+        float32(keep),
+        out_MN.ctypes.data,
+        out_MN.strides[0] // 4,
+    )
+
+
+@inlined
+def forward(layer: Any, num_samples: int, first: int, last: int) -> None:
+    """y = relu(x̃ A) of samples ``first`` to ``last``."""
+    inputs = matrix(layer.inputs, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
+    outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
+    _multiply(inputs, matrix(layer.affine, layer.fan_in + 1, layer.fan_out), outputs, 1.0, 0.0)
+    if layer.has_relu:
+        for b in range(outputs.shape[0]):
+            for o in range(outputs.shape[1]):
+                value = outputs[b, o]
+                outputs[b, o] = float32(0) if value < 0 else value  # NaN stays NaN
+
+
+@inlined
+def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
+    """dL/d(x̃ A) from dL/dy, in place: 0 where the ReLU's output is 0."""
+    if layer.has_relu:
+        outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
+        grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
+        for b in range(outputs.shape[0]):
+            for o in range(outputs.shape[1]):
+                grads[b, o] = float32(0) if outputs[b, o] <= 0 else grads[b, o]
+
+
+@inlined
+def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
+    """dL/dx̃ = g Aᵀ of some samples. Its last column is not used, but makes the product's width rounder, and faster."""
+    grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
+    wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
+    _multiply(grads, matrix(layer.affine, layer.fan_in + 1, layer.fan_out).T, wanted, 1.0, 0.0)
+
+
+@inlined
+def sgd_step(job: Any, layer: Any, part: int, num_parts: int) -> None:
+    """A <- A - lr x̃ᵀ g, for a share of A's rows."""
+    first, last = share(layer.fan_in + 1, part, num_parts, 16)
+    affine = matrix(layer.affine, layer.fan_in + 1, layer.fan_out)[first:last]
+    inputs = matrix(layer.inputs, job.num_samples, layer.inputs_width)[:, first:last]
+    grads = matrix(layer.output_grad, job.num_samples, layer.outputs_width)[:, : layer.fan_out]
+    if layer.fan_out > 1:
+        _multiply(inputs.T, grads, affine, -job.learning_rate, 1.0)
+        return
+    # A product with one column would add term by term to A, and round each time.
+    gradient = np.empty((last - first, 1), np.float32)
+    _multiply(inputs.T, grads, gradient, 1.0, 0.0)
+    for j in range(len(gradient)):
+        affine[j, 0] -= job.learning_rate * gradient[j, 0]
+
+
+@inlined
+def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
+    """z of some samples, from the bottom's outputs and the rows that they read, to the top's inputs."""
+    dim, num_vectors = job.dim, job.num_vectors
+    bottom_BD = matrix(bottom.outputs, job.num_samples, bottom.outputs_width)
+    top_BT = matrix(top.inputs, job.num_samples, top.inputs_width)
+    rows_ND = matrix(job.rows, job.num_rows, dim)
+    slots_N = carray(pointer(job.slots), job.num_rows, np.int64)
+    inverse_A = carray(pointer(job.inverse), job.num_samples * (num_vectors - 1), np.int64)
+    vectors_BVD = carray(pointer(job.vectors), (job.num_samples, num_vectors, dim), np.float32)
+    products_VV = np.empty((num_vectors, num_vectors), np.float32)
+    for b in range(first, last):
+        vectors_VD, out_T = vectors_BVD[b], top_BT[b]
+        for d in range(dim):
+            vectors_VD[0, d] = out_T[d] = bottom_BD[b, d]
+        for v in range(1, num_vectors):
+            access = b * (num_vectors - 1) + v - 1
+            row = inverse_A[access]
+            if job.slots != 0:  # rows lie anywhere: prefetch those of the next sample
+                row = slots_N[row]
+                if b + 1 < last:
+                    ahead = slots_N[inverse_A[access + num_vectors - 1]]
+                    for line in range(0, dim, 16):
+                        prefetch(job.rows + (ahead * dim + line) * 4)
+            for d in range(dim):
+                vectors_VD[v, d] = rows_ND[row, d]
+        _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, 0.0)
+        at = dim
+        for i in range(1, num_vectors):
+            for j in range(i):
+                out_T[at + j] = products_VV[i, j]
+            at += i
+
+
+@inlined
+def interact_backward(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
+    """dL/d(vectors) of some samples; of the bottom's output, to the bottom's output gradient."""
+    dim, num_vectors = job.dim, job.num_vectors
+    bottom_grad_BD = matrix(bottom.output_grad, job.num_samples, bottom.outputs_width)
+    top_grad_BT = matrix(top.input_grad, job.num_samples, top.inputs_width)
+    vectors_BVD = carray(pointer(job.vectors), (job.num_samples, num_vectors, dim), np.float32)
+    grads_BVD = carray(pointer(job.vector_grads), (job.num_samples, num_vectors, dim), np.float32)
+    mirrored_VV = np.zeros((num_vectors, num_vectors), np.float32)
+    for b in range(first, last):
+        at = dim
+        for i in range(1, num_vectors):
+            for j in range(i):
+                mirrored_VV[i, j] = mirrored_VV[j, i] = top_grad_BT[b, at + j]
+            at += i
+        _multiply(mirrored_VV, vectors_BVD[b], grads_BVD[b], 1.0, 0.0)
+        for d in range(dim):
+            bottom_grad_BD[b, d] = grads_BVD[b, 0, d] + top_grad_BT[b, d]
+
+
+@inlined
+def cross_entropy(job: Any, top: Any, first: int, last: int) -> None:
+    """log(1 + exp(s a)) of some logits a, with s = 1 - 2 y, and dL/da of the mean over B; in double precision."""
+    logits_B1 = matrix(top.outputs, job.num_samples, top.outputs_width)
+    grads_B1 = matrix(top.output_grad, job.num_samples, top.outputs_width)
+    labels_B = carray(pointer(job.labels), job.num_samples, np.float32)
+    losses_B = carray(pointer(job.losses), job.num_samples, np.float64)
+    for b in range(first, last):
+        sign = 1.0 - 2.0 * labels_B[b]
+        against = sign * logits_B1[b, 0]
+        small = math.exp(-abs(against))
+        losses_B[b] = max(against, 0.0) + math.log1p(small)
+        grads_B1[b, 0] = sign * (1.0 if against >= 0 else small) / (1.0 + small) / job.num_samples
+
+
+@inlined
+def coalesce(job: Any, first: int, last: int) -> None:
+    """Gradients of some rows: each the sum over its accesses, in the order of the batch."""
+    dim, num_vectors, num_tables = job.dim, job.num_vectors, job.num_vectors - 1
+    num_accesses = job.num_samples * num_tables
+    order_A = carray(pointer(job.order_A), num_accesses, np.int64)
+    starts_N = carray(pointer(job.starts), job.num_rows, np.int64)
+    grads_XD = matrix(job.vector_grads, job.num_samples * num_vectors, dim)
+    out_ND = matrix(job.row_grads, job.num_rows, dim)
+    for n in range(first, last):
+        end = starts_N[n + 1] if n + 1 < job.num_rows else num_accesses
+        for a in range(starts_N[n], end):
+            value = order_A[a] + order_A[a] // num_tables + 1
+            if a == starts_N[n]:
+                for d in range(dim):
+                    out_ND[n, d] = grads_XD[value, d]
+            else:
+                for d in range(dim):
+                    out_ND[n, d] += grads_XD[value, d]

@@ -1,0 +1,93 @@
+"""Lists of sub-sampled rows, for the SSU tracker.
+
+N rows of a request, K slots of a list, T tables, W words of 64 bits.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+from numba import int32, int64, uint64, void
+from numba.np.numpy_support import carray
+
+from harness.kernels.compiler import compiled_for
+from harness.kernels.native import pointer, prefetch
+
+
+@numba.njit(nogil=True)
+def _word(key: Any, number: Any) -> Any:
+    """Word ``number`` of the stream ``key``, as harness.core.seeds has it."""
+    word = key + uint64(number) * uint64(0x9E3779B97F4A7C15)
+    word = (word ^ (word >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
+    word = (word ^ (word >> uint64(27))) * uint64(0x94D049BB133111EB)
+    return word ^ (word >> uint64(31))
+
+
+LISTS = np.dtype([(name, np.int64) for name in ("tables", "num_tables", "slots", "is_member", "num_words", "key")])
+"""The lists of one shard: addresses and sizes, so that a call has few arguments to unpack.
+
+``tables``: ``num_tables`` of LIST, ascending by row. ``slots``: int32, the lists one after the other. ``is_member``: a
+bit for each row of the shard, in ``num_words`` of 64 bits.
+"""
+
+LIST = np.dtype([(name, np.int64) for name in ("first_row", "last_row", "first_slot", "num_slots", "num_members")])
+"""A table's rows, ``first_row`` to ``last_row`` (exclusive), and its list: first slot, capacity, length."""
+
+
+@compiled_for(void(int64, int64, int64, int64, int64))
+def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) -> None:
+    """Add each sampled row that is not a member to the list of its table; in a full list it replaces a member.
+
+    ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: to make an array of a
+    tensor takes 0.6 us, as long as all the rest. Membership is that before this step. The member that is replaced
+    follows from ``key``, step and row.
+    """
+    rows_N = carray(pointer(rows), num_rows, np.int64)
+    sampled_N = carray(pointer(sampled), num_rows, np.bool_)
+    own = carray(pointer(lists), 1, LISTS)[0]
+    num_tables = own.num_tables
+    tables_T = carray(pointer(own.tables), num_tables, LIST)
+    is_member_W = carray(pointer(own.is_member), own.num_words, np.uint64)
+    candidates_N = np.empty(len(rows_N), np.int64)
+    num_candidates, t = 0, 0
+    for n in range(len(rows_N)):  # without unpredictable branches
+        row = rows_N[n]
+        while t < num_tables and row >= tables_T[t].last_row:
+            t += 1
+        if t == num_tables:
+            break
+        candidates_N[num_candidates] = row
+        prefetch(own.is_member + (row >> 6) * 8)
+        num_candidates += sampled_N[n] & (row >= tables_T[t].first_row)
+    num_new = 0
+    for n in range(num_candidates):
+        row = candidates_N[n]
+        candidates_N[num_new] = row
+        num_new += int64(1) - int64((is_member_W[row >> 6] >> uint64(row & 63)) & uint64(1))
+    step_key = _word(uint64(own.key), step)
+    t = 0
+    for n in range(num_new):
+        row = candidates_N[n]
+        while row >= tables_T[t].last_row:
+            t += 1
+        table = tables_T[t]
+        if table.num_slots == 0:
+            continue
+        slots_K = carray(pointer(own.slots + 4 * table.first_slot), table.num_slots, np.int32)
+        if table.num_members < table.num_slots:
+            slot = table.num_members
+            table.num_members += 1
+        else:
+            slot = int64(((_word(step_key, row) >> uint64(32)) * uint64(table.num_slots)) >> uint64(32))
+            was = int64(slots_K[slot])
+            is_member_W[was >> 6] &= ~(uint64(1) << uint64(was & 63))
+        slots_K[slot] = row
+        is_member_W[row >> 6] |= uint64(1) << uint64(row & 63)
+
+
+@compiled_for(void(int32[::1], uint64[::1]))
+def forget_members(rows_K: Any, is_member_W: Any) -> None:
+    """Clear the membership bits of some rows."""
+    for k in range(len(rows_K)):
+        row = int64(rows_K[k])
+        is_member_W[row >> 6] &= ~(uint64(1) << uint64(row & 63))

@@ -1,0 +1,155 @@
+"""What one thread of the team does of a command: train or predict on its share of the samples, run tasks of an update.
+
+The SGD step of the dense parameters, and the bottom's backward, which only that needs, are cut into tasks. Any thread
+claims the next one: workers while the caller does something else, the caller while it waits, or all of them before the
+next batch. Which thread does a task changes no bit.
+"""
+
+from typing import Any
+
+from numba.np.numpy_support import carray
+
+from harness.kernels.native import fetch_add, load, nanoseconds, pointer, yield_core
+from harness.kernels.network import (
+    LAYER,
+    backward,
+    coalesce,
+    cross_entropy,
+    forward,
+    inlined,
+    interact,
+    interact_backward,
+    mask,
+    matrix,
+    sgd_step,
+    share,
+)
+
+COMMANDS, ARRIVED, FINISHED, CLAIMED, BACK, DONE, ASLEEP = range(7)
+"""Counters, each on a cache line: commands posted; of the present command, threads that have reached its barrier and
+workers that have finished it; of the update, tasks claimed, tasks of the bottom's backward done, all tasks done; then
+of each thread whether it sleeps.
+"""
+
+TRAIN, UPDATE, PREDICT, STOP = range(4)
+"""Commands."""
+
+_SPINS = 2000  # polls of a counter before the core is yielded
+
+
+def num_counters(num_shares: int) -> int:
+    """Cache lines that the counters of a JOB take."""
+    return ASLEEP + num_shares
+
+
+@inlined
+def counter(job: Any, index: int) -> int:
+    """The address of a counter."""
+    return job.counters + 64 * index
+
+
+@inlined
+def wait_for(address: int, value: int) -> None:
+    """Wait until the counter at an address has reached a value. The thread that increases it may need this core."""
+    spins = 0
+    while load(address) < value:
+        spins += 1
+        if spins > _SPINS:
+            yield_core()
+
+
+@inlined
+def mark(job: Any, thread: int, index: int) -> None:
+    """Note the time, on the first thread."""
+    if thread == 0:
+        job.marks[index] = nanoseconds()
+
+
+@inlined
+def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
+    """Logits of some samples, to the outputs of the last layer."""
+    layers = carray(pointer(job.layers), job.num_layers, LAYER)
+    num_integers, num_bottom = layers[0].fan_in, job.num_bottom
+    inputs_BI = matrix(layers[0].inputs, job.num_samples, layers[0].inputs_width)
+    dense_BI = matrix(job.dense, job.num_samples, num_integers)
+    for b in range(first, last):
+        for i in range(num_integers):
+            inputs_BI[b, i] = dense_BI[b, i]
+    for index in range(num_bottom):
+        forward(layers[index], job.num_samples, first, last)
+    mark(job, thread, 2)
+    interact(job, layers[num_bottom - 1], layers[num_bottom], first, last)
+    mark(job, thread, 3)
+    for index in range(num_bottom, job.num_layers):
+        forward(layers[index], job.num_samples, first, last)
+    mark(job, thread, 4)
+
+
+@inlined
+def _train_share(job: Any, thread: int) -> None:
+    """A thread's part of a batch, after the update of the batch before: ``losses`` and ``row_grads``."""
+    layers = carray(pointer(job.layers), job.num_layers, LAYER)
+    num_bottom, num_shares = job.num_bottom, job.num_shares
+    bottom, top = layers[num_bottom - 1], layers[num_bottom]
+    run_tasks(job)
+    wait_for(counter(job, DONE), num_tasks(job))
+    mark(job, thread, 1)
+    first, last = share(job.num_samples, thread, num_shares, 16)
+    _forward_share(job, thread, first, last)
+    cross_entropy(job, layers[job.num_layers - 1], first, last)
+    mark(job, thread, 5)
+    for index in range(job.num_layers - 1, num_bottom - 1, -1):
+        mask(layers[index], job.num_samples, first, last)
+        backward(layers[index], job.num_samples, first, last)
+    mark(job, thread, 6)
+    interact_backward(job, bottom, top, first, last)
+    mark(job, thread, 7)
+    fetch_add(counter(job, ARRIVED), 1)
+    wait_for(counter(job, ARRIVED), num_shares)
+    first, last = share(job.num_rows, thread, num_shares, 1)
+    coalesce(job, first, last)
+    mark(job, thread, 8)
+
+
+@inlined
+def num_tasks(job: Any) -> int:
+    """Tasks of an update: a share of each layer's parameters, and a share of the bottom's backward."""
+    return (job.num_layers + 1) * job.num_shares
+
+
+@inlined
+def run_tasks(job: Any) -> None:
+    """Claim and run tasks of the update until none is left. The top's come first, since they depend on no other."""
+    layers = carray(pointer(job.layers), job.num_layers, LAYER)
+    num_bottom, num_shares = job.num_bottom, job.num_shares
+    num_top = (job.num_layers - num_bottom) * num_shares
+    while True:
+        task = fetch_add(counter(job, CLAIMED), 1)
+        if task >= num_tasks(job):
+            break
+        part = task % num_shares
+        if task < num_top:
+            sgd_step(job, layers[num_bottom + task // num_shares], part, num_shares)
+        elif task < num_top + num_shares:
+            first, last = share(job.num_samples, part, num_shares, 16)
+            for index in range(num_bottom - 1, -1, -1):
+                mask(layers[index], job.num_samples, first, last)
+                if index > 0:
+                    backward(layers[index], job.num_samples, first, last)
+            fetch_add(counter(job, BACK), 1)
+        else:
+            wait_for(counter(job, BACK), num_shares)
+            sgd_step(job, layers[(task - num_top) // num_shares - 1], part, num_shares)
+        fetch_add(counter(job, DONE), 1)
+
+
+@inlined
+def execute(job: Any, command: int, thread: int) -> None:
+    """A thread's part of a command."""
+    if command == TRAIN:
+        _train_share(job, thread)
+    elif command == UPDATE:
+        run_tasks(job)
+    else:
+        first, last = share(job.num_samples, thread, job.num_shares, 16)
+        _forward_share(job, thread, first, last)

@@ -1,0 +1,197 @@
+"""A training step of DLRM as one program for a team of threads, compiled by Numba.
+
+Each thread takes a share of the samples through the whole network, forward and backward, and only then meets the others
+at a barrier, to add up the gradients of rows that samples of several shares read. Between two matrix products of a
+thread nothing else is called and no thread is woken, which would cost as much as the products: a batch has some twenty
+of them, 5 to 150 us each.
+
+The calling thread posts a command, takes part in it as thread 0, and joins the workers.
+"""
+
+from typing import Any
+
+import numba
+from numba import boolean, float32, float64, int64, void
+
+from harness.kernels.blas import blas_threads
+from harness.kernels.compiler import compiled_for
+from harness.kernels.native import exchange, fetch_add, load, nanoseconds, pointer, sem_init, sem_post, sem_wait
+from harness.kernels.network import JOB, inlined
+from harness.kernels.step import (
+    ARRIVED,
+    ASLEEP,
+    BACK,
+    CLAIMED,
+    COMMANDS,
+    DONE,
+    FINISHED,
+    PREDICT,
+    STOP,
+    TRAIN,
+    UPDATE,
+    counter,
+    execute,
+    mark,
+    num_tasks,
+    run_tasks,
+    wait_for,
+)
+
+_SPIN_NS = 50_000  # an eager worker polls this long for a command before it sleeps: as long as waking it would take
+
+
+@inlined
+def _post(job: Any, command: int) -> None:
+    """Start the workers on a command, after they have finished the one before; wake those that sleep."""
+    job.command = command
+    exchange(counter(job, ARRIVED), 0)
+    exchange(counter(job, FINISHED), 0)
+    fetch_add(counter(job, COMMANDS), 1)
+    for thread in range(1, job.num_shares):
+        if exchange(counter(job, ASLEEP + thread), 0) == 1:
+            sem_post(pointer(job.semaphores + 64 * thread))
+    job.is_running = 1
+
+
+@inlined
+def _join(job: Any) -> None:
+    """Wait until the workers have finished their command; take part in it if it is an update."""
+    if job.is_running:
+        if job.command == UPDATE:
+            run_tasks(job)
+            wait_for(counter(job, DONE), num_tasks(job))
+        wait_for(counter(job, FINISHED), job.num_shares - 1)
+        job.is_running = 0
+
+
+@inlined
+def _command(job: Any, command: int) -> None:
+    """Carry out a command with the whole team, after what is left of the one before."""
+    before = blas_threads(1)
+    mark(job, 0, 0)
+    _join(job)
+    if command == PREDICT:  # it overwrites buffers that an update reads
+        run_tasks(job)
+        wait_for(counter(job, DONE), num_tasks(job))
+        mark(job, 0, 1)
+    if command == UPDATE and load(counter(job, CLAIMED)) >= num_tasks(job):
+        blas_threads(before)
+        return
+    if job.num_shares > 1:
+        _post(job, command)
+    execute(job, command, 0)
+    if command == UPDATE:
+        wait_for(counter(job, DONE), num_tasks(job))
+    _join(job)
+    blas_threads(before)
+
+
+_JOB_1 = numba.from_dtype(JOB)[::1]
+
+
+@compiled_for(void(_JOB_1))
+def prepare(job_1: Any) -> None:
+    """Initialise the counters and semaphores of a new JOB: no update is due, no worker sleeps."""
+    job = job_1[0]
+    exchange(counter(job, CLAIMED), num_tasks(job))
+    exchange(counter(job, DONE), num_tasks(job))
+    for thread in range(1, job.num_shares):
+        sem_init(pointer(job.semaphores + 64 * thread), 0, 0)
+
+
+@compiled_for(void(_JOB_1, int64))
+def run_worker(job_1: Any, thread: int) -> None:
+    """Body of worker ``thread``, from 1: carry out commands until STOP, and sleep between them."""
+    job = job_1[0]
+    asleep, commands = counter(job, ASLEEP + thread), counter(job, COMMANDS)
+    blas_threads(1)
+    seen = 0
+    while True:
+        idle_since = nanoseconds()
+        while load(commands) == seen:
+            if nanoseconds() - idle_since > job.spin_ns:
+                exchange(asleep, 1)
+                # From here on a posted command wakes this thread. If one was posted just before and the flag is cleared
+                # already, the semaphore was posted too and must be waited for.
+                if load(commands) == seen or exchange(asleep, 0) == 0:
+                    while sem_wait(pointer(job.semaphores + 64 * thread)) != 0:
+                        pass  # interrupted by a signal
+                idle_since = nanoseconds()
+        seen += 1
+        if job.command == STOP:
+            break
+        execute(job, job.command, thread)
+        fetch_add(counter(job, FINISHED), 1)
+
+
+@compiled_for(void(_JOB_1))
+def stop_workers(job_1: Any) -> None:
+    """Finish what is running, then command the workers to return."""
+    before = blas_threads(1)
+    _join(job_1[0])
+    blas_threads(before)
+    _post(job_1[0], STOP)
+
+
+@compiled_for(void(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1]))
+def predict(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
+    """Logits of a batch, to the outputs of the last layer."""
+    job = job_1[0]
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
+    job.slots, job.num_rows = 0, len(rows_ND)
+    _command(job, PREDICT)
+
+
+@compiled_for(void(_JOB_1, boolean))
+def update(job_1: Any, is_alone: bool) -> None:
+    """The SGD step of the last batch, unless it was made; by the team, or by this thread alone."""
+    job = job_1[0]
+    if is_alone and not job.is_running:
+        before = blas_threads(1)
+        mark(job, 0, 0)
+        run_tasks(job)
+        blas_threads(before)
+    else:
+        _command(job, UPDATE)
+    mark(job, 0, 1)
+
+
+@compiled_for(
+    float64(
+        *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]),
+        *(float32[::1], float32[:, ::1], float64[::1], boolean),
+    )
+)
+def train(  # noqa: PLR0917 - compiled functions take values by place
+    job_1: Any,
+    dense_BI: Any,
+    rows_XD: Any,
+    slots_N: Any,
+    inverse_A: Any,
+    order_A: Any,
+    starts_N: Any,
+    labels_B: Any,
+    out_ND: Any,
+    losses_B: Any,
+    is_eager: bool,
+) -> float:
+    """The SGD step of the last batch, then the mean loss and the row gradients of this one, whose own step is left due.
+
+    ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
+    """
+    job = job_1[0]
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_XD.ctypes.data, inverse_A.ctypes.data
+    job.slots, job.num_rows = slots_N.ctypes.data if len(slots_N) else 0, len(out_ND)
+    job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
+    job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
+    job.spin_ns = _SPIN_NS if is_eager else 0
+    _command(job, TRAIN)
+    exchange(counter(job, BACK), 0)
+    exchange(counter(job, DONE), 0)
+    exchange(counter(job, CLAIMED), 0)  # from here on the tasks of the update may be claimed
+    if is_eager and job.num_shares > 1:
+        _post(job, UPDATE)
+    total = 0.0
+    for b in range(len(losses_B)):
+        total += losses_B[b]
+    return total / len(losses_B)

@@ -1,0 +1,31 @@
+"""Choice of the backend that computes the dense network: ``torch`` or ``compiled``."""
+
+import torch
+
+from harness.config.model import BackendName, TrainerConfig
+from harness.core.errors import ConfigError
+from harness.kernels import blas
+
+
+def choose_backend(config: TrainerConfig) -> BackendName:
+    """The backend that ``config`` asks for; for ``auto``, ``compiled`` where it can run, otherwise ``torch``."""
+    if config.backend != "auto":
+        return config.backend
+    return "torch" if obstacle(config.device) else "compiled"
+
+
+def check_backend(config: TrainerConfig) -> None:
+    """Raise ConfigError where the backend that ``config`` asks for cannot run here."""
+    if config.backend == "compiled" and (why := obstacle(config.device)):
+        raise ConfigError(f"trainer.backend: compiled, but {why}; set trainer.backend=torch or auto")
+
+
+def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:
+    """Why the compiled backend cannot run; None if it can."""
+    if device != "cpu":
+        return f"it runs on the CPU only, not on {device}"
+    if dtype != torch.float32:
+        return f"it computes in torch.float32 only, not in {dtype}"
+    if not blas.AVAILABLE:
+        return "it needs MKL, which this build of torch does not export"
+    return None

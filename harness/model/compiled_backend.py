@@ -1,0 +1,213 @@
+"""The dense part of DLRM by the compiled program of :mod:`harness.kernels.team`: float32 on the CPU.
+
+B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses.
+J, O: a layer's inputs and a one, its outputs.
+"""
+
+import weakref
+from collections.abc import Sequence
+from itertools import pairwise
+from threading import Thread
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from harness.core.lookup import BatchPlan
+from harness.kernels import team
+from harness.kernels.network import JOB, LAYER, PARTS
+from harness.kernels.step import num_counters
+from harness.model.sizes import NUM_TABLES
+
+_FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
+_IN_ORDER = np.empty(0, np.int64)
+
+
+class CompiledBackend:
+    """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
+
+    ``bottom_JO``, ``top_JO``: the matrices of the layers, contiguous float32 on the CPU, which steps update in place.
+    The bits of a result depend on torch's number of threads when a batch size is first met, and on nothing else.
+    ``is_eager``: worker threads begin the SGD step of a batch at once, while the caller does something else.
+    """
+
+    def __init__(
+        self, bottom_JO: Sequence[Tensor], top_JO: Sequence[Tensor], *, learning_rate: float, is_eager: bool
+    ) -> None:
+        self._bottom_JO, self._top_JO = tuple(bottom_JO), tuple(top_JO)
+        self._learning_rate = learning_rate
+        self._is_eager = is_eager
+        self._training: TeamPass | None = None  # of the last batch trained on
+        self._predicting: TeamPass | None = None  # of the last batch predicted
+
+    def train(
+        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[float, Tensor]:
+        """Mean loss, and the gradient of each distinct row, (N, D). The step of the batch is left due."""
+        last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
+        if last is not None and last is not self._training:
+            last.update()
+        return self._training.train(dense_BI, rows_XD, plan, labels_B, slots_N)
+
+    def step(self, *, is_alone: bool = False) -> None:
+        """The SGD step of the last batch, unless it was made."""
+        if self._training is not None:
+            self._training.update(is_alone=is_alone)
+
+    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+        """Logits, (B,)."""
+        self.step()
+        self._predicting = self._pass_for(len(dense_BI), self._predicting)
+        return self._predicting.predict(dense_BI, rows_ND, inverse_A)
+
+    def _pass_for(self, num_samples: int, last: "TeamPass | None") -> "TeamPass":
+        """``last`` if it is for batches of this size, otherwise a new one."""
+        if last is not None and last.num_samples == num_samples:
+            return last
+        return TeamPass(
+            self._bottom_JO,
+            self._top_JO,
+            num_samples,
+            learning_rate=self._learning_rate,
+            is_eager=self._is_eager,
+        )
+
+
+class TeamPass:
+    """The network on batches of one size: its buffers, and a team of as many threads as torch has when it is made.
+
+    The worker threads end with the object. While it lives its process must not be forked.
+    """
+
+    def __init__(
+        self,
+        bottom_JO: Sequence[Tensor],
+        top_JO: Sequence[Tensor],
+        num_samples: int,
+        *,
+        learning_rate: float,
+        is_eager: bool,
+    ) -> None:
+        self.num_samples = num_samples
+        self._is_eager = is_eager
+        num_shares = torch.get_num_threads()
+        bottom = _Stack(bottom_JO, num_samples, ends_in_relu=True)
+        top = _Stack(top_JO, num_samples, ends_in_relu=False)
+        layers = np.array([*bottom.layers, *top.layers], LAYER)
+        dim = bottom_JO[-1].shape[1]
+        vectors_BVD = torch.empty((num_samples, NUM_TABLES + 1, dim))
+        vector_grads_BVD = torch.empty_like(vectors_BVD)
+        counters = _lines(num_counters(num_shares))
+        semaphores = _lines(num_shares)
+        self._logits_BX = top.values[-1]
+        self._losses_B = np.empty(num_samples)
+        self._job_1 = np.zeros(1, JOB)
+        job = self._job_1[0]
+        job["num_samples"], job["num_vectors"], job["dim"] = vectors_BVD.shape
+        job["num_shares"], job["num_bottom"], job["num_layers"] = num_shares, len(bottom_JO), len(layers)
+        job["layers"], job["counters"], job["semaphores"] = (
+            array.ctypes.data for array in (layers, counters, semaphores)
+        )
+        job["vectors"], job["vector_grads"] = _address(vectors_BVD), _address(vector_grads_BVD)
+        job["learning_rate"] = learning_rate
+        team.prepare(self._job_1)
+        # The program has addresses only: this object and each worker keep the arrays alive.
+        self._buffers = (bottom, top, bottom_JO, top_JO, layers, vectors_BVD, vector_grads_BVD, counters, semaphores)
+        workers = [
+            Thread(target=_run_worker, args=(self._job_1, thread, self._buffers), daemon=True)
+            for thread in range(1, num_shares)
+        ]
+        if workers:
+            weakref.finalize(self, _stop_workers, self._job_1, workers)
+        for worker in workers:
+            worker.start()
+
+    def train(
+        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+    ) -> tuple[float, Tensor]:
+        """Mean loss, and the gradient of each distinct row, (N, D); new. Rows are ``rows_XD[slots_N]``, or in order."""
+        assert len(dense_BI) == self.num_samples
+        grads_ND = torch.empty((len(plan.keys_N), rows_XD.shape[1]))
+        loss = team.train(
+            self._job_1,
+            dense_BI.numpy(),
+            rows_XD.numpy(),
+            _IN_ORDER if slots_N is None else slots_N.numpy(),
+            plan.inverse_A.numpy(),
+            plan.order_A.numpy(),
+            plan.starts_N.numpy(),
+            labels_B.numpy(),
+            grads_ND.numpy(),
+            self._losses_B,
+            self._is_eager,
+        )
+        return loss, grads_ND
+
+    def update(self, *, is_alone: bool = False) -> None:
+        """The SGD step of the last :meth:`train`, unless it was made; by the team, or by the calling thread alone."""
+        team.update(self._job_1, is_alone)
+
+    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+        """Logits, (B,); new."""
+        assert len(dense_BI) == self.num_samples
+        team.predict(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
+        return self._logits_BX[:, 0].clone()
+
+    def seconds(self, parts: Sequence[str] = PARTS) -> dict[str, float]:
+        """Seconds of the calling thread in each of the first ``parts`` of the last call, waiting included."""
+        seconds = np.diff(self._job_1["marks"][0, : len(parts) + 1]) / 1e9
+        return dict(zip(parts, seconds.tolist(), strict=True))
+
+
+def _run_worker(job_1: np.ndarray, thread: int, buffers: object) -> None:
+    """Body of a worker thread, which keeps ``buffers`` alive while it runs."""
+    team.run_worker(job_1, thread)
+
+
+def _stop_workers(job_1: np.ndarray, workers: Sequence[Thread]) -> None:
+    """Stop and join worker threads. At interpreter exit a thread must not return from compiled code into Python."""
+    if not all(worker.is_alive() for worker in workers):
+        return  # this process is a fork of the one that started them
+    team.stop_workers(job_1)
+    for worker in workers:
+        worker.join(1.0)
+
+
+class _Stack:
+    """Layers one after the other, with buffers for their inputs, the last outputs, and the gradients of these.
+
+    Each row of a buffer begins on a cache line and has a one behind its values, which multiplies the bias.
+    """
+
+    def __init__(self, affines_JO: Sequence[Tensor], num_samples: int, *, ends_in_relu: bool) -> None:
+        widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
+        self.values = [
+            torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in widths
+        ]
+        for values, width in zip(self.values, widths, strict=True):
+            values[:, width] = 1
+        self._grads = [torch.empty_like(values) for values in self.values]
+        self.layers = [
+            (
+                *(_address(affine_JO), len(affine_JO) - 1, affine_JO.shape[1]),
+                *(_address(inputs), inputs.shape[1], _address(outputs), outputs.shape[1]),
+                *(_address(input_grads), _address(output_grads)),
+                ends_in_relu or k + 1 < len(affines_JO),
+            )
+            for k, (affine_JO, (inputs, outputs), (input_grads, output_grads)) in enumerate(
+                zip(affines_JO, pairwise(self.values), pairwise(self._grads), strict=True)
+            )
+        ]
+
+
+def _lines(number: int) -> np.ndarray:
+    """So many cache lines of zeros, aligned to one."""
+    memory = np.zeros(number * 8 + 8, np.int64)
+    first = -memory.ctypes.data % 64 // 8
+    return memory[first : first + number * 8]
+
+
+def _address(tensor: Tensor) -> int:
+    assert tensor.dtype == torch.float32
+    assert tensor.is_contiguous()
+    return tensor.data_ptr()
