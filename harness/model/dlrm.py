@@ -135,9 +135,7 @@ class DenseNetwork:
             parameter.copy_(state[name])
 
 
-def _initial_layers(
-    name: str, widths: tuple[int, ...], seed: int, device: str, dtype: torch.dtype
-) -> list[Tensor]:
+def _initial_layers(name: str, widths: tuple[int, ...], seed: int, device: str, dtype: torch.dtype) -> list[Tensor]:
     """Wᵀ above b of every layer: W ~ N(0, sqrt(2/(fan_in+fan_out))), b ~ N(0, sqrt(1/fan_out)), (fan_in + 1, fan_out).
 
     Source: facebookresearch/dlrm.

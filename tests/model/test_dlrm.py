@@ -17,18 +17,18 @@ from torch import Tensor, nn
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
-from harness.config.model import Config
+from harness.config.model import BackendName, Config
 from harness.core.events import Event, Finished, Trained
 from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
-from harness.model.dlrm import DenseNetwork, Products
+from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import exact_auc
 from harness.model.sizes import NUM_INTEGERS, SIZES, ModelSize
 from harness.run.job import train
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 from tests.data.logs import Row, to_text
-from tests.model.batches import CARDINALITIES, PRODUCTS, initial_tables, looked_up, make_batch
+from tests.model.batches import BACKENDS, CARDINALITIES, initial_tables, looked_up, make_batch
 
 NUM_STEPS, BATCH_SIZE = 20, 128
 
@@ -70,12 +70,12 @@ class Recorded:
         self.events.append(event)
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", SIZES)
-def test_forward_is_that_of_a_plain_dlrm(name: str, products: Products) -> None:
+def test_forward_is_that_of_a_plain_dlrm(name: str, backend: BackendName) -> None:
     """Logits of every published size equal those of nn.EmbeddingBag, nn.Linear and 351 dot products."""
     size = SIZES[name]
-    network = DenseNetwork(size, seed=1, learning_rate=0.1, products=products)
+    network = DenseNetwork(size, seed=1, learning_rate=0.1, backend=backend)
     tables = initial_tables(size.embedding_dim, seed=1)
     dense_BI, ids_BF, _ = make_batch(16, seed=0)
     plan, rows_ND = looked_up(tables, ids_BF)
@@ -85,12 +85,12 @@ def test_forward_is_that_of_a_plain_dlrm(name: str, products: Products) -> None:
     assert expected_B.std() > 1e-3, "the logits tell samples apart"
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["tiny", "kaggle"])
-def test_one_step_is_that_of_a_plain_dlrm(name: str, products: Products) -> None:
+def test_one_step_is_that_of_a_plain_dlrm(name: str, backend: BackendName) -> None:
     """Loss, the gradient of every distinct row and every dense parameter after one SGD step: autograd's to 1e-6."""
     size = SIZES[name]
-    network = DenseNetwork(size, seed=2, learning_rate=0.1, products=products)
+    network = DenseNetwork(size, seed=2, learning_rate=0.1, backend=backend)
     tables = initial_tables(size.embedding_dim, seed=2)
     plain = PlainDlrm(tables, network.state(), size)
     dense_BI, ids_BF, labels_B = make_batch(BATCH_SIZE, seed=1)
@@ -225,7 +225,7 @@ def test_the_first_steps_are_those_of_a_plain_dlrm(data: Path, tmp_path: Path, p
     torch.optim.SGD loses, to 1e-6, and leave the same rows and AUC behind.
 
     At some seeds the input of a ReLU is 0 but for rounding, and losses in float32 are 1e-5 off those in float64,
-    whoever computes them; at this one they are within 1e-7.
+    on every backend; at this one they are within 1e-7.
     """
     values: dict[str, Any] = {
         "seed": 5,

@@ -1,4 +1,4 @@
-"""Laws of the written-out backward of the whole dense network, held against autograd and against differences.
+"""Laws of both backends of the dense network, in one set: held against autograd, differences and each other.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, I integer features.
 """
@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
 
 import pytest
 import torch
@@ -18,11 +17,18 @@ import xxhash
 from torch import Tensor
 from torch.nn import functional
 
+from harness.config.model import BackendName, TrainerConfig
+from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
-from harness.kernels import native
-from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork, Products
+from harness.kernels import blas
+from harness.model import backends
+from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
 from harness.model.sizes import SIZES, ModelSize
-from tests.model.batches import PRODUCTS, initial_tables, looked_up, make_batch
+from tests.model.batches import BACKENDS, initial_tables, looked_up, make_batch
+
+needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="this build of torch exports no MKL")
+ODD = ModelSize(3, (7, 3), (5, 9, 1))
+"""Widths that no vector register divides."""
 
 Batch = tuple[Tensor, Tensor, BatchPlan, Tensor]
 
@@ -66,18 +72,19 @@ def distance(actual: Tensor, expected: Tensor) -> float:
     return float((actual.double() - expected.double()).norm() / expected.double().norm())
 
 
-@pytest.mark.parametrize("products", [*PRODUCTS, "float64"])
-@pytest.mark.parametrize("name", ["tiny", "kaggle", "terabyte"])
-def test_gradients_are_autograds(name: str, products: Products | Literal["float64"]) -> None:
+@pytest.mark.parametrize("num_samples", [1, 3, 128])
+@pytest.mark.parametrize("size", [*SIZES.values(), ODD], ids=[*SIZES, "odd"])
+@pytest.mark.parametrize(
+    ("backend", "dtype"), [*((name, torch.float32) for name in BACKENDS), ("torch", torch.float64)]
+)
+def test_gradients_are_autograds(backend: BackendName, dtype: torch.dtype, size: ModelSize, num_samples: int) -> None:
     """Loss, row gradients and the gradient of every parameter are autograd's, to 1e-6 of their norm in float32 and to
-    1e-13 in float64. The step is so long that the parameter itself is lost in its gradient.
+    1e-13 in float64. The step is so long that the parameter itself vanishes beside its gradient.
     """
-    size = SIZES[name]
     learning_rate = 2.0**40
-    dtype, bound = (torch.float64, 1e-13) if products == "float64" else (torch.float32, 1e-6)
-    by: Products = "blas" if products == "float64" else products
-    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, products=by)
-    batch = batch_for(size, 128, seed=5, dtype=dtype)
+    bound = 1e-13 if dtype == torch.float64 else 2e-6
+    network = DenseNetwork(size, seed=3, learning_rate=learning_rate, dtype=dtype, backend=backend)
+    batch = batch_for(size, num_samples, seed=5, dtype=dtype)
     expected_loss, expected_ND, expected = autograd(network, batch, dtype)
     before = {name: value.clone() for name, value in network.state().items()}
     loss, grads_ND = network.train(*batch)
@@ -120,16 +127,16 @@ def test_gradients_are_quotients_of_differences() -> None:
         assert measured == pytest.approx(float((gradient * direction).sum()), rel=1e-5, abs=1e-9), name
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
-def test_batches_of_any_size_follow_one_another(products: Products) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_batches_of_any_size_follow_one_another(backend: BackendName) -> None:
     """Full batches, a short one, one sample, a prediction in between: each step is that of a network that only ever
     saw this batch.
     """
     size = SIZES["kaggle"]
-    network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
+    network = DenseNetwork(size, seed=0, learning_rate=0.1, backend=backend)
     for num_samples in (128, 37, 1, 128):
         batch = batch_for(size, num_samples, seed=num_samples)
-        other = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
+        other = DenseNetwork(size, seed=0, learning_rate=0.1, backend=backend)
         other.load_state(network.state())
         expected_loss, expected_ND = other.train(*batch)
         other.step()
@@ -141,9 +148,9 @@ def test_batches_of_any_size_follow_one_another(products: Products) -> None:
         assert all(torch.equal(value, other.state()[name]) for name, value in network.state().items())
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.usefixtures("_threads")
-def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
+def test_a_step_is_taken_once_whoever_asks_for_it(backend: BackendName) -> None:
     """Asked for by step(), once or twice or of one thread alone, or left to the next batch, to a prediction or to
     state(): the same bits.
     """
@@ -153,7 +160,7 @@ def test_a_step_is_taken_once_whoever_asks_for_it(products: Products) -> None:
     def end(
         after: Callable[[DenseNetwork], object], *, is_eager: bool = False
     ) -> tuple[list[float], dict[str, Tensor]]:
-        network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products, is_eager=is_eager)
+        network = DenseNetwork(size, seed=0, learning_rate=0.1, backend=backend, is_eager=is_eager)
         losses: list[float] = []
         for batch in batches:
             losses.append(network.train(*batch)[0])
@@ -208,14 +215,14 @@ def test_large_batches_are_predicted_in_parts() -> None:
         torch.testing.assert_close(logits_B[span], network.predict(dense_BI[span], rows, plan_5), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("num_threads", [1, 2, 3])
 @pytest.mark.usefixtures("_threads")
-def test_any_number_of_threads_computes_the_same_but_for_rounding(products: Products, num_threads: int) -> None:
+def test_any_number_of_threads_computes_the_same_but_for_rounding(backend: BackendName, num_threads: int) -> None:
     """Three steps by one, two and three threads, of full batches and one of a single sample, against float64."""
     torch.set_num_threads(num_threads)
     size = SIZES["kaggle"]
-    network = DenseNetwork(size, seed=0, learning_rate=0.1, products=products)
+    network = DenseNetwork(size, seed=0, learning_rate=0.1, backend=backend)
     exact = DenseNetwork(size, seed=0, learning_rate=0.1, dtype=torch.float64)
     for num_samples in (128, 1, 33):
         dense_BI, rows_ND, plan, labels_B = batch_for(size, num_samples, seed=num_samples)
@@ -229,18 +236,19 @@ def test_any_number_of_threads_computes_the_same_but_for_rounding(products: Prod
         assert distance(value, exact.state()[name]) < 1e-6, name
 
 
-@pytest.mark.skipif(not native.AVAILABLE, reason="this torch hides its BLAS")
+@needs_compiled
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 @pytest.mark.usefixtures("_threads")
-def test_helpers_that_begin_an_update_early_or_late_change_no_bit(num_threads: int) -> None:
+def test_workers_that_begin_an_update_early_or_late_change_no_bit(num_threads: int) -> None:
     """Two hundred steps on two to five threads, however few cores there are, with pauses between them that are long
-    enough for helpers to fall asleep, and states loaded while an update is being made: the bits of one thread that
+    enough for workers to fall asleep, and states loaded while an update is being made: the bits of one thread that
     makes all updates itself, share by share.
     """
     torch.set_num_threads(num_threads)
     size = SIZES["tiny"]
     eager, patient = (
-        DenseNetwork(size, seed=0, learning_rate=0.1, products="team", is_eager=is_eager) for is_eager in (True, False)
+        DenseNetwork(size, seed=0, learning_rate=0.1, backend="compiled", is_eager=is_eager)
+        for is_eager in (True, False)
     )
     batches = [batch_for(size, num_samples, seed=num_samples) for num_samples in (128, 128, 47)]
     start = {name: value.clone() for name, value in eager.state().items()}
@@ -257,8 +265,8 @@ def test_helpers_that_begin_an_update_early_or_late_change_no_bit(num_threads: i
     assert all(torch.equal(value, patient.state()[name]) for name, value in eager.state().items())
 
 
-def test_a_torch_that_hides_its_blas_is_served_otherwise() -> None:
-    """Without a symbol the team is not available, nothing is compiled that would need it, and a step is made."""
+def test_a_torch_without_mkl_uses_the_torch_backend() -> None:
+    """Without a BLAS symbol ``auto`` is ``torch``, nothing that needs the symbol is compiled, and a step is made."""
     script = """
 import ctypes, numba, torch
 real = ctypes.CDLL
@@ -267,29 +275,50 @@ def hiding(name, *args, **kwargs):
         raise OSError("no such symbol")
     return real(name, *args, **kwargs)
 ctypes.CDLL = hiding
-from harness.kernels import native
-from harness.record import environment
-from harness.run import job
-from harness.model.dlrm import DenseNetwork
+from harness.config.model import TrainerConfig
+from harness.kernels import blas
+from harness.model import backends
+from harness.model.dlrm import BACKENDS, DenseNetwork
 from harness.model.sizes import SIZES
-from tests.model.test_backward import batch_for
-assert not native.AVAILABLE
-assert environment.products("GenuineIntel") == "blas"
+from tests.model.test_backends import batch_for
+assert not blas.AVAILABLE
+assert backends.choose_backend(TrainerConfig()) == "torch"
+assert list(BACKENDS) == ["torch"]
 network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
-print(network.train(*batch_for(network.size, 8, seed=0))[0])
+print(network.train(*batch_for(network.size, 8, seed=1))[0])
 """
     printed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
-    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
-    assert float(printed) == network.train(*batch_for(network.size, 8, seed=0))[0]
+    assert float(printed) > 0
 
 
-@pytest.mark.skipif(not native.AVAILABLE, reason="this torch hides its BLAS")
+def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``auto`` depends on the device and on MKL; a backend that is named stays, and is refused where it cannot run."""
+    monkeypatch.setattr(blas, "AVAILABLE", True)
+    assert backends.choose_backend(TrainerConfig()) == "compiled"
+    assert backends.choose_backend(TrainerConfig(device="cuda")) == "torch"
+    assert backends.choose_backend(TrainerConfig(backend="torch")) == "torch"
+    backends.check_backend(TrainerConfig(backend="compiled"))
+    with pytest.raises(
+        ConfigError, match=r"trainer\.backend: compiled, but it runs on the CPU only, not on cuda; set "
+    ):
+        backends.check_backend(TrainerConfig(backend="compiled", device="cuda"))
+    with pytest.raises(ConfigError, match=r"computes in torch\.float32 only, not in torch\.float64; use torch"):
+        DenseNetwork(ODD, seed=0, learning_rate=0.1, backend="compiled", dtype=torch.float64)
+    monkeypatch.setattr(blas, "AVAILABLE", False)
+    assert backends.choose_backend(TrainerConfig()) == "torch"
+    with pytest.raises(
+        ConfigError, match=r"needs MKL, which this build of torch does not export; set trainer\.backend="
+    ):
+        backends.check_backend(TrainerConfig(backend="compiled"))
+
+
+@needs_compiled
 @pytest.mark.usefixtures("_threads")
 def test_helpers_end_with_their_network() -> None:
     """Threads of a network that nobody needs any more are gone, though an update was still to be made."""
     torch.set_num_threads(3)
     before = threading.active_count()
-    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1, products="team", is_eager=True)
+    network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1, backend="compiled", is_eager=True)
     network.train(*batch_for(network.size, 16, seed=0))
     assert threading.active_count() == before + 2
     del network
@@ -300,13 +329,10 @@ def test_helpers_end_with_their_network() -> None:
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("products", PRODUCTS[:2])
-def test_what_is_not_a_number_is_not_hidden(products: Products) -> None:
-    """One broken feature, and one broken value of a row: the loss is none, and so are gradients of rows.
-
-    (oneDNN's own ReLU makes a zero of it.)
-    """
-    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, products=products)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_not_a_number_is_not_hidden(backend: BackendName) -> None:
+    """With NaN in one feature, or in one value of a row, the loss is NaN, and so are gradients of rows."""
+    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend)
     for broken in ("feature", "row"):
         dense_BI, rows_ND, plan, labels_B = batch_for(network.size, 16, seed=3)
         (dense_BI if broken == "feature" else rows_ND)[0, 0] = math.nan
@@ -315,12 +341,10 @@ def test_what_is_not_a_number_is_not_hidden(products: Products) -> None:
         assert grads_ND.isnan().any()
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
-def test_rows_may_lie_anywhere(products: Products) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_may_lie_anywhere(backend: BackendName) -> None:
     """Rows of a cache, where they are, and rows in order: the same bits."""
-    in_order, scattered = (
-        DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, products=products) for _ in range(2)
-    )
+    in_order, scattered = (DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend) for _ in range(2))
     for seed in range(2):
         dense_BI, rows_ND, plan, labels_B = batch_for(in_order.size, 64, seed)
         slots_N = torch.randperm(2 * len(rows_ND), generator=torch.Generator().manual_seed(seed))[: len(rows_ND)]
@@ -339,10 +363,10 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def digest(products: Products) -> str:
+def digest(backend: BackendName) -> str:
     """Bits of three steps at two threads."""
     torch.set_num_threads(2)
-    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, products=products)
+    network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend)
     words: list[str] = []
     for seed in range(3):
         loss, grads_ND = network.train(*batch_for(network.size, 128, seed))
@@ -353,15 +377,15 @@ def digest(products: Products) -> str:
     )
 
 
-@pytest.mark.parametrize("products", PRODUCTS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.usefixtures("_threads")
-def test_another_process_computes_the_same_bits(products: Products) -> None:
-    """Same number of threads: same losses, gradients and parameters to the bit, whoever computes them, and wherever in
-    memory their operands lie.
+def test_another_process_computes_the_same_bits(backend: BackendName) -> None:
+    """Same number of threads: same losses, gradients and parameters to the bit, wherever in memory their operands
+    lie.
     """
     script = (
-        "import torch; kept = torch.empty(1003); from tests.model.test_backward import digest; "
-        f"print(digest({products!r}))"
+        "import torch; kept = torch.empty(1003); from tests.model.test_backends import digest; "
+        f"print(digest({backend!r}))"
     )
     other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
-    assert other == digest(products) + "\n"
+    assert other == digest(backend) + "\n"

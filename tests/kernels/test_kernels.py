@@ -1,0 +1,138 @@
+"""Compiled loops against plain twins, where no other test does so. N rows of a request, S slots, D embedding dim."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numba
+import numpy as np
+import pytest
+import torch
+
+from harness.client.row_cache import RowCache
+from harness.core.placement import Placement
+from harness.core.shard import Shard, stepped
+from harness.kernels import compiler, lookup, rows
+
+
+def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
+    """A shard, a cache at the trainer and plain arithmetic in float32 give a row the same bits: two roundings each."""
+    rng = torch.Generator().manual_seed(0)
+    shard = Shard(Placement("row", (500,), 1), 0, 16, seed=0, count_updates=True)
+    shard.initialise(applied_step=0)
+    rows_N = torch.randperm(500, generator=rng)[:300]
+    grads_ND = torch.randn((300, 16), generator=rng)
+    before_ND = shard.gather(rows_N)
+    cache = RowCache(16, max_rows=None)
+    cache.reserve(400)
+    slots_N = torch.randperm(400, generator=rng)[:300]
+    cache.insert(slots_N.numpy(), before_ND, None)
+    assert torch.equal(cache.values(slots_N.numpy()), before_ND)
+    cache.sgd_step(slots_N, grads_ND, 0.1)
+    keys_N = np.arange(300) * 7
+    ahead_HD = before_ND.numpy()[::3].copy()  # every third one is wanted again
+    rows.sgd_step_shared(ahead_HD, keys_N[::3].copy(), keys_N, before_ND.numpy(), grads_ND.numpy(), 0.1)
+    assert shard.apply(1, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
+    expected = before_ND.numpy() - grads_ND.numpy() * np.float32(0.1)
+    assert np.array_equal(shard.gather(rows_N).numpy(), expected)
+    assert np.array_equal(cache.values(slots_N.numpy()).numpy(), expected)
+    assert np.array_equal(ahead_HD, expected[::3])
+    assert np.array_equal(stepped(before_ND, grads_ND, 0.1).numpy(), expected)
+
+
+def test_sums_before_edges() -> None:
+    """For every edge the counts of the keys below it; they may meet, and lie outside all keys."""
+    keys_N = np.array([3, 4, 9, 20], dtype=np.int64)
+    counts_N = np.array([1, 10, 100, 1000], dtype=np.int32)
+    edges_E = np.array([0, 3, 4, 4, 10, 20, 21, 50], dtype=np.int64)
+    expected = [int(counts_N[keys_N < edge].sum()) for edge in edges_E]
+    assert lookup.sums_before(keys_N, counts_N, edges_E).tolist() == expected
+    assert lookup.sums_before(keys_N[:0], counts_N[:0], edges_E).tolist() == [0] * len(edges_E)
+
+
+def test_sorted_keys_are_joined_as_by_numpy() -> None:
+    """``places`` is np.searchsorted; ``merge`` is np.unique with the counts of equal keys added up."""
+    rng = np.random.default_rng(0)
+    held_H, keys_N = np.unique(rng.integers(0, 300, 100)), np.unique(rng.integers(0, 300, 60))
+    assert np.array_equal(lookup.places(held_H, keys_N), np.searchsorted(held_H, keys_N))
+    keys_A, counts_A = rng.integers(0, 50, 200), rng.integers(1, 9, 200).astype(np.int32)
+    words_A = np.sort(keys_A << 8 | np.arange(200))
+    expected_U, firsts_U, inverse_A = np.unique(keys_A, return_index=True, return_inverse=True)
+    merged = lookup.merge(words_A, 8, counts_A)
+    sums_U = np.bincount(inverse_A, weights=counts_A)
+    for actual, expected in zip(merged, (expected_U, sums_U, inverse_A, firsts_U), strict=True):
+        assert np.array_equal(actual, expected)
+
+
+def test_rows_move_as_by_torch() -> None:
+    """``take_rows`` is index_select, ``put_rows`` is index_copy_, also of more rows than are prefetched at once."""
+    rows_SD, slots_K = torch.randn(100, 20), torch.randperm(100)[:70]
+    taken_KD = rows.take_rows(rows_SD.numpy(), slots_K.numpy())
+    assert torch.equal(torch.from_numpy(taken_KD), rows_SD.index_select(0, slots_K))
+    copied_SD = torch.zeros(100, 20)
+    rows.put_rows(copied_SD.numpy(), slots_K.numpy(), taken_KD)
+    assert torch.equal(copied_SD, torch.zeros(100, 20).index_copy_(0, slots_K, torch.from_numpy(taken_KD)))
+
+
+def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a cache folder a function is compiled in memory."""
+    monkeypatch.setattr(compiler, "CACHE_FOLDER", None)
+    twice = compiler.compiled_for(numba.int64(numba.int64))(lambda number: 2 * number)
+    assert twice(21) == 42
+
+
+def test_a_mistake_in_a_function_is_reported() -> None:
+    """An error of the compiler is not taken for a damaged cache."""
+    with pytest.raises(numba.TypingError):
+        compiler.compiled_for(numba.int64(numba.int64))(lambda number: number.missing)
+
+
+@pytest.fixture
+def kernels(tmp_path: Path) -> Path:
+    """A copy of the compiler in a folder of kernels with one loop, which calls a function of another file."""
+    folder = tmp_path / "harness" / "kernels"
+    folder.mkdir(parents=True)
+    for package in (folder.parent, folder):
+        (package / "__init__.py").touch()
+    shutil.copy(compiler.__file__, folder)
+    (folder / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 2\n")
+    (folder / "loops.py").write_text(
+        "import numba\n"
+        "from harness.kernels.compiler import compiled_for\n"
+        "from harness.kernels.inner import factor\n"
+        "@compiled_for(numba.int64(numba.int64))\n"
+        "def scaled(number): return factor() * number\n"
+        "print(scaled(21), sum(scaled.stats.cache_hits.values()))\n"
+    )
+    return folder
+
+
+def run_loops(kernels: Path) -> str:
+    """The loop's result, and how many functions came from the cache, in a new process."""
+    command = [sys.executable, "-c", "import harness.kernels.loops"]
+    environment = {**os.environ, "PYTHONPATH": str(kernels.parents[1])}
+    environment.pop("NUMBA_CACHE_DIR", None)
+    result = subprocess.run(
+        command, capture_output=True, check=True, text=True, env=environment, cwd=kernels.parents[1]
+    )
+    return result.stdout.strip()
+
+
+def test_a_change_in_any_file_compiles_anew(kernels: Path) -> None:
+    """Machine code is read by the next process, and compiled anew when a file changes that the loop's file imports."""
+    assert [run_loops(kernels), run_loops(kernels)] == ["42 0", "42 1"]
+    (kernels / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 3\n")
+    assert [run_loops(kernels), run_loops(kernels)] == ["63 0", "63 1"]
+    assert len(list((kernels / "__pycache__").glob("kernels-*"))) == 1, "machine code of older sources is removed"
+
+
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_torn_cache_file_is_made_anew(kernels: Path, suffix: str) -> None:
+    """A cached file that was cut short or zeroed is compiled again, and the next process reads a whole one."""
+    run_loops(kernels)
+    for damage in (lambda content: content[: len(content) // 2], lambda content: bytes(len(content))):
+        (file,) = (kernels / "__pycache__").rglob(f"*.{suffix}")
+        file.write_bytes(damage(file.read_bytes()))
+        assert [run_loops(kernels), run_loops(kernels), run_loops(kernels)] == ["42 0", "42 0", "42 1"]
