@@ -38,7 +38,7 @@ def _measure(cardinalities: tuple[int, ...], num_ps: int, folder: Path, pipe: Co
         placement=Placement("row", cardinalities, num_ps),
         embedding_dim=DIM,
         seed=0,
-        tracker=TrackerSpec("mfu", settings.r, tracked_tables(cardinalities, settings.num_tracked)),
+        tracker=TrackerSpec("mfu", tracked_tables(cardinalities, settings.num_tracked), {"r": settings.r}),
         count_updates=True,
         checkpoints=folder,
         fsync=False,

@@ -11,8 +11,6 @@ Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense netwo
     plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
     local    the trainer of this harness on engine local, two PS ranks
     rpcN     the same on engine rpc with N PS ranks; rpcN_lookahead: with cache.mode=lookahead
-    rpc2_pullpush, rpc2_naive   rpc2 with cluster.data_path=pull_push, naive: two messages a step and rank, two a
-                                table and rank; with ``--only rpc2,rpc2_pullpush,rpc2_naive --memory-gb 14``
 
 Every variant trains in processes of its own, from data on disk to applied gradients, planning included, and sleeps
 while the others are measured. A round runs each of them in turn, ``--lead`` steps untimed and ``--steps`` timed, and
@@ -54,9 +52,9 @@ class Variant:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
 
-def rpc(num_ps: int, data_path: str = "fused", **settings: Any) -> Variant:
+def rpc(num_ps: int, **settings: Any) -> Variant:
     """The trainer with ``num_ps`` rank processes."""
-    return Variant(trainer, {"engine": "rpc", "cluster": {"num_ps": num_ps, "data_path": data_path}, **settings})
+    return Variant(trainer, {"engine": "rpc", "cluster": {"num_ps": num_ps}, **settings})
 
 
 REFERENCES = {
@@ -75,9 +73,7 @@ VARIANTS = {
     "rpc8": rpc(8),
     "rpc8_lookahead": rpc(8, **LOOKAHEAD),
 }
-SPLIT = {"rpc2_pullpush": rpc(2, data_path="pull_push"), "rpc2_naive": rpc(2, data_path="naive")}
-"""Measured where they are asked for."""
-ALL = {**REFERENCES, **VARIANTS, **SPLIT}
+ALL = {**REFERENCES, **VARIANTS}
 RATIOS = (
     ("local", "plain"),
     ("floor", "local"),
@@ -86,14 +82,9 @@ RATIOS = (
     ("rpc4", "plain"),
     ("rpc8", "plain"),
     ("dense", "local"),
-    ("rpc2", "rpc2_pullpush"),
-    ("rpc2", "rpc2_naive"),
     *((f"rpc{num_ps}_lookahead", other) for num_ps in (2, 4, 8) for other in ("plain", "local", f"rpc{num_ps}")),
 )
 """Samples per second of the first over those of the second."""
-NAMES = {("rpc2", "rpc2_pullpush"): "rpc2_fused_over_pullpush", ("rpc2", "rpc2_naive"): "rpc2_fused_over_naive"}
-"""Of pairs whose difference has a name of its own."""
-
 Round = dict[str, float]
 """Milliseconds of a step, by variant."""
 
@@ -149,7 +140,7 @@ def ratios(rounds: Sequence[Round]) -> dict[str, Spread]:
     """Of samples per second, for each pair of RATIOS that was measured together."""
     found: dict[str, Spread] = {}
     for upper, lower in RATIOS:
-        name = NAMES.get((upper, lower), f"{upper}_over_{lower}")
+        name = f"{upper}_over_{lower}"
         values = [each[lower] / each[upper] for each in rounds if upper in each and lower in each]
         if values:
             found[name] = Spread.of(values)
@@ -191,8 +182,8 @@ def main() -> None:
     options = parser.parse_args()
     names = options.only.split(",")
     for name in names:
-        if name not in {**VARIANTS, **SPLIT}:
-            parser.error(f"--only: no variant {name!r}; there are {', '.join((*VARIANTS, *SPLIT))}")
+        if name not in VARIANTS:
+            parser.error(f"--only: no variant {name!r}; there are {', '.join(VARIANTS)}")
     facts = machine(options.threads)
     rounds: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="throughput-") as folder:

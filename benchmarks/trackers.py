@@ -103,7 +103,7 @@ def _save(server: RankServer, tables: Sequence[int], step: int) -> SaveCost:
     chose_s = time.perf_counter()
     for table, rows_K in chosen.items():
         shard.take_pending(rows_K)
-        tracker.saved(table)
+        tracker.saved(table, rows_K)
     cleared_s = time.perf_counter()
     num_rows = sum(len(rows_K) for rows_K in chosen.values())
     return SaveCost(choose_ms=1e3 * (chose_s - began_s), clear_ms=1e3 * (cleared_s - chose_s), num_rows=num_rows)

@@ -18,8 +18,8 @@ from harness.store import FileRecord, Manifest
 class Push:
     """Gradients of step ``step`` (counted from 1) for distinct rows; applied once however often it is sent.
 
-    ``counts_N`` (int32): samples that touched each row; ``sampled_N`` (bool): whether one of them is sub-sampled.
-    The gradients of a step may come in ``num_parts`` messages, in any order; it is applied when all of them are.
+    ``rows_N`` (int64) are local flat rows of the shard, ascending; ``grads_ND`` float32. ``counts_N`` (int32): samples
+    that touched each row; ``sampled_N`` (bool): whether one of them is in the sub-sample.
     """
 
     step: int
@@ -28,8 +28,6 @@ class Push:
     counts_N: Tensor
     sampled_N: Tensor
     learning_rate: float
-    part: int = 0
-    num_parts: int = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +36,12 @@ class WriteBack:
 
     ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``counts_N`` (int32) are the updates of each since
     the last message or, with ``counts_all``, all that no save has persisted: such a message says how things are, not
-    what has changed, so it is right also for a shard that was restored meanwhile. ``sampled`` are, for every step with
-    any, the rows that a sub-sampled input touched, in order; empty unless a tracker asks for them.
+    what has changed, so it is right also for a shard that was restored meanwhile.
+
+    ``sampled``, where the tracker ``needs_samples``: ``(step, rows_N)`` in order, for each step since the last message
+    in which sub-sampled inputs touched rows of this shard, and these rows (int64, ascending, distinct). ``touched``,
+    where it ``needs_touches``: ``(step, rows_N, counts_N)`` in order, for each step since the last message that updated
+    rows of this shard, all these rows and how many samples touched each (int32). Empty otherwise.
     """
 
     step: int
@@ -48,6 +50,7 @@ class WriteBack:
     counts_N: Tensor
     counts_all: bool = False
     sampled: tuple[tuple[int, Tensor], ...] = ()
+    touched: tuple[tuple[int, Tensor, Tensor], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,10 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from torch import Tensor
+
 from harness.cluster.protocol import Collect, Save, Written
 from harness.core.shard import Shard
 from harness.core.trackers import Tracker
 from harness.store import (
+    SAVE_KINDS,
     Background,
     ChosenRows,
     FileRecord,
@@ -23,16 +26,24 @@ from harness.store import (
 
 @dataclass(frozen=True, kw_only=True)
 class _Contents:
-    """What a save holds: ``parts`` of the shard (None: all of it), and how many updates that makes safe."""
+    """What a save holds.
+
+    Attributes:
+        parts: of the shard; None for all of it.
+        builds_on: older files that a restore reads first; none if ``parts`` is None.
+        persisted, persisted_tracked: updates that the save makes safe, of all tables and of the tracked ones.
+    """
 
     parts: tuple[Part, ...] | None
+    builds_on: tuple[FileRecord, ...]
+    encoding: str
     persisted: int
     persisted_tracked: int
 
 
 @dataclass(frozen=True)
-class _UnderWay:
-    """A save that is being written."""
+class _PendingSave:
+    """A save that is being written in the background."""
 
     sequence: int
     rows: FrozenRows
@@ -40,10 +51,10 @@ class _UnderWay:
 
 
 class Saver:
-    """Saves one shard; at most one save is under way.
+    """Saves one shard; at most one save is pending in the background.
 
     Args:
-        tracked: tables of which a priority save writes the tracker's choice; the others are written whole.
+        tracker: chooses rows of the ``tracked`` tables, for kinds of save that ask it.
         buffer_bytes: memory that a save in the background may take, besides one byte a row.
     """
 
@@ -55,41 +66,44 @@ class Saver:
         self._tracked = tracked
         self._store = store
         self._buffer_bytes = buffer_bytes
-        self._under_way: _UnderWay | None = None
-        self._change_freely = shard.before_change
+        self._pending: _PendingSave | None = None
+        self._no_op = shard.before_change
 
     def save(self, request: Save) -> Written | None:
-        """Write the shard as it is, or begin to."""
+        """Write the shard as of now; in the background if the request says so, and then the result is None."""
         step = self._shard.applied_step
         assert request.step == step, f"save of step {request.step} at step {step}"
         return self._begin(request) if request.in_background else self._write_now(request)
 
     def collect(self, request: Collect) -> Written:
-        """Wait for a save that was begun. Raises what went wrong with it."""
-        under_way = self._under_way
-        if under_way is None:
+        """Wait for the pending save. Raises what writing it raised.
+
+        Without one this rank is a replacement: it writes its shard as of now, under the step of that save.
+        """
+        pending = self._pending
+        if pending is None:
             return self._write_now(request.save)
-        assert under_way.sequence == request.save.sequence, "one save at a time"
+        assert pending.sequence == request.save.sequence, "one save at a time"
         try:
-            return replace(under_way.writing.result(), waited_s=under_way.rows.waited_s)
+            return replace(pending.writing.result(), waited_s=pending.rows.waited_s)
         finally:
             self._forget()
 
     def abandon(self) -> None:
-        """Give up the save under way, if there is one: no thread and no file of it is left."""
-        under_way = self._under_way
-        if under_way is not None:
-            under_way.rows.give_up()
-            under_way.writing.wait()
+        """Give up the pending save, if there is one: no thread and no file of it is left."""
+        pending = self._pending
+        if pending is not None:
+            pending.rows.give_up()
+            pending.writing.wait()
             self._forget()
-            self._store.discard(under_way.sequence)
+            self._store.discard(pending.sequence)
 
     def _forget(self) -> None:
-        self._under_way = None
-        self._shard.before_change = self._change_freely
+        self._pending = None
+        self._shard.before_change = self._no_op
 
     def _begin(self, request: Save) -> None:
-        contents = self._prepare(request)
+        contents = self._take(request)
         rows = FrozenRows(Snapshot(self._shard.rows_MD, contents.parts, buffer_bytes=self._buffer_bytes))
         self._shard.before_change = rows.before_change
 
@@ -97,56 +111,54 @@ class Saver:
             try:
                 return self._write(request, contents, rows)
             finally:
-                rows.release()  # steps wait for the writer: whatever befell it, they must go on
+                rows.release()  # steps that wait for room must go on, also where writing failed
 
-        self._under_way = _UnderWay(request.sequence, rows, Background("save", write))
+        self._pending = _PendingSave(request.sequence, rows, Background("save", write))
 
     def _write_now(self, request: Save) -> Written:
-        contents = self._prepare(request)
+        contents = self._take(request)
         return self._write(request, contents, StillRows(self._shard.rows_MD))
 
-    def _prepare(self, request: Save) -> _Contents:
+    def _take(self, request: Save) -> _Contents:
+        """Decide what the save holds, and count it as saved."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self._store.discard(request.sequence)
-        return self._take_all() if request.plan.kind == "full" else self._take_chosen(request.step)
-
-    def _take_all(self) -> _Contents:
-        tracked = sum(self._shard.take_pending(self._shard.span(table)) for table in self._tracked)
-        persisted = tracked + self._shard.take_pending(slice(None))
-        self._tracker.reset()
-        return _Contents(parts=None, persisted=persisted, persisted_tracked=tracked)
-
-    def _take_chosen(self, step: int) -> _Contents:
-        chosen = {table: self._tracker.choose(table, step) for table in self._tracked}
-        tables = range(len(self._shard.placement.cardinalities))
-        whole = [self._shard.span(table) for table in tables if table not in chosen]
-        tracked = 0
-        for table, rows_K in chosen.items():
-            tracked += self._shard.take_pending(rows_K)
-            self._tracker.saved(table)
-        persisted = tracked + sum(self._shard.take_pending(span) for span in whole)
-        parts = (*(ChosenRows(rows_K) for rows_K in chosen.values()), *(RowRange(s.start, s.stop) for s in whole))
-        return _Contents(parts=parts, persisted=persisted, persisted_tracked=tracked)
+        kind = SAVE_KINDS[request.plan.kind]
+        rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
+        persisted = {table: self._shard.take_pending(chosen) for table, chosen in rows.items()}
+        for table in self._tracked:
+            if table in rows:
+                self._tracker.saved(table, rows[table])
+        builds_on = tuple(kind.builds_on(request.records))
+        return _Contents(
+            parts=tuple(_part(chosen) for chosen in rows.values()) if builds_on else None,
+            builds_on=builds_on,
+            encoding=kind.encoding,
+            persisted=sum(persisted.values()),
+            persisted_tracked=sum(persisted.get(table, 0) for table in self._tracked),
+        )
 
     def _write(self, request: Save, contents: _Contents, rows: RowSource) -> Written:
-        sequence, step, chain = request.sequence, request.step, request.records
+        sequence, step, chain, encoding = request.sequence, request.step, contents.builds_on, contents.encoding
         compacted = False
         if contents.parts is None:
-            newest = self._store.write_base(sequence, step, rows)
-            records: tuple[FileRecord, ...] = (newest,)
+            newest = self._store.write_base(sequence, step, rows, encoding=encoding)
         else:
-            newest = self._store.write_delta(sequence, step, rows, contents.parts)
+            newest = self._store.write_delta(sequence, step, rows, contents.parts, encoding=encoding)
             rows.release()
             if compacted := wants_compaction(chain):
                 chain = (self._store.compact(chain, sequence),)
-            records = (*chain, newest)
         counts = self._shard.pending_M is not None
         return Written(
-            records=records,
+            records=(*chain, newest),
             payload_bytes=newest.payload_bytes,
             num_rows=newest.num_rows,
             persisted_updates=contents.persisted if counts else None,
             persisted_tracked=contents.persisted_tracked if counts else None,
             compacted=compacted,
         )
+
+
+def _part(rows: Tensor | slice) -> Part:
+    return RowRange(rows.start, rows.stop) if isinstance(rows, slice) else ChosenRows(rows)

@@ -16,6 +16,7 @@ from harness.cluster.protocol import (
     Exchange,
     Failure,
     Initialise,
+    Push,
     Reply,
     Request,
     Restore,
@@ -25,10 +26,11 @@ from harness.cluster.protocol import (
 )
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
 from harness.core.shard import Shard
-from harness.core.trackers import NEEDS_COUNTS, TRACKERS, TrackerSpec
+from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import ShardStore
 from harness.store.format import bytes_of
 
@@ -40,6 +42,7 @@ class RankSpec:
     placement: Placement
     embedding_dim: int
     seed: int
+    optimizer: str = "sgd"
     tracker: TrackerSpec
     count_updates: bool
     checkpoints: Path
@@ -52,15 +55,17 @@ class RankServer:
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
+        make_tracker = TRACKERS[spec.tracker.kind]
         self.shard = Shard(
             spec.placement,
             ps_index(rank),
             spec.embedding_dim,
             seed=spec.seed,
-            count_updates=spec.count_updates or spec.tracker.kind in NEEDS_COUNTS,
+            count_updates=spec.count_updates or make_tracker.needs_counts,
+            optimizer=OPTIMIZERS[spec.optimizer],
         )
         self._tracked = spec.tracker.tables
-        self._tracker = TRACKERS[spec.tracker.kind](self.shard, spec.tracker)
+        self._tracker = make_tracker(self.shard, spec.tracker)
         self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
         self._saver = Saver(
             self.shard, self._tracker, spec.tracker.tables, self._store, buffer_bytes=spec.save_buffer_bytes
@@ -90,17 +95,9 @@ class RankServer:
     def _exchange(self, request: Exchange) -> Tensor | Counted | None:
         push = request.push
         if isinstance(push, WriteBack):
-            self._take_in(push)
-        elif push is not None and self.shard.apply(
-            push.step,
-            push.rows_N,
-            push.grads_ND,
-            push.counts_N,
-            push.learning_rate,
-            part=push.part,
-            num_parts=push.num_parts,
-        ):
-            self._tracker.touched(push.step, push.rows_N, push.sampled_N)
+            self._write_back(push)
+        elif push is not None:
+            self._apply(push)
         if request.pull_N is None:
             return None
         rows_ND = self.shard.gather(request.pull_N)
@@ -108,12 +105,23 @@ class RankServer:
             return rows_ND
         return Counted(rows_ND, self.shard.unsaved(torch.cat([request.pull_N, request.unsaved_M])))
 
-    def _take_in(self, written: WriteBack) -> None:
-        taken = self.shard.write(
+    def _apply(self, push: Push) -> None:
+        if not self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate):
+            return  # sent again: rows and tracker have it
+        if self._tracker.needs_touches:
+            self._tracker.touched(push.step, push.rows_N, push.counts_N)
+        if self._tracker.needs_samples:
+            self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
+
+    def _write_back(self, written: WriteBack) -> None:
+        if not self.shard.write(
             written.step, written.rows_N, written.values_ND, written.counts_N, counts_all=written.counts_all
-        )
-        for step, rows_S in written.sampled if taken else ():
-            self._tracker.touched(step, rows_S, torch.ones(len(rows_S), dtype=torch.bool))
+        ):
+            return
+        for step, rows_N, counts_N in written.touched:
+            self._tracker.touched(step, rows_N, counts_N)
+        for step, rows_N in written.sampled:
+            self._tracker.sampled(step, rows_N, torch.ones(len(rows_N), dtype=torch.bool))
 
     def _initialise(self, request: Initialise) -> Restored:
         self._saver.abandon()

@@ -28,8 +28,6 @@ HEADER = np.dtype(
         ("num_lookups", np.int64),  # -1: no lookup
         ("dim", np.int64),
         ("step", np.int64),
-        ("part", np.int64),
-        ("num_parts", np.int64),
         ("learning_rate", np.float64),
     ]
 )
@@ -53,7 +51,7 @@ def words_of(exchange: Exchange) -> Tensor:
     first = _HEADER_WORDS + num_rows + num_lookups
     words_W = np.empty(first + -(-num_rows * (4 + 4 * dim + 1) // _WORD), np.int64)
     what = (-1 if push is None else num_rows, -1 if pull_N is None else num_lookups, dim)
-    how = (0, 0, 0, 0.0) if push is None else (push.step, push.part, push.num_parts, push.learning_rate)
+    how = (0, 0.0) if push is None else (push.step, push.learning_rate)
     words_W[:_HEADER_WORDS].view(HEADER)[0] = (*what, *how)
     if pull_N is not None:
         words_W[first - num_lookups : first] = pull_N.numpy()
@@ -69,7 +67,7 @@ def words_of(exchange: Exchange) -> Tensor:
 def exchange_of(words_W: Tensor) -> Exchange:
     """The exchange that ``words_W`` are of; its tensors share their memory."""
     words = words_W.numpy()
-    num_rows, num_lookups, dim, step, part, num_parts, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
+    num_rows, num_lookups, dim, step, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
     num_words = max(num_rows, 0)
     first = _HEADER_WORDS + num_words + max(num_lookups, 0)
     pull_N = None if num_lookups < 0 else words_W[_HEADER_WORDS + num_words : first]
@@ -83,8 +81,6 @@ def exchange_of(words_W: Tensor) -> Exchange:
         counts_N=torch.from_numpy(halves[:num_rows]),
         sampled_N=torch.from_numpy(halves[num_rows * (1 + dim) :].view(np.bool_)[:num_rows]),
         learning_rate=learning_rate,
-        part=part,
-        num_parts=num_parts,
     )
     return Exchange(push=push, pull_N=pull_N)
 

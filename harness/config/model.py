@@ -45,6 +45,8 @@ class ModelConfig(_Model):
 class TrainerConfig(_Model):
     batch_size: PositiveInt = 128
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
+    optimizer: Literal["sgd"] = "sgd"
+    """How gradients change embedding rows, at the PS ranks and in caches. The dense network is trained by SGD."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
     backend: Literal["auto"] | BackendName = "auto"

@@ -81,12 +81,14 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class SavePlan:
-    """Save now. ``full`` writes every row; ``priority`` the tracker's choice of the tracked tables and the rest whole.
+    """Save now.
 
-    ``closes_interval``: this save ends a whole interval, and PLS counts from it (R).
+    ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
+    tracker's choice of the tracked tables and the other tables whole. ``closes_interval``: this save ends a whole
+    interval, and PLS counts from it (R).
     """
 
-    kind: Literal["full", "priority"]
+    kind: str
     closes_interval: bool = True
 
 

@@ -1,12 +1,14 @@
-"""What decides which rows of a tracked table a priority save writes (CPR section 5, docs/CPR.md).
+"""Trackers: what decides which rows of a tracked table a priority save writes (CPR section 4, docs/CPR.md).
 
-A tracker lives beside its shard and dies with it; a replacement starts empty. Rows are local flat rows of the shard.
-N rows of a request, K rows chosen, M rows of the shard.
+A tracker belongs to one shard, lives in the process of its rank and dies with it; a replacement's tracker starts
+empty. Rows are local flat rows of the shard.
+
+M rows of the shard, N rows of a call, K rows chosen.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -18,68 +20,142 @@ from harness.core.shard import Shard
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
 
-class Tracker(Protocol):
-    """Sees what is touched between saves and chooses what to save."""
+@dataclass(frozen=True)
+class TrackerSpec:
+    """What a rank needs to build its tracker.
 
-    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """Step ``step`` updated ``rows_N`` (int64, ascending, distinct); ``sampled_N``: by a sub-sampled input."""
+    Attributes:
+        kind: a key of :data:`TRACKERS`.
+        tables: tracked tables, ascending: those whose rows :meth:`Tracker.choose` is asked for.
+        options: the strategy's own options, by name. A tracker reads those that it has a use for.
+    """
+
+    kind: str | None
+    tables: tuple[int, ...]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Tracker(Protocol):
+    """Records what happens to rows between saves, and chooses rows to save.
+
+    One class and one entry in :data:`TRACKERS`. The class attributes say which calls the tracker needs; calls that it
+    does not need may not be made. All calls come from the thread that serves the rank's requests.
+    """
+
+    needs_counts: ClassVar[bool]
+    """Whether it reads ``Shard.pending_M``, the updates of each row since its last save, which is then kept."""
+    needs_samples: ClassVar[bool]
+    """Whether :meth:`sampled` must be called."""
+    needs_touches: ClassVar[bool]
+    """Whether :meth:`touched` must be called. A run whose client cache cannot report every step's rows is refused."""
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None: ...
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """Step ``step`` updated ``rows_N`` (int64, ascending, distinct); ``counts_N`` (int32): by so many samples.
+
+        Called in the order of steps, once for each step that updated a row of this shard; other steps may be left
+        out. The rows' values are those after the update, or after a later step's where a client cache reports
+        several steps at once. With bounded staleness an update belongs to the step whose message brings it.
+        """
+        ...
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """Sub-sampled inputs of step ``step`` touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
+
+        Called in the order of steps, once for each step with such rows; other steps, and other rows of ``rows_N``, may
+        be left out: a client cache leaves them out, a client without one does not.
+        """
         ...
 
     def choose(self, table: int, step: int) -> Tensor:
-        """Rows of ``table`` to save now: int64, ascending, at most K; none that is untouched since its last save."""
+        """Rows of tracked table ``table`` to save at ``step``: int64, ascending, distinct.
+
+        At most K = ``budget_rows`` of them for a priority save. Changes nothing: the save may be abandoned.
+        """
         ...
 
-    def saved(self, table: int) -> None:
-        """What :meth:`choose` returned for ``table`` has been written."""
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """A save holds ``rows`` of tracked table ``table`` as they are now: row ids (int64, ascending) or a range.
+
+        Called for every save of whatever kind, before it is on disk and before the next step. A range is the whole
+        table. ``Shard.pending_M`` of the rows is 0 by then.
+        """
         ...
 
     def reset(self) -> None:
-        """Forget everything: the shard was restored, or saved whole."""
+        """The shard was initialised or restored from a checkpoint: nothing that was recorded before is true now."""
         ...
 
 
 class NullTracker:
     """For strategies that save everything, or nothing."""
 
-    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """Ignore it."""
+    needs_counts: ClassVar[bool] = False
+    needs_samples: ClassVar[bool] = False
+    needs_touches: ClassVar[bool] = False
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        pass
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """A no-op."""
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """A no-op."""
 
     def choose(self, table: int, step: int) -> Tensor:
-        """A priority save needs a tracker."""
+        """An AssertionError: a priority save needs a tracker."""
         raise AssertionError("a priority save without a tracker")
 
-    def saved(self, table: int) -> None:
-        """Ignore it."""
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """A no-op."""
 
     def reset(self) -> None:
-        """Nothing to forget."""
+        """A no-op."""
 
 
-@dataclass
-class MfuTracker:
+class _CountingTracker:
+    """Chooses by the shard's own counter of unsaved updates, which the shard counts up and clears."""
+
+    needs_counts: ClassVar[bool] = True
+    needs_samples: ClassVar[bool] = False
+    needs_touches: ClassVar[bool] = False
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        self._shard = shard
+        self._r: float = spec.options["r"]
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """A no-op."""
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """A no-op."""
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """A no-op."""
+
+    def reset(self) -> None:
+        """A no-op."""
+
+    def _pending(self, table: int) -> tuple[Tensor, int, int]:
+        """Counters of the rows of ``table``, the first of these rows, and K."""
+        span = self._shard.span(table)
+        assert self._shard.pending_M is not None, "needs_counts"
+        return self._shard.pending_M[span], span.start, budget_rows(span.stop - span.start, self._r)
+
+
+class MfuTracker(_CountingTracker):
     """CPR-MFU: the K rows with the most accesses since their last save; ties to the lower row.
 
-    The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per (sample, row)
-    and are cleared when the row is saved.
+    Option ``r``. The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per
+    (sample, row) and are cleared when the row is saved.
     """
 
-    shard: Shard
-    r: float
-
-    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """The shard has counted already."""
-
     def choose(self, table: int, step: int) -> Tensor:
-        """Top-K by counter."""
-        span = self.shard.span(table)
-        assert self.shard.pending_M is not None
-        return top_rows(self.shard.pending_M[span], budget_rows(span.stop - span.start, self.r)) + span.start
-
-    def saved(self, table: int) -> None:
-        """The shard has cleared the counters already."""
-
-    def reset(self) -> None:
-        """The shard has cleared the counters already."""
+        """Top-K by counter; no row that was not touched since its last save."""
+        pending, first, budget = self._pending(table)
+        return top_rows(pending, budget) + first
 
 
 def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
@@ -98,91 +174,93 @@ def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
     return torch.from_numpy(np.flatnonzero(is_chosen))
 
 
-@dataclass
-class RandomTracker:
-    """Control: K rows drawn at random, among those touched since their last save (``touched``) or among all (R)."""
+class RandomTracker(_CountingTracker):
+    """Control: K rows drawn at random.
 
-    shard: Shard
-    r: float
-    pool: str
+    Options ``r`` and ``pool``: draw among the rows touched since their last save (``touched``), or among all (R)
+    (``all``), of which those that were not touched are then left out.
+    """
 
-    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """The shard's counter tells what is unsaved."""
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        super().__init__(shard, spec)
+        self._pool: str = spec.options["pool"]
 
     def choose(self, table: int, step: int) -> Tensor:
-        """Draw, keyed by (seed, rank, table, step)."""
-        span = self.shard.span(table)
-        num_local = span.stop - span.start
-        budget = budget_rows(num_local, self.r)
-        assert self.shard.pending_M is not None
-        pending = self.shard.pending_M[span].numpy()
-        rng = generator(self.shard.seed, "random", self.shard.rank_index, table, step)
-        if self.pool == "all":
-            drawn = np.sort(rng.choice(num_local, budget, replace=False))
+        """Draw, keyed by (seed, rank, table, step): asked again, the same rows."""
+        pending_M, first, budget = self._pending(table)
+        pending = pending_M.numpy()
+        rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)
+        if self._pool == "all":
+            drawn = np.sort(rng.choice(len(pending), budget, replace=False))
             rows = drawn[pending[drawn] > 0]
         else:
             rows = np.flatnonzero(pending)
             if len(rows) > budget:
                 rows = np.sort(rng.choice(rows, budget, replace=False))
-        return torch.from_numpy(rows.astype(np.int64)) + span.start
-
-    def saved(self, table: int) -> None:
-        """The shard has cleared the counters already."""
-
-    def reset(self) -> None:
-        """The shard has cleared the counters already."""
+        return torch.from_numpy(rows.astype(np.int64)) + first
 
 
 class SsuTracker:
-    """CPR-SSU: rows met by a sub-sample of the inputs, in a list of at most K per table, emptied at a save.
+    """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
 
-    A newcomer that finds the list full takes the place of a random member, drawn by (seed, rank, row, step) (R).
-    Memory: 4 bytes per list entry (r of MFU's counter), and a bit per row for membership.
+    Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a random member, drawn by
+    (seed, rank, row, step) (R). Memory: 4 bytes per list entry (r of MFU's counter), and a bit per row for membership.
     """
 
-    def __init__(self, shard: Shard, r: float, tables: Sequence[int]) -> None:
-        self._index = {table: t for t, table in enumerate(sorted(tables))}
-        self._tables_T = np.zeros(len(tables), LIST)
+    needs_counts: ClassVar[bool] = False
+    needs_samples: ClassVar[bool] = True
+    needs_touches: ClassVar[bool] = False
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        self._index = {table: t for t, table in enumerate(sorted(spec.tables))}
+        self._tables_T = np.zeros(len(spec.tables), LIST)
         num_slots = 0
         for table, t in self._index.items():
             span = shard.span(table)
-            budget = budget_rows(span.stop - span.start, r)
+            budget = budget_rows(span.stop - span.start, spec.options["r"])
             self._tables_T[t] = (span.start, span.stop, num_slots, budget, 0)
             num_slots += budget
         self._slots_S = np.zeros(num_slots, np.int32)
         self._is_member_W = np.zeros(-(-len(shard.rows_MD) // 64), np.uint64)
         self._lists_1 = np.zeros(1, LISTS)
         self._lists_1[0] = (
-            *(self._tables_T.ctypes.data, len(tables), self._slots_S.ctypes.data),
+            *(self._tables_T.ctypes.data, len(self._tables_T), self._slots_S.ctypes.data),
             *(self._is_member_W.ctypes.data, len(self._is_member_W)),
             np.uint64(derive(shard.seed, "evict", shard.rank_index)).astype(np.int64),
         )
         self._lists = self._lists_1.ctypes.data
 
-    def touched(self, step: int, rows_N: Tensor, sampled_N: Tensor) -> None:
-        """Put the rows that a sampled input touched in their lists."""
-        num_rows = rows_N.numel()
-        assert sampled_N.numel() == num_rows
-        assert rows_N.is_contiguous()
-        assert sampled_N.is_contiguous()
-        keep_sampled(rows_N.data_ptr(), sampled_N.data_ptr(), num_rows, self._lists, step)
-
     def __reduce__(self) -> NoReturn:
         raise TypeError("a tracker cannot be copied: its record holds addresses of its own arrays")
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """A no-op."""
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """Put the rows in the lists of their tables."""
+        num_rows = rows_N.numel()
+        assert is_sampled_N.numel() == num_rows
+        assert rows_N.is_contiguous()
+        assert is_sampled_N.is_contiguous()
+        keep_sampled(rows_N.data_ptr(), is_sampled_N.data_ptr(), num_rows, self._lists, step)
 
     def choose(self, table: int, step: int) -> Tensor:
         """The list of ``table``."""
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
-    def saved(self, table: int) -> None:
-        """Empty the list of ``table``."""
-        forget_members(self._members(table), self._is_member_W)
-        self._tables_T["num_members"][self._index[table]] = 0
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """Take ``rows`` out of the list of ``table``; the others keep their order."""
+        members = self._members(table)
+        is_saved = np.ones(len(members), bool) if isinstance(rows, slice) else np.isin(members, rows.numpy())
+        forget_members(members[is_saved], self._is_member_W)
+        left = members[~is_saved]
+        members[: len(left)] = left
+        self._tables_T["num_members"][self._index[table]] = len(left)
 
     def reset(self) -> None:
         """Empty every list."""
         for table in self._index:
-            self.saved(table)
+            self.saved(table, slice(None))
 
     def _members(self, table: int) -> np.ndarray:
         """Rows in the list of ``table``, in no order; a view."""
@@ -190,25 +268,10 @@ class SsuTracker:
         return self._slots_S[own["first_slot"] :][: own["num_members"]]
 
 
-@dataclass(frozen=True)
-class TrackerSpec:
-    """What a rank needs to know to build its tracker."""
-
-    kind: str | None  # a key of TRACKERS
-    r: float
-    tables: tuple[int, ...]
-    random_pool: str = "touched"
-
-
-TRACKERS: dict[str | None, Callable[[Shard, TrackerSpec], Tracker]] = {
-    None: lambda shard, spec: NullTracker(),
-    "mfu": lambda shard, spec: MfuTracker(shard, spec.r),
-    "random": lambda shard, spec: RandomTracker(shard, spec.r, spec.random_pool),
-    "ssu": lambda shard, spec: SsuTracker(shard, spec.r, spec.tables),
+TRACKERS: dict[str | None, type[Tracker]] = {
+    None: NullTracker,
+    "mfu": MfuTracker,
+    "random": RandomTracker,
+    "ssu": SsuTracker,
 }
-
-NEEDS_SAMPLES = frozenset({"ssu"})
-"""Trackers that want to know which rows sub-sampled inputs touched, step by step."""
-
-NEEDS_COUNTS = frozenset({"mfu", "random"})
-"""Trackers that read the shard's counter of unsaved updates."""
+"""By name; None for strategies without priority saves."""

@@ -6,6 +6,7 @@ H rows that are held, P positions in an order of accesses, D embedding dim.
 
 from typing import Any
 
+import numba
 import numpy as np
 from numba import float32, float64, int32, int64, void
 
@@ -43,6 +44,12 @@ NO_COUNTS = np.empty(0, np.int32)
 """For :func:`sgd_step`, where updates are not counted."""
 
 
+@numba.njit(nogil=True)
+def _sgd(value: Any, gradient: Any, learning_rate: Any) -> Any:
+    """SGD on one value, float32: a product, then a difference, each rounded. Every update of a row goes by it."""
+    return value - learning_rate * gradient
+
+
 @compiled_for(void(float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
 def sgd_step(  # noqa: PLR0917 - compiled functions take values by place
     rows_MD: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
@@ -61,7 +68,7 @@ def sgd_step(  # noqa: PLR0917 - compiled functions take values by place
                 prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
         row = rows_N[n]
         for d in range(dim):
-            rows_MD[row, d] -= learning_rate * grads_ND[n, d]
+            rows_MD[row, d] = _sgd(rows_MD[row, d], grads_ND[n, d], learning_rate)
         if counts:
             pending_M[row] += counts_N[n]
 
@@ -106,4 +113,4 @@ def sgd_step_shared(  # noqa: PLR0917 - compiled functions take values by place
             n += 1
         if n < len(keys_N) and keys_N[n] == keys_H[h]:
             for d in range(rows_ND.shape[1]):
-                out_rows_HD[h, d] = rows_ND[n, d] - learning_rate * grads_ND[n, d]
+                out_rows_HD[h, d] = _sgd(rows_ND[n, d], grads_ND[n, d], learning_rate)

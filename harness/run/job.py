@@ -13,7 +13,7 @@ from harness.config.model import Config
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
-from harness.core.trackers import NEEDS_SAMPLES
+from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
@@ -126,7 +126,7 @@ def _make_trainer(
     cache = CacheSpec(
         config=config.cache,
         count_updates=count_updates,
-        flushes_samples=run_spec.strategy.tracker in NEEDS_SAMPLES,
+        flushes_samples=TRACKERS[run_spec.strategy.tracker].needs_samples,
     )
     client = CLIENTS[config.cache.mode](client_spec, cache)
     failover.attach(client)

@@ -5,6 +5,7 @@ import json
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +17,7 @@ from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.strategies import Strategy, make_strategy
-from harness.core.trackers import TrackerSpec
+from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import ModelSize, model_size
@@ -139,6 +140,11 @@ class RunSpec:
         """Raise the UserError of whatever cannot work."""
         check_backend(self.config.trainer)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
+        if self.config.cache.mode == "lookahead" and TRACKERS[self.strategy.tracker].needs_touches:
+            raise ConfigError(
+                f"cache.mode: lookahead does not report the rows of every step to the PS ranks, and the tracker "
+                f"{self.strategy.tracker!r} of strategy.name={self.strategy.name} needs them; use none or stale"
+            )
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: cuda, but torch sees no CUDA device here; cpu always works")
 
@@ -149,12 +155,18 @@ class RunSpec:
             placement=self.placement,
             embedding_dim=self.size.embedding_dim,
             seed=config.seed,
-            tracker=TrackerSpec(self.strategy.tracker, config.strategy.r, self.tracked, config.strategy.random_pool),
+            optimizer=config.trainer.optimizer,
+            tracker=TrackerSpec(self.strategy.tracker, self.tracked, self._tracker_options),
             count_updates=self.counts_updates,
             checkpoints=checkpoints,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
         )
+
+    @property
+    def _tracker_options(self) -> dict[str, Any]:
+        """The strategy's own options."""
+        return {"r": self.config.strategy.r, "pool": self.config.strategy.random_pool}
 
     def started(self, machine: Machine) -> Started:
         """The first event."""

@@ -3,13 +3,18 @@
 from harness.store.background import Background, FrozenRows
 from harness.store.checkpoint import CheckpointStore, newest_checkpoint
 from harness.store.dense import discard_dense, read_dense, write_dense
+from harness.store.encoding import ENCODINGS, RAW
+from harness.store.kinds import SAVE_KINDS, SaveKind
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
 from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard import ShardStore
 from harness.store.snapshot import Snapshot
 
 __all__ = [
+    "ENCODINGS",
     "FORMAT_VERSION",
+    "RAW",
+    "SAVE_KINDS",
     "Background",
     "CheckpointStore",
     "ChosenRows",
@@ -19,6 +24,7 @@ __all__ = [
     "Part",
     "RowRange",
     "RowSource",
+    "SaveKind",
     "ShardStore",
     "Snapshot",
     "StillRows",

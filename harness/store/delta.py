@@ -5,7 +5,8 @@ Shapes: N rows of the shard, D embedding dim, K rows chosen, W rows of a window 
 The payload is a list of segments, named in the header as ``[start, num_rows]``: a whole range of rows without ids, or
 (``start`` null) chosen rows, in blocks of at most ``block_rows``: the int32 ids of the block, then its rows. A window
 that moves over the shard from its first row to its last can be filled from any number of deltas at once, each read
-front to back: a restore is a window of the whole shard, a compaction moves a small one.
+front to back: a restore is a window of the whole shard, a compaction moves a small one. Rows stand in the
+file's encoding (``harness.store.encoding``).
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.store.encoding import RowEncoding
 from harness.store.format import ContentReader, HashingWriter, bytes_of
 from harness.store.rows import ChosenRows, Part, RowRange, RowSource
 
@@ -44,7 +46,7 @@ class DeltaPlan:
         return sum(segment.num_rows for segment in self.segments)
 
     def payload_bytes(self, row_bytes: int) -> int:
-        """Bytes that a save is charged for: every row, and an id for each chosen one."""
+        """Bytes that a save is charged for: every row, as encoded, and an id for each chosen one."""
         return self.num_rows * row_bytes + len(self.ids_K) * ROW_ID_BYTES
 
 
@@ -70,23 +72,23 @@ def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
     return DeltaPlan(tuple(segment for segment in segments if segment.num_rows), ids_K)
 
 
-def write_payload(writer: HashingWriter, plan: DeltaPlan, rows: RowSource, block_rows: int) -> None:
+def write_payload(writer: HashingWriter, plan: DeltaPlan, rows: RowSource, block_rows: int, codec: RowEncoding) -> None:
     """Write the plan's segments, chosen rows a block at a time."""
     ids_K = torch.from_numpy(plan.ids_K)
     for segment in plan.segments:
         if segment.start is not None:
-            write_rows(writer, rows, RowRange(segment.start, segment.start + segment.num_rows))
+            write_rows(writer, rows, RowRange(segment.start, segment.start + segment.num_rows), codec)
             continue
         segment_ids, ids_K = ids_K[: segment.num_rows], ids_K[segment.num_rows :]
         for block_ids in segment_ids.split(block_rows):
             writer.write(bytes_of(block_ids))
-            write_rows(writer, rows, ChosenRows(block_ids))
+            write_rows(writer, rows, ChosenRows(block_ids), codec)
 
 
-def write_rows(writer: HashingWriter, rows: RowSource, part: Part) -> None:
+def write_rows(writer: HashingWriter, rows: RowSource, part: Part, codec: RowEncoding) -> None:
     """Write the rows of ``part``, whose ids ascend."""
     for chunk_WD in rows.read(part):
-        writer.write(bytes_of(chunk_WD))
+        writer.write(bytes_of(codec.encode(chunk_WD)))
 
 
 class DeltaCursor:
@@ -119,7 +121,7 @@ class DeltaCursor:
                 num_rows = max(0, min(self._num_left, first_row + len(window_WD) - self._start))
                 offset = self._start - first_row
                 if num_rows:
-                    self._reader.read_into(bytes_of(window_WD[offset : offset + num_rows]))
+                    self._reader.read_rows(window_WD[offset : offset + num_rows])
                 self._start += num_rows
                 self._num_left -= num_rows
             if self._num_left:
@@ -132,7 +134,7 @@ class DeltaCursor:
         for start in range(0, num_rows, len(self._scratch_WD)):
             ids = torch.from_numpy(window_ids[start : start + len(self._scratch_WD)].astype(np.int64)) - first_row
             rows_WD = self._scratch_WD[: len(ids)]
-            self._reader.read_into(bytes_of(rows_WD))
+            self._reader.read_rows(rows_WD)
             window_WD.index_copy_(0, ids, rows_WD)
         return num_rows
 

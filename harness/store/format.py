@@ -21,8 +21,9 @@ import xxhash
 from torch import Tensor
 
 from harness.core.errors import StoreError
+from harness.store.encoding import ENCODINGS, RAW
 from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name
-from harness.store.rows import CHUNK_BYTES
+from harness.store.rows import CHUNK_BYTES, rows_in
 
 MAGIC = b"CPRSTORE"
 _PREFIX = struct.Struct("<8sII")
@@ -135,6 +136,7 @@ def write_content(
     payload: Callable[[HashingWriter], None],
     payload_bytes: int,
     num_rows: int,
+    encoding: str = RAW,
     fsync: bool,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> FileRecord:
@@ -154,7 +156,8 @@ def write_content(
     if path.exists():
         raise StoreError(f"{path}: already written; every save takes a new sequence number")
     with replacing(path, fsync=fsync, chunk_bytes=chunk_bytes) as writer:
-        writer.header({"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step, **header})
+        own = {"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step}
+        writer.header({**own, **header, **({} if encoding == RAW else {"encoding": encoding})})
         payload(writer)
     return FileRecord(
         path=f"{rank}/{path.name}",
@@ -164,6 +167,7 @@ def write_content(
         xxh3=writer.xxh3,
         applied_step=step,
         num_rows=num_rows,
+        encoding=encoding,
     )
 
 
@@ -177,6 +181,11 @@ class ContentReader:
     def __init__(self, root: Path, record: FileRecord, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.path = root / record.path
         self.record = record
+        if record.encoding not in ENCODINGS:
+            raise StoreError(
+                f"{self.path}: rows in encoding {record.encoding!r}, this program reads {', '.join(sorted(ENCODINGS))}"
+            )
+        self._codec = ENCODINGS[record.encoding]
         self._chunk_bytes = chunk_bytes
         self._hash = xxhash.xxh3_64()
         self._num_read = 0
@@ -224,6 +233,11 @@ class ContentReader:
             self._hash.update(chunk)
             self._num_read += len(chunk)
 
+    def read_rows(self, rows_WD: Tensor) -> None:
+        """Set contiguous ``rows_WD`` to the next rows of the file, decoded a chunk at a time."""
+        for chunk_WD in rows_WD.split(rows_in(self._chunk_bytes, rows_WD)):
+            self._codec.read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
+
     def finish(self) -> None:
         """Read what is left and compare the checksum of the whole file with the record's."""
         scratch = memoryview(bytearray(min(self._chunk_bytes, self.record.num_bytes - self._num_read)))
@@ -261,6 +275,8 @@ class ContentReader:
                 f"{self.path}: holds {found[0]} of step {found[1]}, "
                 f"the manifest says {self.record.kind} of step {self.record.applied_step}"
             )
+        if (encoding := header.get("encoding", RAW)) != self.record.encoding:
+            raise StoreError(f"{self.path}: rows in encoding {encoding!r}, the manifest says {self.record.encoding!r}")
         return header
 
 

@@ -12,12 +12,12 @@ from typing import Any, Literal, Self
 import xxhash
 
 from harness.core.errors import StoreError
+from harness.store.encoding import RAW
 
 FORMAT_VERSION = 1
 """Version of the content files and of the manifest, raised together whenever either changes."""
 
 FileKind = Literal["base", "delta", "dense"]
-SaveKind = Literal["full", "priority"]
 
 _SEQUENCE = re.compile(r"^[a-z]+-(\d+)\.(?:bin|json)$")
 
@@ -59,6 +59,7 @@ class FileRecord:
         xxh3: 64-bit XXH3 of the whole file, 16 hex digits.
         applied_step: the last step whose gradients the content holds.
         num_rows: rows in the file, chosen and whole together; 0 for ``dense``.
+        encoding: how row values stand in the file, a key of ``encoding.ENCODINGS``; in JSON only if it is not ``raw``.
     """
 
     path: str
@@ -68,10 +69,14 @@ class FileRecord:
     xxh3: str
     applied_step: int
     num_rows: int
+    encoding: str = RAW
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON types, the inverse of ``from_json``."""
-        return asdict(self)
+        fields = asdict(self)
+        if self.encoding == RAW:
+            del fields["encoding"]
+        return fields
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
@@ -107,6 +112,7 @@ class Manifest:
         sequence: rises with every commit of a folder, also after a rollback; the newest manifest has the highest.
         step: the last applied step, equal in every shard and in the trainer's file.
         samples: rows of training data behind the model at that step.
+        kind: of the save, a key of ``kinds.SAVE_KINDS``.
         config_hash: which run this belongs to.
         shards: PS rank to its files in restore order: base first, then deltas, oldest first.
         trainer: dense network, optimizer, RNG and position.
@@ -115,7 +121,7 @@ class Manifest:
     sequence: int
     step: int
     samples: int
-    kind: SaveKind
+    kind: str
     config_hash: str
     shards: Mapping[str, tuple[FileRecord, ...]]
     trainer: FileRecord
@@ -149,7 +155,8 @@ class Manifest:
 
     def to_text(self) -> str:
         """JSON with a checksum of itself, ending in a newline."""
-        fields = asdict(self)
+        shards = {rank: [record.to_json() for record in records] for rank, records in self.shards.items()}
+        fields = {**vars(self), "shards": shards, "trainer": self.trainer.to_json()}
         return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from harness.core.errors import StoreError
 from harness.store.delta import DeltaCursor, plan_delta, write_payload, write_rows
+from harness.store.encoding import ENCODINGS, RAW
 from harness.store.format import (
     ContentReader,
     HashingWriter,
@@ -83,24 +84,27 @@ class ShardStore:
         for kind in kinds:
             (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
 
-    def write_base(self, sequence: int, step: int, rows: Tensor | RowSource) -> FileRecord:
+    def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
         """Write the whole shard as of ``step``."""
         source = self._source(rows)
-        layout = _Layout.of(source.rows_MD)
+        layout, codec = _Layout.of(source.rows_MD), ENCODINGS[encoding]
         return self._write(
             "base",
             sequence,
             step,
             header=layout.to_header(),
-            payload=lambda writer: write_rows(writer, source, RowRange(0, layout.num_rows)),
-            payload_bytes=layout.num_rows * layout.row_bytes,
+            payload=lambda writer: write_rows(writer, source, RowRange(0, layout.num_rows), codec),
+            payload_bytes=layout.num_rows * codec.row_bytes(source.rows_MD),
             num_rows=layout.num_rows,
+            encoding=encoding,
         )
 
-    def write_delta(self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part]) -> FileRecord:
+    def write_delta(
+        self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part], *, encoding: str = RAW
+    ) -> FileRecord:
         """Write the rows that ``parts`` name, as of ``step``; no row may be named twice, and there may be none."""
         source = self._source(rows)
-        layout = _Layout.of(source.rows_MD)
+        layout, codec = _Layout.of(source.rows_MD), ENCODINGS[encoding]
         plan = plan_delta(parts, layout.num_rows)
         block_rows = min(_MAX_BLOCK_ROWS, self._chunk_rows(layout))
         segments = [(segment.start, segment.num_rows) for segment in plan.segments]
@@ -109,9 +113,10 @@ class ShardStore:
             sequence,
             step,
             header=layout.to_header() | {"block_rows": block_rows, "segments": segments},
-            payload=lambda writer: write_payload(writer, plan, source, block_rows),
-            payload_bytes=plan.payload_bytes(layout.row_bytes),
+            payload=lambda writer: write_payload(writer, plan, source, block_rows, codec),
+            payload_bytes=plan.payload_bytes(codec.row_bytes(source.rows_MD)),
             num_rows=plan.num_rows,
+            encoding=encoding,
         )
 
     def read_into(self, records: Sequence[FileRecord], rows_ND: Tensor) -> int:
@@ -126,14 +131,14 @@ class ShardStore:
         for record in records:
             with self._open(record, layout) as reader:
                 if record.kind == "base":
-                    reader.read_into(bytes_of(rows_ND))
+                    reader.read_rows(rows_ND)
                 else:
                     DeltaCursor(reader, scratch_WD).fill(rows_ND, 0)
                 reader.finish()
         return records[-1].applied_step
 
     def compact(self, records: Sequence[FileRecord], sequence: int) -> FileRecord:
-        """Merge a base and its deltas on disk into a new base that restores to the same rows.
+        """Merge a base and its deltas on disk into a new base, of encoding ``raw``, that restores to the same rows.
 
         The shard is never held: a window moves over it, filled from every file in turn. The old files stay until
         the store collects them.
@@ -161,7 +166,7 @@ class ShardStore:
         cursors = [DeltaCursor(reader, scratch_WD) for reader in deltas]
         for first_row in range(0, layout.num_rows, chunk_rows):
             rows_WD = window_WD[: layout.num_rows - first_row]
-            base.read_into(bytes_of(rows_WD))
+            base.read_rows(rows_WD)
             for cursor in cursors:
                 cursor.fill(rows_WD, first_row)
             writer.write(bytes_of(rows_WD))
@@ -178,6 +183,7 @@ class ShardStore:
         payload: Callable[[HashingWriter], None],
         payload_bytes: int,
         num_rows: int,
+        encoding: str = RAW,
     ) -> FileRecord:
         return write_content(
             self._root,
@@ -189,6 +195,7 @@ class ShardStore:
             payload=payload,
             payload_bytes=payload_bytes,
             num_rows=num_rows,
+            encoding=encoding,
             fsync=self._fsync,
             chunk_bytes=self._chunk_bytes,
         )

@@ -20,8 +20,6 @@ def make_push(num_rows: int, dim: int) -> Push:
         counts_N=torch.arange(num_rows, dtype=torch.int32) + 2**30,
         sampled_N=torch.arange(num_rows) % 3 == 0,
         learning_rate=0.1,
-        part=3,
-        num_parts=7,
     )
 
 

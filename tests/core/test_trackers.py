@@ -11,7 +11,7 @@ import torch
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
-from harness.core.trackers import NEEDS_COUNTS, TRACKERS, Tracker, TrackerSpec, top_rows
+from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, top_rows
 
 CARDINALITIES = (400, 3, 160, 1)
 TRACKED = (0, 2)
@@ -29,7 +29,7 @@ class Rank:
         placement = Placement("row", CARDINALITIES, NUM_PS)
         self.shard = Shard(placement, index, 2, seed=seed, count_updates=True)
         self.shard.initialise(applied_step=0)
-        self.tracker: Tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, r, TRACKED, pool))
+        self.tracker: Tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, {"r": r, "pool": pool}))
         self.budgets = {table: budget_rows(placement.local_rows(index, table), r) for table in TRACKED}
 
     def touch(self, rows: list[int], *, counts: list[int] | None = None, sampled: list[bool] | None = None) -> int:
@@ -38,7 +38,7 @@ class Rank:
         rows_N = torch.tensor(rows, dtype=torch.int64)
         counts_N = torch.tensor(counts or [1] * len(rows), dtype=torch.int32)
         assert self.shard.apply(step, rows_N, torch.ones(len(rows), 2), counts_N, 0.1)
-        self.tracker.touched(step, rows_N, torch.tensor(sampled or [True] * len(rows), dtype=torch.bool))
+        self.tracker.sampled(step, rows_N, torch.tensor(sampled or [True] * len(rows), dtype=torch.bool))
         return step
 
     def choose(self, table: int) -> list[int]:
@@ -52,7 +52,7 @@ class Rank:
         """Choose, and count it as written."""
         rows = self.choose(table)
         self.shard.take_pending(torch.tensor(rows, dtype=torch.int64))
-        self.tracker.saved(table)
+        self.tracker.saved(table, torch.tensor(rows, dtype=torch.int64))
         return rows
 
     def rows_of(self, table: int) -> range:
@@ -159,10 +159,23 @@ def test_a_reset_forgets_everything(kind: str) -> None:
 def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
     """Table placement gives a rank none of some tracked tables: there is nothing to save of them."""
     shard = Shard(Placement("table", (8, 5), 2), 1, 2, seed=0, count_updates=True)
-    tracker = TRACKERS[kind](shard, TrackerSpec(kind, 0.5, (0, 1), "all"))
+    tracker = TRACKERS[kind](shard, TrackerSpec(kind, (0, 1), {"r": 0.5, "pool": "all"}))
     shard.initialise(applied_step=0)
-    tracker.touched(1, torch.tensor([0, 4]), torch.tensor([True, True]))
+    tracker.sampled(1, torch.tensor([0, 4]), torch.tensor([True, True]))
     assert tracker.choose(0, 1).tolist() == []
+
+
+def test_ssu_keeps_rows_that_a_save_left_out() -> None:
+    """A save of some listed rows takes these off the list; a save of a whole table empties it."""
+    rank = Rank("ssu", r=1.0)
+    rank.touch([0, 3, 5, 8, *rank.rows_of(2)[:2]])
+    rank.tracker.saved(0, torch.tensor([1, 3, 8]))
+    assert rank.choose(0) == [0, 5]
+    rank.touch([3, 5])
+    assert rank.choose(0) == [0, 3, 5]
+    rank.tracker.saved(0, rank.shard.span(0))
+    assert rank.choose(0) == []
+    assert rank.choose(2) == [*rank.rows_of(2)][:2]
 
 
 def test_ssu_refuses_to_be_copied() -> None:
@@ -218,14 +231,14 @@ def test_ssu_keeps_the_lists_that_plain_code_keeps(rows_per_step: int) -> None:
 def test_ssu_lists_do_not_hang_on_how_steps_are_told(num_rows: int) -> None:
     """A rank that is told of no step without sampled rows, as by a lookahead cache, ends with the same lists."""
     shard = Shard(Placement("row", (num_rows, num_rows), 1), 0, 2, seed=0, count_updates=False)
-    every, some = (TRACKERS["ssu"](shard, TrackerSpec("ssu", R, (0, 1))) for _ in range(2))
+    every, some = (TRACKERS["ssu"](shard, TrackerSpec("ssu", (0, 1), {"r": R})) for _ in range(2))
     rng = np.random.Generator(np.random.PCG64(6))
     for step in range(1, 301):
         rows_N = torch.from_numpy(np.unique(rng.integers(0, 2 * num_rows, num_rows // 80)))
         sampled_N = torch.from_numpy((rng.random(len(rows_N)) < 0.5) & (step % 3 > 0))
-        every.touched(step, rows_N, sampled_N)
+        every.sampled(step, rows_N, sampled_N)
         if sampled_N.any():
-            some.touched(step, rows_N[sampled_N], torch.ones(int(sampled_N.sum()), dtype=torch.bool))
+            some.sampled(step, rows_N[sampled_N], torch.ones(int(sampled_N.sum()), dtype=torch.bool))
     for table in (0, 1):
         assert len(every.choose(table, 300)) == num_rows // 8
         assert every.choose(table, 300).equal(some.choose(table, 300))
@@ -234,11 +247,11 @@ def test_ssu_lists_do_not_hang_on_how_steps_are_told(num_rows: int) -> None:
 def survivors(*, seed: int = 0, index: int = 0, table: int = 0, step: int = 2) -> list[int]:
     """What is left of the first 20 rows of ``table`` after 10 more: two tables and two ranks that are just alike."""
     shard = Shard(Placement("row", (320, 320), 2), index, 2, seed=seed, count_updates=True)
-    tracker = TRACKERS["ssu"](shard, TrackerSpec("ssu", R, (0, 1)))
+    tracker = TRACKERS["ssu"](shard, TrackerSpec("ssu", (0, 1), {"r": R}))
     start = shard.span(table).start
     all_30 = torch.ones(30, dtype=torch.bool)
-    tracker.touched(1, torch.arange(start, start + 20), all_30[:20])
-    tracker.touched(step, torch.arange(start + 20, start + 30), all_30[:10])
+    tracker.sampled(1, torch.arange(start, start + 20), all_30[:20])
+    tracker.sampled(step, torch.arange(start + 20, start + 30), all_30[:10])
     held_K = tracker.choose(table, step) - start
     return held_K[held_K < 20].tolist()
 
@@ -309,7 +322,7 @@ def test_random_is_keyed_by_seed_rank_table_and_step(pool: str) -> None:
         shard = Shard(Placement("row", (320, 320), 2), index, 2, seed=seed, count_updates=True)
         assert shard.pending_M is not None
         shard.pending_M += 1
-        tracker = TRACKERS["random"](shard, TrackerSpec("random", R, (0, 1), pool))
+        tracker = TRACKERS["random"](shard, TrackerSpec("random", (0, 1), {"r": R, "pool": pool}))
         return (tracker.choose(table, step) - shard.span(table).start).tolist()
 
     assert len(draw()) == 20
@@ -347,10 +360,12 @@ def test_random_draws_every_touched_row_equally_often() -> None:
 def test_without_a_tracker_a_priority_save_is_a_bug() -> None:
     """The null tracker takes every touch and refuses to choose; only counting trackers need the shard's counter."""
     shard = Shard(Placement("row", CARDINALITIES, 1), 0, 2, seed=0, count_updates=False)
-    tracker = TRACKERS[None](shard, TrackerSpec(None, R, TRACKED))
-    tracker.touched(1, torch.tensor([0]), torch.tensor([True]))
-    tracker.saved(0)
+    tracker = TRACKERS[None](shard, TrackerSpec(None, TRACKED))
+    tracker.touched(1, torch.tensor([0]), torch.tensor([1], dtype=torch.int32))
+    tracker.sampled(1, torch.tensor([0]), torch.tensor([True]))
+    tracker.saved(0, slice(0, 400))
     tracker.reset()
     with pytest.raises(AssertionError, match="without a tracker"):
         tracker.choose(0, 1)
-    assert {"mfu", "random"} == NEEDS_COUNTS
+    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_counts} == {"mfu", "random"}
+    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_samples} == {"ssu"}

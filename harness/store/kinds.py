@@ -1,0 +1,77 @@
+"""Kinds of save: which rows of a shard a save writes, in what encoding, and which older files it builds on.
+
+To add one, write one class and enter it in :data:`SAVE_KINDS`; a strategy's :class:`SavePlan` names it. Another
+encoding of rows is one class in :mod:`harness.store.encoding`. Reading needs no kind: a shard's files are a base and
+its deltas, oldest first, and the record of each names its encoding.
+
+K rows chosen.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from torch import Tensor
+
+from harness.store.encoding import RAW
+from harness.store.records import FileRecord
+
+if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait for compiled loops
+    from harness.core.shard import Shard
+    from harness.core.trackers import Tracker
+
+
+class SaveKind(Protocol):
+    """What one save of a shard writes, and how. Has no state: what must be remembered is the tracker's."""
+
+    encoding: str
+    """How row values stand in the file: a key of ``encoding.ENCODINGS``."""
+
+    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+        """By table, the rows that this save writes: row ids (int64 local flat rows, distinct), or the table's span.
+
+        Tables that are left out are not written. Decided at the step of the save; the values are those of this step
+        also if they are written later. The rows' updates count as persisted, and the tracker is told of its tables.
+        """
+        ...
+
+    def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
+        """Of the shard's files in the last checkpoint, those that a restore needs before this save's file.
+
+        None of them: the file is a base, and :meth:`rows` must give every table's span. Otherwise a base and the deltas
+        after it: the file is a delta. All of ``records`` where the save writes what changed since the last one; the
+        base alone where it writes everything that changed since that.
+        """
+        ...
+
+
+class FullSave:
+    """Every row, as it is in memory, into a new base."""
+
+    encoding = RAW
+
+    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+        """Every table's span."""
+        return {table: shard.span(table) for table in range(len(shard.placement.cardinalities))}
+
+    def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
+        """No older file."""
+        return ()
+
+
+class PrioritySave:
+    """The tracker's choice of tracked tables, the other tables whole, as they are in memory, into a delta."""
+
+    encoding = RAW
+
+    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+        """At most K rows of each tracked table."""
+        whole = {table: shard.span(table) for table in range(len(shard.placement.cardinalities))}
+        return whole | {table: tracker.choose(table, step) for table in tracked}
+
+    def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
+        """All files of the last checkpoint."""
+        return records
+
+
+SAVE_KINDS: dict[str, SaveKind] = {"full": FullSave(), "priority": PrioritySave()}
+"""By the name that plans, manifests and save events carry."""
