@@ -52,9 +52,9 @@ class TimedCluster:
         self.failures: list[Failure] = []
 
     @property
-    def is_remote(self) -> bool:
+    def overlaps(self) -> bool:
         """As of the inner cluster."""
-        return self._inner.is_remote
+        return self._inner.overlaps
 
     @property
     def ranks(self) -> tuple[Rank, ...]:

@@ -11,7 +11,7 @@ from harness.core.plans import Rank, ps_rank
 
 
 class LocalRanks:
-    """The servers, by rank; launcher of the supervisor."""
+    """The servers, by rank; the :class:`Ranks` of engine ``local``."""
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
         self._make_server = make_server
@@ -19,24 +19,24 @@ class LocalRanks:
         self.servers = {rank: make_server(rank) for rank in self.names}
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Drop the shards with all that they know. One that has died already is dead."""
+        """Drop shard, tracker and save under way of each. A no-op for a rank that was dropped before."""
         for rank in ranks:
             self.drop(rank)
         return {rank: {"engine": "local"} for rank in ranks}
 
     def drop(self, rank: Rank) -> None:
-        """End one shard; it writes no more."""
+        """Drop one rank; it writes no more."""
         server = self.servers.pop(rank, None)
         if server is not None:
             server.close()
 
     def close(self) -> None:
-        """End all of them."""
+        """Drop all ranks."""
         for rank in self.names:
             self.drop(rank)
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """New, empty servers."""
+        """New servers, without rows."""
         for rank in ranks:
             self.servers[rank] = self._make_server(rank)
         return {"engine": "local"}
@@ -45,11 +45,11 @@ class LocalRanks:
 class LocalCluster:
     """Calls servers one after the other, in rank order."""
 
-    is_remote = False
+    overlaps = False
 
     def __init__(self, ranks: LocalRanks, supervisor: Supervisor) -> None:
         self._ranks = ranks
-        self._office = supervisor
+        self._supervisor = supervisor
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -61,7 +61,7 @@ class LocalCluster:
         return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
-        """Serve at once: there is nobody to wait for."""
+        """Serve the requests now, in this thread."""
         servers = self._ranks.servers
         replies = {
             rank: _serve(servers[rank], requests[rank]) for rank in self.ranks if rank in requests and rank in servers
@@ -69,7 +69,7 @@ class LocalCluster:
         return requests, replies
 
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
-        """The replies, or who is dead."""
+        """The replies; RankLost if a rank was dropped before or since."""
         requests, replies = underway
         raise_failures(replies)
         servers = self._ranks.servers
@@ -79,12 +79,12 @@ class LocalCluster:
         return replies
 
     def kill_planned(self, step: int, samples: int) -> float | None:
-        """Let the injector act."""
-        return self._office.kill_planned(step, samples)
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        return self._supervisor.kill_planned(step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """New servers for the lost ones."""
-        self._office.replace(lost, step, samples, seconds)
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        self._supervisor.replace(lost, step, samples, seconds)
 
 
 def _serve(server: RankServer, request: Request) -> Reply:

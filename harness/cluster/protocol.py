@@ -164,8 +164,11 @@ class Cluster(Protocol):
     """PS ranks, wherever they are."""
 
     @property
-    def is_remote(self) -> bool:
-        """Whether requests travel: who has other work may do it between :meth:`start` and :meth:`finish`."""
+    def overlaps(self) -> bool:
+        """Whether requests are served while the caller works between :meth:`start` and :meth:`finish`.
+
+        False: ``start`` serves them itself. True: each rank needs a core of its own for it.
+        """
         ...
 
     @property

@@ -18,6 +18,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group, wire
+from harness.cluster.launcher import RankContext
 from harness.cluster.leash import hold_leash, ignore_interrupts
 from harness.cluster.protocol import (
     Cluster,
@@ -35,22 +36,6 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, ps_rank
 from harness.store import Manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankContext:
-    """A rank's place in the world; pickles."""
-
-    rank: Rank
-    index: int
-    num_ps: int
-    world_size: int
-    generation: int  # to join first
-    supervisor_pid: int
-    host: str
-    port: int
-    authkey: bytes
-    options: group.GroupOptions
 
 
 class Stopped(Exception):
@@ -210,7 +195,7 @@ class Underway:
 class RpcCluster:
     """PS ranks behind torch RPC, as the trainer rank calls them."""
 
-    is_remote = True
+    overlaps = True
 
     def __init__(self, link: ControlLink) -> None:
         self._link = link

@@ -1,6 +1,6 @@
-"""The desk of the supervisor: everything that is written, and everyone who is killed, goes through here.
+"""The supervisor of a run: it records events, commits manifests, carries out planned kills and replaces dead ranks.
 
-One class for both engines; only the launcher that kill and start ranks differ.
+One class for both engines; they differ in :class:`Ranks`.
 """
 
 import time
@@ -13,15 +13,15 @@ from harness.core.plans import PlannedKill, Rank, ps_index
 from harness.store import CheckpointStore, Manifest
 
 
-class Launcher(Protocol):
-    """Who can kill ranks and start them."""
+class Ranks(Protocol):
+    """The ranks of a run, as its supervisor ends and replaces them."""
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """End ``ranks`` without warning, all before any is reaped; how, as facts of the machine."""
+        """End ``ranks`` without warning, all before any is reaped. By rank, the ``machine`` part of its kill event."""
         ...
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """Start empty replacements and call everyone into ``generation``."""
+        """Start replacements without rows, and form ``generation``; the ``machine`` part of the regroup event."""
         ...
 
 
@@ -29,7 +29,7 @@ class Sink(Protocol):
     """Where events go."""
 
     def record(self, event: Event) -> None:
-        """Write it down."""
+        """Append ``event`` to the record."""
         ...
 
 
@@ -37,22 +37,26 @@ class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
-        planned_kills: planned kills, in order of their steps; each fires once.
-        on_status: told the keyword values of :meth:`status`.
-        clock: seconds, monotonic.
+        planned_kills: in the order of their steps; each is carried out once.
+        on_status: called with the keyword values of :meth:`status` and ``generation``.
+        clock: seconds, monotonic; for the ``machine`` part of events.
+
+    Attributes:
+        generation: of the ranks' world; 0 at first, one more with each replacement.
+        num_unplanned: ranks that died and that no planned kill named.
     """
 
     def __init__(
         self,
         *,
-        launcher: Launcher,
+        ranks: Ranks,
         sink: Sink,
         store: CheckpointStore,
         planned_kills: Iterable[PlannedKill],
         on_status: Callable[..., None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._launcher = launcher
+        self._ranks = ranks
         self._sink = sink
         self._store = store
         self._due = {planned_kill.step: planned_kill for planned_kill in planned_kills}
@@ -63,25 +67,28 @@ class Supervisor:
         self.num_unplanned = 0
 
     def record(self, event: Event) -> None:
-        """Append an event to the record, completed with what only the supervisor knows."""
+        """Append an event to the record; the last one with ``generation`` and ``num_unplanned`` filled in."""
         if isinstance(event, Finished):
             event = replace(event, generation=self.generation, num_unplanned=self.num_unplanned)
         self._sink.record(event)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a checkpoint exist."""
+        """Make a checkpoint exist. Raises StoreError: the previous one then stands."""
         self._store.commit(manifest)
 
     def status(self, **values: Any) -> None:
-        """Tell whoever watches the run."""
+        """Pass on where the run stands; see ``RunStatus``."""
         self._on_status(generation=self.generation, **values)
 
     def kill_planned(self, step: int, samples: int) -> float | None:
-        """Kill whom the trace names for this boundary, once; hours that rescheduling takes, if the trace says."""
+        """Kill the ranks that the trace names for the boundary after ``step`` steps, once, and record it.
+
+        Returns the emulated hours that rescheduling takes; None if the trace does not say, or nothing is due.
+        """
         planned_kill = self._due.pop(step, None)
         if planned_kill is None:
             return None
-        machines = self._launcher.kill(planned_kill.ranks)
+        machines = self._ranks.kill(planned_kill.ranks)
         for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
             self._killed.add(rank)
             self.record(
@@ -98,7 +105,12 @@ class Supervisor:
         return planned_kill.repair_h
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> int:
-        """Record who was lost, start replacements, and form the next generation; its number."""
+        """Record that ranks were lost, start replacements and form the next generation; returns its number.
+
+        Args:
+            lost: rank to the transport's error text.
+            seconds: from the request that failed to its failure.
+        """
         ranks = sorted(lost, key=ps_index)
         unplanned = [rank for rank in ranks if rank not in self._killed]
         self.num_unplanned += len(unplanned)
@@ -115,12 +127,12 @@ class Supervisor:
         )
         started_s = self._clock()
         self.generation += 1
-        machine = self._launcher.replace(ranks, self.generation)
+        machine = self._ranks.replace(ranks, self.generation)
         machine = {**machine, "seconds": self._clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
         return self.generation
 
     @property
     def unfired(self) -> list[PlannedKill]:
-        """Planned kills that did not happen."""
+        """Planned kills that were not carried out."""
         return list(self._due.values())

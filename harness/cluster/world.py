@@ -1,4 +1,4 @@
-"""The rpc engine, as its supervisor sees it: processes, the control channel, and nothing of torch."""
+"""The rpc engine as its supervisor sees it: the ranks' processes, the control channel, the rendezvous of generations."""
 
 import os
 import secrets
@@ -6,26 +6,43 @@ import signal
 import socket
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from harness.cluster import control
+from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank, ps_rank
 
+if TYPE_CHECKING:
+    from harness.cluster.group import GroupOptions
+
 CHIEF: Rank = "trainer0"
-_REAP_S = 10.0
+_REAP_S = 10.0  # between SIGKILL and the end of a process
+_STOP_S = 2.0  # between the order to stop and SIGKILL
+
+Services = Mapping[str, Callable[..., Any]]
+"""What a trainer may call in the supervisor's process, by name."""
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """What a rank's process runs: ``main(context, work)``."""
+
+    main: Main
+    work: Any
 
 
 class World:
-    """Rank processes and their control connections; launcher of the supervisor.
+    """The processes of all ranks and their control connections. The :class:`Ranks` of engine ``rpc``.
 
     Args:
-        start: makes the (unstarted) process of a rank, given ``(rank, index, generation, port, authkey)``.
+        launcher: starts the processes. Closed with the world.
+        ps, trainer: what a PS rank and the trainer rank run.
+        options: how ranks talk to each other.
         host, port: where the control channel listens; port 0 lets the system choose.
 
     Raises:
@@ -33,7 +50,15 @@ class World:
     """
 
     def __init__(
-        self, num_ps: int, start: Callable[[Rank, int, int, int, bytes], BaseProcess], *, host: str, port: int
+        self,
+        num_ps: int,
+        launcher: Launcher,
+        *,
+        ps: RankJob,
+        trainer: RankJob,
+        options: "GroupOptions",
+        host: str,
+        port: int,
     ) -> None:
         try:
             self._listener: socket.socket = control.listen(host, port)
@@ -42,44 +67,55 @@ class World:
                 f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
                 "cluster.port=0 takes a free port"
             ) from error
+        self._host = host
         self.port: int = self._listener.getsockname()[1]
-        self._start = start
+        self._launcher = launcher
+        self._options = options
         self._authkey = secrets.token_bytes(32)
         self.names = (*(ps_rank(k) for k in range(num_ps)), CHIEF)
-        self._processes: dict[Rank, BaseProcess] = {}
+        self._jobs = {rank: trainer if rank == CHIEF else ps for rank in self.names}
+        self._processes: dict[Rank, RankProcess] = {}
         self._connections: dict[Rank, Connection] = {}
-        self._strangers: list[Connection] = []
+        self._strangers: list[Connection] = []  # connections whose rank is not known yet
         self._generation = 0
-        self._keys: dict[int, dict[str, bytes]] = defaultdict(dict)
-        self._waiting: list[tuple[Rank, int, str]] = []
-        self._broken = -1  # the newest generation that somebody died in before it was complete
+        self._keys: dict[int, dict[str, bytes]] = defaultdict(dict)  # of the rendezvous, by generation
+        self._waiting: list[tuple[Rank, int, str]] = []  # unanswered ``get``: rank, generation, key
+        self._broken = -1  # the newest generation that a rank died in before it was complete
 
     @property
     def pids(self) -> dict[Rank, int]:
         """The process of each rank."""
-        return {rank: process.pid or 0 for rank, process in self._processes.items()}
+        return {rank: process.pid for rank, process in self._processes.items()}
 
     def start(self) -> None:
-        """Start all ranks into generation 0."""
+        """Start all ranks into generation 0. Raises RunFailed."""
         for rank in self.names:
             self._spawn(rank)
 
     def _spawn(self, rank: Rank) -> None:
-        process = self._start(rank, self.names.index(rank), self._generation, self.port, self._authkey)
-        try:
-            process.start()
-        except (OSError, EOFError) as error:  # the fork server could not fork, and is gone
-            raise RunFailed(f"{rank} could not be started: {error}; out of processes or memory?") from error
-        self._processes[rank] = process
+        context = RankContext(
+            rank=rank,
+            index=self.names.index(rank),
+            num_ps=len(self.names) - 1,
+            world_size=len(self.names),
+            generation=self._generation,
+            supervisor_pid=os.getpid(),
+            host=self._host,
+            port=self.port,
+            authkey=self._authkey,
+            options=self._options,
+        )
+        job = self._jobs[rank]
+        self._processes[rank] = self._launcher.spawn(context, job.main, job.work)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """SIGKILL by pid, all of them, then reap; the wait status is part of the answer."""
-        pids = {rank: self._processes[rank].pid or 0 for rank in ranks}
-        for pid in pids.values():
-            with suppress(ProcessLookupError):  # somebody else was faster; the wait status tells how it ended
-                os.kill(pid, signal.SIGKILL)
+        """SIGKILL all of ``ranks``, then reap them; of each its pid, the signal and the wait status."""
+        for rank in ranks:
+            self._processes[rank].kill()
         number = int(signal.SIGKILL)
-        return {rank: {"pid": pid, "signal": number, "exitcode": self._reap(rank)} for rank, pid in pids.items()}
+        return {
+            rank: {"pid": self._processes[rank].pid, "signal": number, "exitcode": self._reap(rank)} for rank in ranks
+        }
 
     def _reap(self, rank: Rank) -> int:
         process = self._processes[rank]
@@ -92,10 +128,10 @@ class World:
         return process.exitcode
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """Start replacements and call the surviving PS ranks into ``generation``.
+        """Start replacements and order the surviving PS ranks to join ``generation``.
 
-        A rank that was given up but still lives (it did not answer in time) is killed first: two must never serve one
-        shard. The trainer is not called: it asked, and joins when it has its answer.
+        A rank that was given up but still runs (it did not answer in time) is killed first: two processes must never
+        serve one shard. The trainer gets no order: it asked for this, and joins when it has the answer.
         """
         dead = list(ranks)
         old = {rank: self._processes[rank].pid for rank in dead}
@@ -113,28 +149,29 @@ class World:
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
         return {"pids": self.pids, "replaced": replaced, "port": self.port}
 
-    def serve(self, desk: Mapping[str, Callable[..., Any]]) -> None:
+    def serve(self, services: Services) -> None:
         """Serve the ranks until the trainer has finished.
 
-        ``desk`` holds what a trainer may call, by name. Raises what the trainer failed with; RunFailed if it died.
+        Besides ``services`` a trainer may call ``dead`` and ``absent``. Raises the error that the trainer reported,
+        and RunFailed if it died.
         """
+        services = {**services, "dead": self.dead, "absent": self.absent}
         while True:
             chief = self._processes[CHIEF]
-            # Deaths of PS ranks are for the trainer to find, by a failing request; only a world in the making needs to
-            # be told of them, since nobody could call anybody in it.
-            sentinels = (
-                [process.sentinel for process in self._processes.values()] if self._waiting else [chief.sentinel]
-            )
-            ready = wait([self._listener, *sentinels, *self._connections.values(), *self._strangers])
+            # The trainer finds the death of a PS rank by a request that fails. Only while a generation is being formed
+            # must the supervisor report it, since no request can be sent yet.
+            watched = self._launcher.watched(self._processes.values() if self._waiting else [chief])
+            ready = wait([self._listener, *watched, *self._connections.values(), *self._strangers])
             if self._listener in ready:
                 self._accept()
             for connection in ready:
-                if isinstance(connection, Connection) and self._receive(connection, desk):
+                is_rank = isinstance(connection, Connection) and connection not in watched
+                if is_rank and self._receive(connection, services):
                     return
             if self._waiting and self.dead():
                 self._broken = self._generation
-                self._waiting = [entry for entry in self._waiting if not self._tell(*entry)]
-            if chief.sentinel in ready and CHIEF not in self._connections:
+                self._answer_waiting()
+            if CHIEF not in self._connections and chief.exitcode is not None:
                 raise RunFailed(
                     f"{CHIEF} (pid {chief.pid}) ended with exit code {chief.exitcode} before its job was done"
                 )
@@ -144,18 +181,18 @@ class World:
         return [rank for rank in self.names if rank != CHIEF and self._processes[rank].exitcode is not None]
 
     def absent(self) -> list[Rank]:
-        """PS ranks that have not come to the present generation: dead, or mute."""
+        """PS ranks that have not begun to join the present generation: dead, or stopped."""
         here = self._keys[self._generation]
-        # What an agent publishes first is its name, under its number.
+        # The first key that an agent publishes is its name, under its number.
         return [rank for k, rank in enumerate(self.names) if rank != CHIEF and f"names/{k}" not in here]
 
     def _accept(self) -> None:
         try:
             self._strangers.append(control.accept(self._listener, self._authkey))
         except (AuthenticationError, EOFError, OSError):
-            return  # a stranger, or a rank that died while it called
+            return  # not a rank of ours, or one that died while it connected
 
-    def _receive(self, connection: Connection, desk: Mapping[str, Callable[..., Any]]) -> bool:
+    def _receive(self, connection: Connection, services: Services) -> bool:
         """Handle one message; True if the trainer has finished."""
         try:
             message = connection.recv()
@@ -176,9 +213,9 @@ class World:
         if kind == "failed":
             raise args[0]
         if kind == "tell":
-            desk[args[0]](**args[1])
+            services[args[0]](**args[1])
         elif kind == "call":
-            self._answer(rank, desk[args[0]], args[1])
+            self._answer(rank, services[args[0]], args[1])
         else:
             self._rendezvous(rank, kind, *args)
         return False
@@ -201,10 +238,13 @@ class World:
             if keys.get(key, b"") == expected:
                 keys[key] = desired
             self._send(rank, "value", generation, keys.get(key, expected))
-        self._waiting = [entry for entry in self._waiting if not self._tell(*entry)]
+        self._answer_waiting()
 
-    def _tell(self, rank: Rank, generation: int, key: str) -> bool:
-        """Answer a ``get`` if it can be answered."""
+    def _answer_waiting(self) -> None:
+        """Answer every ``get`` that can be answered."""
+        self._waiting = [entry for entry in self._waiting if not self._answer_get(*entry)]
+
+    def _answer_get(self, rank: Rank, generation: int, key: str) -> bool:
         if generation != self._generation or generation == self._broken:
             self._send(rank, "broken", generation)
         elif key in self._keys[generation]:
@@ -216,7 +256,7 @@ class World:
     def _send(self, rank: Rank, *message: Any) -> None:
         connection = self._connections.get(rank)
         if connection is None:
-            return  # it has not said hello yet, or is dead: it will be found dead by whoever needs it
+            return  # not connected yet, then "hello" gets the order; or dead, then a request to it fails
         try:
             connection.send(message)
         except OSError:
@@ -228,16 +268,15 @@ class World:
         connection.close()
 
     def close(self) -> None:
-        """Ask every rank to stop; kill and reap those that do not within two seconds."""
+        """Order every rank to stop; kill and reap those that have not ended two seconds later."""
         for rank in self.names:
             self._send(rank, "stop")
         for process in self._processes.values():
-            process.join(2.0)
+            process.join(_STOP_S)
             if process.exitcode is None:
-                assert process.pid is not None
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
+                process.kill()
                 process.join(_REAP_S)
         for connection in [*self._connections.values(), *self._strangers]:
             connection.close()
         self._listener.close()
+        self._launcher.close()

@@ -90,6 +90,8 @@ class ClusterConfig(_Model):
     """Parameter-server ranks (N in every formula), each a process of its own with `rpc`; null takes the profile's."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
+    launcher: Literal["fork"] = "fork"
+    """How rank processes are started. `fork`: on this machine, from a server that has everything imported."""
     host: str = "127.0.0.1"
     """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0

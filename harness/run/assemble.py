@@ -2,22 +2,22 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
+from harness.cluster.launcher import LAUNCHERS, Launcher
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.spawn import fork_server
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.world import CHIEF, World
+from harness.cluster.world import RankJob, World
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
@@ -39,8 +39,48 @@ class RunStatus:
     generation: int
 
 
-def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None] | None = None) -> Finished:
-    """Carry out one run and leave its record in ``run_dir``; its last event.
+class TrainerJob(Protocol):
+    """The job of the trainer rank: :func:`harness.run.job.train`, or a stand-in. Pickles."""
+
+    def __call__(
+        self,
+        config: Config,
+        checkpoints: Path,
+        kill_steps: frozenset[int],
+        cluster: Cluster,
+        supervisor: SupervisorClient,
+        /,
+    ) -> None:
+        """Train. ``kill_steps`` are the boundaries at which to stop for a planned kill."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """What a run is made of; a test or a benchmark replaces one.
+
+    Attributes:
+        train: the job of the trainer rank, on either engine.
+        make_server: makes the server of a PS rank, on engine ``local``.
+        make_ranks: makes the ranks of engine ``local`` from their number and ``make_server``.
+        launcher: starts the ranks of engine ``rpc``; None takes the one that ``cluster.launcher`` names.
+        clock: the supervisor's, in seconds, monotonic.
+    """
+
+    train: TrainerJob = train
+    make_server: Callable[[RankSpec, Rank], RankServer] = RankServer
+    make_ranks: Callable[[int, Callable[[Rank], RankServer]], LocalRanks] = LocalRanks
+    launcher: Launcher | None = None
+    clock: Callable[[], float] = time.monotonic
+
+
+DEFAULT = Parts()
+
+
+def run(
+    config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None] | None = None, parts: Parts = DEFAULT
+) -> Finished:
+    """Carry out one run and leave its record in ``run_dir``; returns its last event.
 
     On engine ``rpc`` this process becomes the supervisor.
 
@@ -60,7 +100,7 @@ def run(config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]
         sink = _LastEvent(recorder)
         engine = _run_rpc if config.engine == "rpc" else _run_local
         try:
-            supervisor = engine(run_spec, store, sink, status)
+            supervisor = engine(run_spec, store, sink, status, parts)
         finally:
             store.wait()
         finished = sink.finished
@@ -115,79 +155,81 @@ def _machine(**values: Any) -> Machine:
     return {"time": now, "host": socket.gethostname(), "pid": os.getpid(), **values}
 
 
-def _run_local(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status) -> Supervisor:
+def _run_local(
+    run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status, parts: Parts
+) -> Supervisor:
     spec = run_spec.rank_spec(store.root)
-    ranks = LocalRanks(run_spec.config.num_ps, lambda rank: RankServer(spec, rank))
+    ranks = parts.make_ranks(run_spec.config.num_ps, partial(parts.make_server, spec))
     supervisor = Supervisor(
-        launcher=ranks, sink=sink, store=store, planned_kills=run_spec.planned_kills, on_status=status
+        ranks=ranks,
+        sink=sink,
+        store=store,
+        planned_kills=run_spec.planned_kills,
+        on_status=status,
+        clock=parts.clock,
     )
     supervisor.record(run_spec.started(_machine()))
-    kill_steps = frozenset(planned_kill.step for planned_kill in run_spec.planned_kills)
     try:
-        train(run_spec.config, store.root, kill_steps, LocalCluster(ranks, supervisor), supervisor)
+        parts.train(run_spec.config, store.root, _kill_steps(run_spec), LocalCluster(ranks, supervisor), supervisor)
     finally:
         ranks.close()
     return supervisor
 
 
-def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status) -> Supervisor:
+def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status, parts: Parts) -> Supervisor:
     config = run_spec.config
     interfaces = [name for _, name in socket.if_nameindex()]
     if config.cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
         raise ConfigError(f"cluster.interface: no network interface {config.cluster.interface!r}; there are {there}")
-    kill_steps = frozenset(planned_kill.step for planned_kill in run_spec.planned_kills)
-    job = partial(train, config, store.root, kill_steps)
-    world = World(
-        config.num_ps,
-        partial(_rank_process, config, run_spec.rank_spec(store.root), job),
-        host=config.cluster.host,
-        port=config.cluster.port,
-    )
+    job = partial(parts.train, config, store.root, _kill_steps(run_spec))
+    world = make_world(config, run_spec.rank_spec(store.root), job, launcher=parts.launcher)
     try:
         world.start()
         supervisor = Supervisor(
-            launcher=world, sink=sink, store=store, planned_kills=run_spec.planned_kills, on_status=status
+            ranks=world,
+            sink=sink,
+            store=store,
+            planned_kills=run_spec.planned_kills,
+            on_status=status,
+            clock=parts.clock,
         )
         supervisor.record(run_spec.started(_machine(pids=world.pids, port=world.port)))
-        desk = {
-            "record": supervisor.record,
-            "commit": supervisor.commit,
-            "status": supervisor.status,
-            "kill_planned": supervisor.kill_planned,
-            "replace": supervisor.replace,
-            "dead": world.dead,
-            "absent": world.absent,
-        }
-        world.serve(desk)
+        world.serve(services_of(supervisor))
     finally:
         world.close()
     return supervisor
 
 
-def _rank_process(  # noqa: PLR0917 - the first three are bound here, the rest is World's call
+def _kill_steps(run_spec: RunSpec) -> frozenset[int]:
+    return frozenset(planned_kill.step for planned_kill in run_spec.planned_kills)
+
+
+def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
+    """What a trainer in another process may call, by name."""
+    return {
+        "record": supervisor.record,
+        "commit": supervisor.commit,
+        "status": supervisor.status,
+        "kill_planned": supervisor.kill_planned,
+        "replace": supervisor.replace,
+    }
+
+
+def make_world(
     config: Config,
     spec: RankSpec,
     job: Callable[[Cluster, SupervisorClient], None],
-    rank: Rank,
-    index: int,
-    generation: int,
-    port: int,
-    authkey: bytes,
-) -> BaseProcess:
-    """The process of one rank, forked from a server that has torch loaded: 10 ms instead of 1.3 s of import."""
-    context = fork_server()
+    *,
+    launcher: Launcher | None = None,
+) -> World:
+    """The ranks of a run on engine ``rpc``, none of them started; the trainer's runs ``job``. Raises ConfigError."""
     cluster = config.cluster
-    rank_context = rpc.RankContext(
-        rank=rank,
-        index=index,
-        num_ps=config.num_ps,
-        world_size=config.num_ps + 1,
-        generation=generation,
-        supervisor_pid=os.getpid(),
-        host=cluster.host,
-        port=port,
-        authkey=authkey,
+    return World(
+        config.num_ps,
+        launcher or LAUNCHERS[cluster.launcher](),
+        ps=RankJob(rpc.ps_main, spec),
+        trainer=RankJob(rpc.trainer_main, job),
         options=GroupOptions(
             transports=cluster.transports,
             interface=cluster.interface,
@@ -195,6 +237,6 @@ def _rank_process(  # noqa: PLR0917 - the first three are bound here, the rest i
             rpc_timeout_s=cluster.rpc_timeout_s,
             join_timeout_s=cluster.join_timeout_s,
         ),
+        host=cluster.host,
+        port=cluster.port,
     )
-    main, work = (rpc.trainer_main, job) if rank == CHIEF else (rpc.ps_main, spec)
-    return context.Process(target=main, args=(rank_context, work), name=rank)

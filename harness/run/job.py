@@ -145,7 +145,7 @@ def _make_trainer(
         progress_at=progress_at,
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,
-        overlaps=cluster.is_remote,
+        overlaps=cluster.overlaps,
         evaluator=evaluator,
         count_updates=count_updates,
         clock=clock,
@@ -162,5 +162,5 @@ def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
         learning_rate=config.trainer.learning_rate,
         device=config.trainer.device,
         backend=choose_backend(config.trainer),
-        is_eager=not cluster.is_remote or config.cache.mode != "none" or has_spare_core,
+        is_eager=not cluster.overlaps or config.cache.mode != "none" or has_spare_core,
     )

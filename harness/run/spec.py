@@ -31,6 +31,7 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "store": True,
     "save": {"buffer_bytes"},
     "cluster": {
+        "launcher",
         "host",
         "port",
         "interface",

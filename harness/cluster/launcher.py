@@ -1,0 +1,136 @@
+"""Launchers: how the process of a rank is started, watched and ended, on this machine or on another.
+
+One class and one entry in :data:`LAUNCHERS` for each; config key ``cluster.launcher``.
+"""
+
+import os
+import signal
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
+from typing import TYPE_CHECKING, Any, Protocol
+
+from harness.cluster.spawn import fork_server
+from harness.core.errors import RunFailed
+from harness.core.plans import Rank
+
+if TYPE_CHECKING:  # the supervisor's side of a cluster needs nothing of torch
+    from harness.cluster.group import GroupOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """A rank's place in the world; pickles.
+
+    Attributes:
+        rank, index: its name, and its number among ``world_size`` ranks.
+        generation: the first one to join.
+        supervisor_pid: the process that it must not outlive.
+        host, port, authkey: of the supervisor's control channel.
+    """
+
+    rank: Rank
+    index: int
+    num_ps: int
+    world_size: int
+    generation: int
+    supervisor_pid: int
+    host: str
+    port: int
+    authkey: bytes
+    options: "GroupOptions"
+
+
+Main = Callable[[RankContext, Any], None]
+"""What a rank's process runs, given its context and its work."""
+
+
+class RankProcess(Protocol):
+    """The process of one rank, as the supervisor sees it."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id, on the host that it runs on."""
+        ...
+
+    @property
+    def exitcode(self) -> int | None:
+        """Its exit code, or minus the signal that ended it; None while it runs."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL and do not wait. A process that has ended is left alone."""
+        ...
+
+    def join(self, timeout_s: float) -> None:
+        """Wait at most so long for its end; then :attr:`exitcode` tells."""
+        ...
+
+
+class Launcher(Protocol):
+    """Starts the processes of ranks. Used by one thread of the supervisor."""
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+        """Start ``main(context, work)`` in a process that ends when the supervisor ends. Raises RunFailed."""
+        ...
+
+    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
+        """Objects for ``multiprocessing.connection.wait``; one of them is ready once one of ``processes`` has ended."""
+        ...
+
+    def close(self) -> None:
+        """Release what the launcher itself holds. All its processes have ended."""
+        ...
+
+
+class ForkedProcess:
+    """A process forked on this machine."""
+
+    def __init__(self, process: BaseProcess) -> None:
+        assert process.pid is not None, "it was started"
+        self._process = process
+        self.pid = process.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """See :class:`RankProcess`."""
+        return self._process.exitcode
+
+    @property
+    def sentinel(self) -> int:
+        """File descriptor that is readable once the process has ended."""
+        return self._process.sentinel
+
+    def kill(self) -> None:
+        """SIGKILL by pid."""
+        with suppress(ProcessLookupError):  # it ended before; its exit code tells how
+            os.kill(self.pid, signal.SIGKILL)
+
+    def join(self, timeout_s: float) -> None:
+        """See :class:`RankProcess`."""
+        self._process.join(timeout_s)
+
+
+class ForkLauncher:
+    """Forks ranks on this machine from a server that has torch loaded: 10 ms instead of 1.3 s of import."""
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> ForkedProcess:
+        """See :class:`Launcher`."""
+        process = fork_server().Process(target=main, args=(context, work), name=context.rank)
+        try:
+            process.start()
+        except (OSError, EOFError) as error:  # the fork server could not fork, and is gone
+            raise RunFailed(f"{context.rank} could not be started: {error}; out of processes or memory?") from error
+        return ForkedProcess(process)
+
+    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
+        """Their sentinels."""
+        return [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
+
+    def close(self) -> None:
+        """A no-op: the fork server is this process's, and ends with it."""
+
+
+LAUNCHERS: dict[str, Callable[[], Launcher]] = {"fork": ForkLauncher}
+"""By the name of config key ``cluster.launcher``."""
