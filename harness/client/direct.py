@@ -13,7 +13,6 @@ from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
 from harness.data.dataset import Batch
-from harness.kernels.rows import sgd_step_shared
 from harness.recovery.accounting import SalvagedRows
 from harness.recovery.failover import StartedRequests
 
@@ -22,8 +21,8 @@ class DirectClient:
     """Sends the gradients of a step and looks up the rows of the step after the next one in the same message.
 
     The message travels while the next step is computed. The rows that it brings and that the next step changes lack one
-    update. The trainer has these rows and their gradients, and makes that update itself, by the arithmetic of
-    ``Shard.apply``. Rows are never looked up past a boundary. When a shard is restored alone, rows that were looked up
+    update. The trainer has these rows and their gradients, and makes that update itself, by the same
+    optimizer. Rows are never looked up past a boundary. When a shard is restored alone, rows that were looked up
     ahead are void, and the gradients of finished steps are lost with everything that the shard had not saved, also
     those of a message that is sent again.
     """
@@ -32,6 +31,7 @@ class DirectClient:
         self._failover = spec.failover
         self._ranks = spec.failover.ranks
         self._batches = spec.batches
+        self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
         self._num_steps = spec.num_steps
         self._is_boundary = spec.is_boundary
@@ -71,13 +71,13 @@ class DirectClient:
         next_ND = self._receive(progress)
         if next_ND is not None:
             assert self._rows_ND is not None
-            sgd_step_shared(
-                next_ND.numpy(),
+            self._optimizer.step_shared(
+                next_ND,
                 self._batch(step + 1)[1].keys_N,
                 plan.keys_N,
-                self._rows_ND.numpy(),
-                grads_ND.numpy(),
-                self._learning_rate,
+                self._rows_ND,
+                grads_ND,
+                learning_rate=self._learning_rate,
             )
             self._next_ND = next_ND
         ahead = None if next_ND is None else self._ahead(step + 2)

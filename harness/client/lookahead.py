@@ -3,7 +3,7 @@
 The order of batches is known, so an oracle (``client.oracle``) plans for each window of steps which rows it needs,
 which of them the next window needs too, and which are evicted. A window trains on the cache alone. One message per rank
 and window writes back what is evicted and fetches, in the background, what the next window needs. The client is exact:
-a cached row is updated by the arithmetic of its PS rank, and no row is read while a newer version is elsewhere.
+a cached row is updated by the optimizer of its PS rank, and no row is read while a newer version is elsewhere.
 
 Windows end where something is due. There every dirty row and every sub-sampled touch is flushed, so that a save, an
 evaluation and a tracker's choice find what they would find without a cache. Right after, a message goes to every rank,
@@ -96,6 +96,7 @@ class LookaheadClient:
         self._failover = spec.failover
         self._batches = spec.batches
         self._dim = spec.dim
+        self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
         self._num_steps = spec.num_steps
         self._is_boundary = spec.is_boundary
@@ -149,7 +150,7 @@ class LookaheadClient:
     ) -> None:
         """Update the cached rows; at a boundary, flush."""
         assert self._window is not None
-        self._cache.sgd_step(self._slots_N, grads_ND, self._learning_rate)
+        self._optimizer.step(self._cache.values_SD, self._slots_N, grads_ND, self._learning_rate)
         if progress.step + 1 == self._window.stop:
             self._count(self._window)
         if is_boundary:

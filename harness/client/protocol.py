@@ -19,6 +19,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.optimizers import RowOptimizer
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_index
 from harness.data.dataset import Batch, Dataset
@@ -101,13 +102,14 @@ class EmbeddingClient(Protocol):
 class ClientSpec:
     """What every client needs.
 
-    ``is_boundary(step)``: whether something is due after ``step`` steps, as known now; ``needs_all(step)``: whether a
-    save or the end is. Answers change at boundaries only.
+    ``optimizer``: that of the PS ranks. ``is_boundary(step)``: whether something is due after ``step`` steps, as known
+    now; ``needs_all(step)``: whether a save or the end is. Answers change at boundaries only.
     """
 
     failover: FailoverClient
     batches: "Batches"
     dim: int
+    optimizer: RowOptimizer
     learning_rate: float
     num_steps: int
     is_boundary: Callable[[int], bool]

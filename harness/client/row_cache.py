@@ -59,13 +59,6 @@ class RowCache:
         """Rows as they are, (K, D); a copy."""
         return torch.from_numpy(rows.take_rows(self.values_SD.numpy(), slots_K))
 
-    def sgd_step(self, slots_K: Tensor, grads_KD: Tensor, learning_rate: float) -> None:
-        """One SGD step on distinct rows, by the arithmetic of their rank."""
-        no_counts = rows.NO_COUNTS
-        rows.sgd_step(
-            self.values_SD.numpy(), slots_K.numpy(), grads_KD.numpy(), learning_rate, no_counts, no_counts
-        )
-
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
         """Count updates of distinct rows."""
         self.dirty_S[slots_K] += updates_K

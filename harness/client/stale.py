@@ -46,7 +46,6 @@ from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
-from harness.core.shard import stepped
 from harness.data.dataset import Batch
 from harness.recovery.accounting import SalvagedRows
 
@@ -99,6 +98,7 @@ class StaleClient:
         self._failover = spec.failover
         self._batches = spec.batches
         self._ranks = spec.failover.ranks
+        self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
         self._num_steps = spec.num_steps
         self._needs_all = spec.needs_all
@@ -176,7 +176,7 @@ class StaleClient:
         rows_ND = look_up(self._failover, plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
-        pushed_PD = stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
+        pushed_PD = self._optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
         return rows_ND.index_put_((index_P,), pushed_PD)
 
     def summary(self) -> dict[str, float]:
@@ -208,12 +208,12 @@ class StaleClient:
         return self._caches.take_flushed()
 
     def _update(self, plan: BatchPlan, grads_ND: Tensor) -> None:
-        """The worker's own update of its copies, by the arithmetic of ``Shard.apply``; push what is over the bound."""
+        """The worker's own update of its copies, by the ranks' optimizer; push what is over the bound."""
         assert self._pulled is not None
         slots_N, rows_ND = self._pulled
         updates_N = self._caches.update(
             slots_N,
-            stepped(rows_ND, grads_ND, self._learning_rate),
+            self._optimizer.stepped(rows_ND, grads_ND, self._learning_rate),
             grads_ND,
             plan.counts_N,
             plan.sampled_N,

@@ -1,4 +1,4 @@
-"""The rpc engine as its supervisor sees it: the ranks' processes, the control channel, the rendezvous of generations."""
+"""The rpc engine as its supervisor sees it: processes, the control channel, the rendezvous of generations."""
 
 import os
 import secrets

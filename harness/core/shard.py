@@ -152,10 +152,5 @@ class Shard:
         return total
 
 
-def stepped(rows_ND: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
-    """SGD's :meth:`RowOptimizer.stepped`."""
-    return OPTIMIZERS["sgd"].stepped(rows_ND, grads_ND, learning_rate)
-
-
 def _no_op(rows_N: Tensor) -> None:
     """No save reads these rows."""

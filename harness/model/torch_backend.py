@@ -30,7 +30,6 @@ Source: Naumov et al. 2019, "Deep Learning Recommendation Model for Personalizat
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import torch
 from torch import Tensor

@@ -10,6 +10,7 @@ from harness.client.clients import CLIENTS, CacheSpec
 from harness.client.protocol import Batches, ClientSpec
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.config.model import Config
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
@@ -118,6 +119,7 @@ def _make_trainer(
             sample_period=config.strategy.ssu_period,
         ),
         dim=run_spec.size.embedding_dim,
+        optimizer=OPTIMIZERS[config.trainer.optimizer],
         learning_rate=config.trainer.learning_rate,
         num_steps=schedule.num_steps,
         is_boundary=lambda step: boundaries.at(step).anything,

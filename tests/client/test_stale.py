@@ -16,6 +16,7 @@ from harness.cluster.protocol import Exchange, Push, Save
 from harness.config.model import Config
 from harness.core.events import Evaluated, Saved
 from harness.core.lookup import plan_batch
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_rank
 from harness.core.pls import UpdateCounter
@@ -178,6 +179,7 @@ def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int |
         failover=shards,  # type: ignore[arg-type]
         batches=batches,  # type: ignore[arg-type]
         dim=DIM,
+        optimizer=OPTIMIZERS["sgd"],
         learning_rate=RATE,
         num_steps=NUM_STEPS,
         is_boundary=SAVES.__contains__,

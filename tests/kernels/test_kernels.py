@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from harness.client.row_cache import RowCache
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
-from harness.core.shard import Shard, stepped
-from harness.kernels import compiler, lookup, rows
+from harness.core.shard import Shard
+from harness.kernels import compiler, lookup
 
 
 def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
@@ -30,16 +31,17 @@ def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
     slots_N = torch.randperm(400, generator=rng)[:300]
     cache.insert(slots_N.numpy(), before_ND, None)
     assert torch.equal(cache.values(slots_N.numpy()), before_ND)
-    cache.sgd_step(slots_N, grads_ND, 0.1)
+    sgd = OPTIMIZERS["sgd"]
+    sgd.step(cache.values_SD, slots_N, grads_ND, 0.1)
     keys_N = np.arange(300) * 7
-    ahead_HD = before_ND.numpy()[::3].copy()  # every third one is wanted again
-    rows.sgd_step_shared(ahead_HD, keys_N[::3].copy(), keys_N, before_ND.numpy(), grads_ND.numpy(), 0.1)
+    ahead_HD = before_ND[::3].clone()  # every third one is wanted again
+    sgd.step_shared(ahead_HD, keys_N[::3].copy(), keys_N, before_ND, grads_ND, learning_rate=0.1)
     assert shard.apply(1, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
     expected = before_ND.numpy() - grads_ND.numpy() * np.float32(0.1)
     assert np.array_equal(shard.gather(rows_N).numpy(), expected)
     assert np.array_equal(cache.values(slots_N.numpy()).numpy(), expected)
-    assert np.array_equal(ahead_HD, expected[::3])
-    assert np.array_equal(stepped(before_ND, grads_ND, 0.1).numpy(), expected)
+    assert np.array_equal(ahead_HD.numpy(), expected[::3])
+    assert np.array_equal(sgd.stepped(before_ND, grads_ND, 0.1).numpy(), expected)
 
 
 def test_sums_before_edges() -> None:
