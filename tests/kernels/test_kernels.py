@@ -15,7 +15,7 @@ from harness.client.row_cache import RowCache
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.shard import Shard
-from harness.kernels import compiler, lookup
+from harness.kernels import compiler, lookup, rows
 
 
 def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
