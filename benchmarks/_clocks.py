@@ -166,11 +166,8 @@ class Clocks:
 
 def clocked_trainer(config: Config, folder: Path, pipe: Connection) -> None:
     """Body of a worker: a run as run.py makes one, with a gate before the dense network and clocks all over."""
-    with (
-        mock.patch.object(assemble, "train", partial(_clocked_train, pipe)),
-        mock.patch.object(rpc, "ps_main", _clocked_ps_main),
-    ):
-        assemble.run(config, folder)
+    parts = assemble.Parts(train=partial(_clocked_train, pipe), ps_main=_clocked_ps_main)
+    assemble.run(config, folder, parts=parts)
 
 
 def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is assemble's call

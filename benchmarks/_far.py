@@ -23,11 +23,8 @@ def far_trainer(far_pid: int, config: Config, folder: Path, pipe: Connection) ->
 
     The gate reports what the lookahead cache has counted since the beginning.
     """
-    with (
-        mock.patch.object(assemble, "train", partial(_counted_train, pipe)),
-        mock.patch.object(rpc, "ps_main", partial(_far_ps_main, far_pid)),
-    ):
-        assemble.run(config, folder)
+    parts = assemble.Parts(train=partial(_counted_train, pipe), ps_main=partial(_far_ps_main, far_pid))
+    assemble.run(config, folder, parts=parts)
 
 
 def _far_ps_main(far_pid: int, rank_context: rpc.RankContext, spec: RankSpec) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
-from unittest import mock
+from typing import Any
 
 import numpy as np
 
@@ -78,7 +78,7 @@ def shadowed_trainer(fill_steps: int, config: Config, folder: Path, pipe: Connec
     seconds: Parts = {}
     ranks: list[Shadowed] = []
 
-    def shadowed(spec: RankSpec, rank: Rank) -> Shadowed:
+    def shadowed(spec: RankSpec, rank: Rank) -> Any:
         ranks.append(Shadowed(spec, rank, seconds=seconds))
         return ranks[-1]
 
@@ -96,8 +96,7 @@ def shadowed_trainer(fill_steps: int, config: Config, folder: Path, pipe: Connec
             shadow.shard.applied_step = 0  # the run begins at its first step
         gated_train(pipe, config, checkpoints, kill_steps, cluster, supervisor, profile=profile)
 
-    with mock.patch.object(assemble, "RankServer", shadowed), mock.patch.object(assemble, "train", train):
-        assemble.run(config, folder)
+    assemble.run(config, folder, parts=assemble.Parts(make_server=shadowed, train=train))
 
 
 def fill(ranks: Sequence[Sequence[RankServer]], placement: Placement, num_steps: int, config: Config) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
-from harness.cluster.supervisor import Launcher
+from harness.cluster.supervisor import Ranks
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.events import Machine
@@ -122,10 +122,10 @@ class Moment:
     ended_s: float
 
 
-class TimedHands:
-    """Launcher of the supervisor that note when they act."""
+class TimedRanks:
+    """Ranks that note when they are killed and replaced."""
 
-    def __init__(self, inner: Launcher) -> None:
+    def __init__(self, inner: Ranks) -> None:
         self._inner = inner
         self.kills: list[Moment] = []
         self.replacements: list[Moment] = []

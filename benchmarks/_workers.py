@@ -122,8 +122,7 @@ def _main(body: Body, config: Config, folder: Path, pipe: Connection) -> None:
 
 def trainer(config: Config, folder: Path, pipe: Connection) -> None:
     """A run as run.py makes one, on either engine; a gate stands before the dense network."""
-    with mock.patch.object(assemble, "train", partial(gated_train, pipe)):
-        assemble.run(config, folder)
+    assemble.run(config, folder, parts=assemble.Parts(train=partial(gated_train, pipe)))
 
 
 def gated_train(  # noqa: PLR0917 - the first is bound here, the rest is assemble's call

@@ -35,11 +35,10 @@ from benchmarks._common import (
     write_json,
     write_trace,
 )
-from benchmarks._timeline import Failure, KeptStamps, TimedHands, timed_train
+from benchmarks._timeline import Failure, KeptStamps, TimedRanks, timed_train
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.world import World
 from harness.config.model import Config
-from harness.run.assemble import _rank_process
+from harness.run.assemble import make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 
@@ -99,35 +98,26 @@ def measure(config: Config, folder: Path) -> list[Recovery]:
     store = CheckpointStore(folder / "checkpoints", fsync=config.store.fsync)
     kill_steps = frozenset(planned_kill.step for planned_kill in run_spec.planned_kills)
     job = partial(timed_train, config, store.root, kill_steps)
-    start = partial(_rank_process, config, run_spec.rank_spec(store.root), job)
-    world = World(config.num_ps, start, host=config.cluster.host, port=config.cluster.port)
-    launcher, sink = TimedHands(world), KeptStamps()
+    world = make_world(config, run_spec.rank_spec(store.root), job)
+    ranks, sink = TimedRanks(world), KeptStamps()
     try:
         world.start()
         supervisor = Supervisor(
-            launcher=launcher, sink=sink, store=store, planned_kills=run_spec.planned_kills, on_status=lambda **_: None
+            ranks=ranks, sink=sink, store=store, planned_kills=run_spec.planned_kills, on_status=lambda **_: None
         )
-        desk = {
-            "record": supervisor.record,
-            "commit": supervisor.commit,
-            "status": supervisor.status,
-            "kill_planned": supervisor.kill_planned,
-            "replace": supervisor.replace,
-            "dead": world.dead,
-        }
-        world.serve(desk)
+        world.serve(services_of(supervisor))
     finally:
         world.close()
     assert sink.stamps is not None, "the trainer's last words"
     assert [failure.ranks for failure in sink.stamps.failures] == [
         planned_kill.ranks for planned_kill in run_spec.planned_kills
     ]
-    return [_split(failure, launcher, index) for index, failure in enumerate(sink.stamps.failures)]
+    return [_split(failure, ranks, index) for index, failure in enumerate(sink.stamps.failures)]
 
 
-def _split(failure: Failure, launcher: TimedHands, index: int) -> Recovery:
-    killed_s = launcher.kills[index].began_s
-    spawned_s = launcher.replacements[index].ended_s
+def _split(failure: Failure, ranks: TimedRanks, index: int) -> Recovery:
+    killed_s = ranks.kills[index].began_s
+    spawned_s = ranks.replacements[index].ended_s
     return Recovery(
         num_ranks=len(failure.ranks),
         detect=failure.lost_s - killed_s,

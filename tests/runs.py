@@ -40,9 +40,9 @@ def changed(config: Config, **dotted: Any) -> Config:
     return Config.model_validate(values)
 
 
-def run(config: Config, run_dir: Path) -> tuple[Finished, list[Event]]:
+def run(config: Config, run_dir: Path, parts: assemble.Parts = assemble.DEFAULT) -> tuple[Finished, list[Event]]:
     """Carry out a run; its last event and all of them."""
-    finished = assemble.run(config, run_dir)
+    finished = assemble.run(config, run_dir, parts=parts)
     return finished, read_events(run_dir / "events.jsonl")
 
 

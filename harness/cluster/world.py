@@ -1,4 +1,4 @@
-"""The rpc engine as its supervisor sees it: processes, the control channel, the rendezvous of generations."""
+"""Engine ``rpc`` as its supervisor sees it: processes of ranks, the control channel, the rendezvous of generations."""
 
 import os
 import secrets
@@ -15,12 +15,11 @@ from harness.cluster import control
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import Rank, ps_rank
+from harness.core.plans import CHIEF, Rank, ps_rank
 
 if TYPE_CHECKING:
     from harness.cluster.group import GroupOptions
 
-CHIEF: Rank = "trainer0"
 _REAP_S = 10.0  # between SIGKILL and the end of a process
 _STOP_S = 2.0  # between the order to stop and SIGKILL
 
@@ -161,12 +160,12 @@ class World:
             # The trainer finds the death of a PS rank by a request that fails. Only while a generation is being formed
             # must the supervisor report it, since no request can be sent yet.
             watched = self._launcher.watched(self._processes.values() if self._waiting else [chief])
-            ready = wait([self._listener, *watched, *self._connections.values(), *self._strangers])
+            connections = [*self._connections.values(), *self._strangers]
+            ready = wait([self._listener, *watched, *connections])
             if self._listener in ready:
                 self._accept()
-            for connection in ready:
-                is_rank = isinstance(connection, Connection) and connection not in watched
-                if is_rank and self._receive(connection, services):
+            for connection in connections:
+                if connection in ready and self._receive(connection, services):
                     return
             if self._waiting and self.dead():
                 self._broken = self._generation

@@ -12,7 +12,7 @@ from typing import Any, Literal, Protocol
 
 from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
-from harness.cluster.launcher import LAUNCHERS, Launcher
+from harness.cluster.launcher import LAUNCHERS, Launcher, Main
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankServer, RankSpec
@@ -64,6 +64,7 @@ class Parts:
         make_server: makes the server of a PS rank, on engine ``local``.
         make_ranks: makes the ranks of engine ``local`` from their number and ``make_server``.
         launcher: starts the ranks of engine ``rpc``; None takes the one that ``cluster.launcher`` names.
+        ps_main: what the process of a PS rank runs, on engine ``rpc``.
         clock: the supervisor's, in seconds, monotonic.
     """
 
@@ -71,6 +72,7 @@ class Parts:
     make_server: Callable[[RankSpec, Rank], RankServer] = RankServer
     make_ranks: Callable[[int, Callable[[Rank], RankServer]], LocalRanks] = LocalRanks
     launcher: Launcher | None = None
+    ps_main: Main = rpc.ps_main
     clock: Callable[[], float] = time.monotonic
 
 
@@ -183,7 +185,7 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
         there = ", ".join(interfaces)
         raise ConfigError(f"cluster.interface: no network interface {config.cluster.interface!r}; there are {there}")
     job = partial(parts.train, config, store.root, _kill_steps(run_spec))
-    world = make_world(config, run_spec.rank_spec(store.root), job, launcher=parts.launcher)
+    world = make_world(config, run_spec.rank_spec(store.root), job, parts)
     try:
         world.start()
         supervisor = Supervisor(
@@ -220,15 +222,14 @@ def make_world(
     config: Config,
     spec: RankSpec,
     job: Callable[[Cluster, SupervisorClient], None],
-    *,
-    launcher: Launcher | None = None,
+    parts: Parts = DEFAULT,
 ) -> World:
     """The ranks of a run on engine ``rpc``, none of them started; the trainer's runs ``job``. Raises ConfigError."""
     cluster = config.cluster
     return World(
         config.num_ps,
-        launcher or LAUNCHERS[cluster.launcher](),
-        ps=RankJob(rpc.ps_main, spec),
+        parts.launcher or LAUNCHERS[cluster.launcher](),
+        ps=RankJob(parts.ps_main, spec),
         trainer=RankJob(rpc.trainer_main, job),
         options=GroupOptions(
             transports=cluster.transports,

@@ -70,6 +70,7 @@ def verify(
     *,
     strategies: Sequence[StrategyName] = STRATEGIES,
     on_status: Callable[[RunStatus], None] | None = None,
+    run: Callable[..., object] = assemble.run,
 ) -> list[Verdict]:
     """Run each of ``strategies`` on both engines, without a cache and with each, and compare losses, parameters, AUC,
     PLS and all events. Every run stands for itself; exact ones are compared with the one on ``local`` without a cache.
@@ -77,7 +78,7 @@ def verify(
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
     ``work_dir`` keeps the records of all runs; what an earlier verification left there is replaced.
 
-    Raises UserError, RunFailed.
+    ``run`` carries out one run. Raises UserError, RunFailed.
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verifying recovery needs at least 2 PS ranks")
@@ -96,7 +97,7 @@ def verify(
             cache = config.cache.model_copy(update=dict(variant.cache))
             cell = planned.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
             shutil.rmtree(run_dir, ignore_errors=True)
-            assemble.run(cell, run_dir, on_status=on_status)
+            run(cell, run_dir, on_status=on_status)
             ignored = frozenset() if variant.name == variant.like else frozenset({"cache", "config_hash"})
             found = compare_records(work_dir / f"{name}-local-{variant.like}", run_dir, ignored=ignored)
             differences += [f"{engine}, {variant.name}: {difference}" for difference in found]

@@ -11,7 +11,7 @@ from harness.config.model import Config
 from harness.core.events import Event, Finished, Recovered, Saved
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
-from harness.run import assemble
+from harness.run.assemble import Parts
 from tests.recovery.test_unplanned import MortalRanks, named, run_mortal
 from tests.runs import changed, run
 
@@ -167,11 +167,10 @@ def test_every_update_is_persisted_lost_or_counted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """After ten failures with recovery from the cache: nothing twice, nothing forgotten, and less lost than without."""
-    monkeypatch.setattr(assemble, "LocalRanks", KeptRanks)
     config = changed(config, data__max_train_samples=512, strategy__name=strategy)
     config = changed(config, cache__mode="lookahead", cache__lookahead=7)
     discarded, _ = run(config, tmp_path / "discarded")
-    kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept")
+    kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept", Parts(make_ranks=KeptRanks))
     assert analysis.check(events, read_config(tmp_path / "kept")) == []
     assert outstanding(events) == KeptRanks.num_unsaved
     assert (kept.lost_updates or 0) < (discarded.lost_updates or 0)
@@ -205,7 +204,6 @@ def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict, strategy: str, recovers: bool
 ) -> None:
     """Whichever message fails, dirty rows and rows on their way included: the ledger and the ranks agree."""
-    monkeypatch.setattr("tests.recovery.test_unplanned.MortalRanks", MortalKeptRanks)
     config = changed(
         config,
         data__max_train_samples=240,
@@ -215,6 +213,6 @@ def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 
         cache__lookahead=8,
         cache__recover_from_cache=recovers,
     )
-    finished = run_mortal(config, tmp_path / "mortal", monkeypatch, doom)
+    finished = run_mortal(config, tmp_path / "mortal", monkeypatch, doom, MortalKeptRanks)
     assert outstanding(read_events(tmp_path / "mortal" / "events.jsonl")) == KeptRanks.num_unsaved
     assert finished.applied_updates == 240 * 26

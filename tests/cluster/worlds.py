@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ from harness.cluster import group
 from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import PlannedKill
-from harness.run.assemble import _rank_process
+from harness.run.assemble import make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 
@@ -42,23 +40,15 @@ def run_job(
 ) -> list[Any]:
     """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
     spec = RunSpec(config).rank_spec(root)
-    cluster = config.cluster
-    world = World(config.num_ps, partial(_rank_process, config, spec, job), host=cluster.host, port=cluster.port)
+    world = make_world(config, spec, job)
     notes = Notes()
     try:
         world.start()
         store = CheckpointStore(root, fsync=False)
         supervisor = Supervisor(
-            launcher=world, sink=notes, store=store, planned_kills=planned_kills, on_status=lambda **_: None
+            ranks=world, sink=notes, store=store, planned_kills=planned_kills, on_status=lambda **_: None
         )
-        desk = {
-            "record": supervisor.record,
-            "kill_planned": supervisor.kill_planned,
-            "replace": supervisor.replace,
-            "dead": world.dead,
-            "absent": world.absent,
-        }
-        world.serve(desk)
+        world.serve(services_of(supervisor))
     finally:
         world.close()
     assert not {process.pid for process in multiprocessing.active_children()} & set(world.pids.values())

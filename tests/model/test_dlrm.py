@@ -213,7 +213,7 @@ def train_locally(config: Config, checkpoints: Path) -> tuple[list[Event], Local
     ranks = LocalRanks(config.num_ps, lambda rank: RankServer(spec, rank))
     sink = Recorded()
     store = CheckpointStore(checkpoints, keep=2, fsync=False)
-    supervisor = Supervisor(launcher=ranks, sink=sink, store=store, planned_kills=(), on_status=lambda **_: None)
+    supervisor = Supervisor(ranks=ranks, sink=sink, store=store, planned_kills=(), on_status=lambda **_: None)
     train(config, checkpoints, frozenset(), LocalCluster(ranks, supervisor), supervisor)
     return sink.events, ranks
 

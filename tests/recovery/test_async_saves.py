@@ -9,6 +9,7 @@ import pytest
 
 import analysis
 from harness.cluster.protocol import Cluster, Collect, Exchange, Save, SupervisorClient
+from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Recovered, Saved, Trained
@@ -59,15 +60,12 @@ def test_a_run_is_what_it_is_with_saves_that_are_waited_for(
     assert analysis.check(begun, read_config(tmp_path / "async")) == []
 
 
-def test_the_smallest_buffer_changes_nothing_but_time(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_smallest_buffer_changes_nothing_but_time(config: Config, tmp_path: Path) -> None:
     """With chunks of one row and room to set aside one more, steps wait for the writer, and the bits are the same."""
     config = changed(config, strategy__name="cpr_mfu", strategy__interval_samples=160, data__max_train_samples=160)
     _, waited = run(config, tmp_path / "sync")
-    real = assemble.RankServer
-    monkeypatch.setattr(assemble, "RankServer", lambda spec, rank: real(replace(spec, save_buffer_bytes=1), rank))
-    _, begun = run(in_background(config), tmp_path / "async")
+    parts = assemble.Parts(make_server=lambda spec, rank: RankServer(replace(spec, save_buffer_bytes=1), rank))
+    _, begun = run(in_background(config), tmp_path / "async", parts)
     assert losses_of(begun) == losses_of(waited)
     assert content(tmp_path / "async") == content(tmp_path / "sync")
 
@@ -165,9 +163,7 @@ def train_and_kill_in_a_save(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ["full", "partial"])
-def test_a_rank_killed_in_a_save_is_mended(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
+def test_a_rank_killed_in_a_save_is_mended(config: Config, tmp_path: Path, strategy: str) -> None:
     """SIGKILL between a save and its commit: the checkpoint before is recovered from, and later ones are whole."""
     config = changed(
         config,
@@ -178,8 +174,8 @@ def test_a_rank_killed_in_a_save_is_mended(
         trace__allow_unplanned=True,
     )
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    monkeypatch.setattr(assemble, "train", train_and_kill_in_a_save)
-    finished, events = run(in_background(config, engine="rpc"), tmp_path / "run")
+    unlucky = assemble.Parts(train=train_and_kill_in_a_save)
+    finished, events = run(in_background(config, engine="rpc"), tmp_path / "run", unlucky)
     assert (finished.num_unplanned, finished.num_saves) == (1, 4)
     assert analysis.check(events, read_config(tmp_path / "run")) == []
     (recovered,) = (event for event in events if isinstance(event, Recovered))

@@ -15,7 +15,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Finished
 from harness.record.rundir import read_config
-from harness.run import assemble
+from harness.run.assemble import Parts
 from tests.runs import changed, run
 
 
@@ -60,14 +60,18 @@ class MortalRanks(LocalRanks):
 
 
 def run_mortal(
-    config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch, doom: dict[tuple[str, int, type], str]
+    config: Config,
+    run_dir: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    doom: dict[tuple[str, int, type], str],
+    ranks: type[MortalRanks] = MortalRanks,
 ) -> Finished:
     """A local run in which ranks die as ``doom`` says; all of it must come true."""
     monkeypatch.setattr(MortalRanks, "doom", dict(doom))
     monkeypatch.setattr(MortalRanks, "died", [])
     monkeypatch.setattr(MortalRanks, "served", {})
-    monkeypatch.setattr(assemble, "LocalRanks", MortalRanks)
-    finished, events = run(changed(config, trace__path=None, trace__allow_unplanned=True), run_dir)
+    mortal = changed(config, trace__path=None, trace__allow_unplanned=True)
+    finished, events = run(mortal, run_dir, Parts(make_ranks=ranks))
     assert analysis.check(events, read_config(run_dir)) == [], "the record adds up, whatever happened"
     assert sorted(MortalRanks.died) == sorted(rank for rank, _, _ in doom)
     return finished
@@ -146,7 +150,6 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
 
     monkeypatch.setattr(MortalRanks, "doom", {("ps1", 41, Exchange): "after"})
     monkeypatch.setattr(MortalRanks, "died", [])
-    monkeypatch.setattr(assemble, "LocalRanks", Cruel)
     every_step = changed(
         config,
         trace__path=None,
@@ -154,7 +157,7 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
         strategy__name="partial",
         strategy__interval_samples=4,
     )
-    finished, _ = run(every_step, tmp_path / "cruel")
+    finished, _ = run(every_step, tmp_path / "cruel", Parts(make_ranks=Cruel))
     assert MortalRanks.died == ["ps1", "ps3"]
     assert finished.digests == reference.digests
 

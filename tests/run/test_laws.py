@@ -12,7 +12,8 @@ from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Killed, Recovered, Saved, Trained
 from harness.core.pls import rank_weights
 from harness.planning.simulate import Job, save_sizes, simulate
-from harness.run import assemble, job
+from harness.run import job
+from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.runs import changed, losses_of, run
 
@@ -147,14 +148,11 @@ def test_a_rank_that_dies_twice_is_charged_from_its_restore(config: Config, tmp_
     assert twice.pls == pytest.approx((0.25 + 0.5) / 4)
 
 
-def test_a_planned_kill_that_does_not_happen_fails_the_run(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A trainer that never stops for the injector must not produce a result."""
-    real = job.train
-    monkeypatch.setattr(assemble, "train", lambda config, root, kills, *rest: real(config, root, frozenset(), *rest))
+def test_a_planned_kill_that_does_not_happen_fails_the_run(config: Config, tmp_path: Path) -> None:
+    """A trainer that never stops for planned kills must not produce a result."""
+    parts = Parts(train=lambda config, root, kills, *rest: job.train(config, root, frozenset(), *rest))
     with pytest.raises(RunFailed, match=r"planned kills at steps 15, .* did not happen"):
-        run(config, tmp_path / "run")
+        run(config, tmp_path / "run", parts)
     assert not (tmp_path / "run" / "DONE").exists()
 
 

@@ -10,7 +10,8 @@ from harness.cluster.server import RankServer
 from harness.config.model import Config, StrategyName
 from harness.core.events import Killed, Saved
 from harness.record.recorder import read_events
-from harness.run import assemble, verify
+from harness.run import verify
+from harness.run.assemble import Parts
 from tests.runs import changed, run
 
 
@@ -70,7 +71,7 @@ def test_a_strategy_is_identical_on_every_engine_and_path(
         assert {step - 1 for step in saves} & kill_steps, "a kill right before a save"
 
 
-def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
     """Unless strategies are named all are run, each on every data path and engine; named ones are run alone."""
     ran: list[tuple[str, str, str]] = []
 
@@ -79,28 +80,28 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path, monkeypatc
         run_dir.mkdir()
         (run_dir / "events.jsonl").touch()
 
-    monkeypatch.setattr(assemble, "run", note)
     paths = [(engine, path.name) for path in verify.variants_of(config) for engine in path.engines]
     assert {(engine, name) for engine in ("local", "rpc") for name in ("none", "lookahead", "recovering", "stale")} < {
         *paths
     }
     every: tuple[StrategyName, ...] = get_args(StrategyName)
-    default = verify.verify(config, tmp_path / "default")
+    default = verify.verify(config, tmp_path / "default", run=note)
     assert [verdict.strategy for verdict in default] == list(every)
     assert ran == [(name, engine, f"{name}-{engine}-{path}") for name in every for engine, path in paths]
     ran.clear()
-    assert [verdict.strategy for verdict in verify.verify(config, tmp_path / "one", strategies=["full"])] == ["full"]
+    assert [verdict.strategy for verdict in verify.verify(config, tmp_path / "one", strategies=["full"], run=note)] == [
+        "full"
+    ]
     assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
 
 
-def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path) -> None:
     """The lowest bit of one embedding value, flipped once in one rank, makes the records differ."""
     config = changed(config, strategy__name="partial")
     run(config, tmp_path / "right")
     run(config, tmp_path / "again")
     assert verify.compare_records(tmp_path / "right", tmp_path / "again") == []
-    monkeypatch.setattr(assemble, "RankServer", FlippingServer)
-    run(config, tmp_path / "flipped")
+    run(config, tmp_path / "flipped", Parts(make_server=FlippingServer))
     differences = verify.compare_records(tmp_path / "right", tmp_path / "flipped")
     assert differences
     assert "event" in differences[0]
