@@ -16,6 +16,10 @@ from typing import Any
 from unittest import mock
 
 import torch
+from harness.model.blas import BlasPass
+from harness.model.interaction import CompiledInteraction
+from harness.model.mlp import MlpPass
+from harness.model.onednn import OneDnnPass
 from torch.distributed import rpc as torch_rpc
 
 from benchmarks._workers import Gate, Parts
@@ -30,11 +34,7 @@ from harness.core.lookup import plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
 from harness.kernels import native
-from harness.model.blas import BlasPass
 from harness.model.dlrm import DenseNetwork
-from harness.model.interaction import CompiledInteraction
-from harness.model.mlp import MlpPass
-from harness.model.onednn import OneDnnPass
 from harness.model.sizes import NUM_INTEGERS
 from harness.run import assemble, job
 

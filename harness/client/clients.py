@@ -9,19 +9,19 @@ from harness.client.protocol import ClientSpec, EmbeddingClient
 from harness.client.stale import StaleClient
 from harness.config.model import CacheConfig
 from harness.core.pls import UpdateCounter
+from harness.core.trackers import Tracker
 
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSpec:
     """What a caching client needs beside its ``ClientSpec``.
 
-    ``count_updates`` counts updates as the ledger does. ``flushes_samples``: the tracker of the ranks needs the rows of
-    sub-sampled inputs, step by step.
+    ``count_updates`` counts updates as the ledger does. ``tracker`` is that of the ranks: which calls it needs.
     """
 
     config: CacheConfig
     count_updates: UpdateCounter
-    flushes_samples: bool
+    tracker: type[Tracker]
 
 
 def _direct(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
@@ -35,7 +35,8 @@ def _lookahead(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
         max_rows=cache.config.max_rows,
         recovers_from_cache=cache.config.recover_from_cache,
         count_updates=cache.count_updates,
-        flushes_samples=cache.flushes_samples,
+        needs_samples=cache.tracker.needs_samples,
+        needs_touches=cache.tracker.needs_touches,
     )
 
 

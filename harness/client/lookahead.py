@@ -5,7 +5,7 @@ which of them the next window needs too, and which are evicted. A window trains 
 and window writes back what is evicted and fetches, in the background, what the next window needs. The client is exact:
 a cached row is updated by the optimizer of its PS rank, and no row is read while a newer version is elsewhere.
 
-Windows end where something is due. There every dirty row and every sub-sampled touch is flushed, so that a save, an
+Windows end where something is due. There every dirty row and every touch is flushed, so that a save, an
 evaluation and a tracker's choice find what they would find without a cache. Right after, a message goes to every rank,
 so that a kill is detected at its own boundary.
 
@@ -21,19 +21,18 @@ are held, N distinct rows of a batch, D embedding dim.
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.client.oracle import Oracle, Rows, Window
-from harness.client.protocol import ClientSpec, Keys, Pulled, RankSpans, look_up
+from harness.client.protocol import ClientSpec, Pulled, RankSpans, look_up
 from harness.client.row_cache import RowCache
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
-from harness.cluster.protocol import Counted, Exchange, Request, Several, WriteBack
+from harness.client.write_back import DirtyRows, TouchLog
+from harness.cluster.protocol import Counted, Exchange, Request, Several
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
@@ -44,34 +43,6 @@ WINDOWS_AT_ONCE = 3
 """Rows of three windows at most are cached or under way at one time: the last one, the present one, the next one."""
 
 
-@dataclass(frozen=True)
-class DirtyRows:
-    """Rows of all ranks to write back, by ascending key, as of ``step``, and sub-sampled touches by step.
-
-    ``counts_N``: updates of each row since it was last flushed or, with ``counts_all``, all that no save holds.
-    """
-
-    step: int
-    keys_N: Keys
-    values_ND: Tensor
-    counts_N: NDArray[np.int32]
-    sampled: list[tuple[int, Keys]]
-    counts_all: bool
-
-    def of(self, first: int, last: int) -> WriteBack:
-        """The part of the rank whose keys are ``first <= key < last``."""
-        part = slice(*np.searchsorted(self.keys_N, [first, last]))
-        sampled = ((step, keys[slice(*np.searchsorted(keys, [first, last]))] - first) for step, keys in self.sampled)
-        return WriteBack(
-            step=self.step,
-            rows_N=torch.from_numpy(self.keys_N[part] - first),
-            values_ND=self.values_ND[part],
-            counts_N=torch.from_numpy(self.counts_N[part]),
-            counts_all=self.counts_all,
-            sampled=tuple((step, torch.from_numpy(keys)) for step, keys in sampled if len(keys)),
-        )
-
-
 class LookaheadClient:
     """Trains windows of steps on cached rows.
 
@@ -80,7 +51,7 @@ class LookaheadClient:
         max_rows: bound on the rows that are cached or under way. A single step may need more.
         recovers_from_cache: rows of a dead rank that are newer than the checkpoint are salvaged.
         count_updates: counts updates as the ledger does.
-        flushes_samples: a tracker needs the rows of sub-sampled inputs, step by step.
+        needs_samples, needs_touches: what the ranks' tracker needs of each step.
     """
 
     def __init__(
@@ -91,7 +62,8 @@ class LookaheadClient:
         max_rows: int | None,
         recovers_from_cache: bool,
         count_updates: UpdateCounter,
-        flushes_samples: bool,
+        needs_samples: bool,
+        needs_touches: bool,
     ) -> None:
         self._failover = spec.failover
         self._batches = spec.batches
@@ -104,7 +76,7 @@ class LookaheadClient:
         self._max_rows = max_rows
         self._recovers = recovers_from_cache
         self._count_updates = count_updates
-        self._flushes_samples = flushes_samples
+        self._needs = (needs_samples, needs_touches)
         spans = RankSpans(spec.batches.placement, spec.failover.ranks)
         self._spans = {rank: spans.span(rank) for rank in spec.failover.ranks}
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
@@ -118,7 +90,7 @@ class LookaheadClient:
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
         self._cache = RowCache(self._dim, max_rows=self._max_rows)
         self._held = Rows.none()  # cached, or under way
-        self._sampled: list[tuple[int, Keys]] = []  # touches of sub-sampled inputs, not flushed yet
+        self._touches = TouchLog(*self._needs)
         self._window: Window | None = None
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
@@ -174,14 +146,11 @@ class LookaheadClient:
     def _count(self, window: Window) -> None:
         """Count the updates and the traffic of a window whose last step is done."""
         self._cache.count(window.rows.slots, window.counts_U)
-        num_sampled = 0
-        if self._flushes_samples:
-            self._sampled += [(window.first + k, step.sampled_S) for k, step in enumerate(window.steps, start=1)]
-            num_sampled = sum(len(step.sampled_S) for step in window.steps)
+        touch_bytes = self._touches.add(window)
         self.traffic.access(sum(len(slots_N) for slots_N in window.slots))
         row_bytes = ID_BYTES + self.traffic.row_bytes
         self._minimum_bytes += window.least.fetched * (row_bytes + (COUNT_BYTES if self._recovers else 0))
-        self._minimum_bytes += window.least.written * (row_bytes + COUNT_BYTES) + num_sampled * ID_BYTES
+        self._minimum_bytes += window.least.written * (row_bytes + COUNT_BYTES) + touch_bytes
 
     # --- windows ------------------------------------------------------------------------------------------------------
 
@@ -237,10 +206,10 @@ class LookaheadClient:
     # --- messages -----------------------------------------------------------------------------------------------------
 
     def _evict(self, following: Window, step: int) -> DirtyRows | None:
-        """Evict the rows that no planned window needs; the dirty ones of them, with sub-sampled touches, go out."""
+        """Evict the rows that no planned window needs; the dirty ones of them go out, with all touches."""
         leaving = self._held[following.is_leaving_H]
         is_dirty = self._cache.dirty_S[leaving.slots] > 0
-        dirty = self._take_dirty(leaving[is_dirty], step) if is_dirty.any() or self._sampled else None
+        dirty = self._take_dirty(leaving[is_dirty], step) if is_dirty.any() or self._touches else None
         self._cache.evict(leaving.slots)
         self._num_evicted += len(leaving)
         self.traffic.peak(len(self._held) + len(following.coming))
@@ -248,12 +217,12 @@ class LookaheadClient:
 
     def _take_dirty(self, rows: Rows, step: int) -> DirtyRows:
         """Rows to write back now, with their updates, and all touches not flushed yet. The rows are clean then."""
-        cache, sampled = self._cache, self._sampled
+        cache = self._cache
         counts_N = (cache.unsaved_S if self._recovers else cache.dirty_S)[rows.slots]
         values_ND = cache.values(rows.slots)
         cache.dirty_S[rows.slots] = 0
-        self._sampled = []
-        return DirtyRows(step, rows.keys, values_ND, counts_N, sampled, counts_all=self._recovers)
+        touches = self._touches.take()
+        return DirtyRows(step, rows.keys, values_ND, counts_N, touches, counts_all=self._recovers)
 
     def _start(self, wanted: Rows, dirty: DirtyRows | None) -> None:
         """Send a message to every rank, empty if need be, so that every death is detected.
@@ -271,7 +240,7 @@ class LookaheadClient:
         self.traffic.fetch(len(wanted), with_counts=self._recovers)
         if dirty is not None:
             self.traffic.write(len(dirty.keys_N))
-            self.traffic.sent_bytes += sum(ID_BYTES * len(keys_S) for _, keys_S in dirty.sampled)
+            self.traffic.sent_bytes += dirty.touches.num_bytes
         self._under_way = wanted, dirty, self._failover.start(requests)
 
     def _receive(self, progress: Progress) -> None:
@@ -325,7 +294,7 @@ class LookaheadClient:
     def _discard(self, rank: Rank, rows: Rows) -> None:
         first, last = self._spans[rank]
         self._cache.evict(rows.slots)
-        self._sampled = [(step, keys[(keys < first) | (keys >= last)]) for step, keys in self._sampled]
+        self._touches.discard(first, last)
 
     def _salvage(self, rank: Rank, rows: Rows) -> SalvagedRows:
         """Rows with unsaved updates are newer than the checkpoint: all of these updates are flushed again.

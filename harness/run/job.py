@@ -128,7 +128,7 @@ def _make_trainer(
     cache = CacheSpec(
         config=config.cache,
         count_updates=count_updates,
-        flushes_samples=TRACKERS[run_spec.strategy.tracker].needs_samples,
+        tracker=TRACKERS[run_spec.strategy.tracker],
     )
     client = CLIENTS[config.cache.mode](client_spec, cache)
     failover.attach(client)

@@ -1,0 +1,125 @@
+"""What a caching client sends back to the ranks: dirty rows, and which rows each step touched.
+
+Keys are rows in the rank-major order of all rows. N rows to write back, S rows that a step touched.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.client.oracle import Window
+from harness.client.protocol import Keys
+from harness.client.traffic import COUNT_BYTES, ID_BYTES
+from harness.cluster.protocol import WriteBack
+
+Counts = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Touches:
+    """Rows that one step touched, by ascending key; ``counts_S``: by how many samples, where a tracker needs that."""
+
+    step: int
+    keys_S: Keys
+    counts_S: Counts | None = None
+
+    def between(self, first: int, last: int) -> tuple[int, Tensor] | tuple[int, Tensor, Tensor]:
+        """The step, local rows of the rank with keys ``first <= key < last``, and their counts, if any."""
+        part = slice(*np.searchsorted(self.keys_S, [first, last]))
+        rows_S = torch.from_numpy(self.keys_S[part] - first)
+        return (
+            (self.step, rows_S) if self.counts_S is None else (self.step, rows_S, torch.from_numpy(self.counts_S[part]))
+        )
+
+    def without(self, first: int, last: int) -> Self:
+        """Only the rows with other keys."""
+        stays = (self.keys_S < first) | (self.keys_S >= last)
+        counts = None if self.counts_S is None else self.counts_S[stays]
+        return type(self)(self.step, self.keys_S[stays], counts)
+
+    @property
+    def num_bytes(self) -> int:
+        """On the wire."""
+        return len(self.keys_S) * (ID_BYTES + (0 if self.counts_S is None else COUNT_BYTES))
+
+
+@dataclass
+class TouchLog:
+    """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps.
+
+    ``needs_samples``: rows that sub-sampled inputs touched. ``needs_touches``: all rows, with counts.
+    """
+
+    needs_samples: bool
+    needs_touches: bool
+    sampled: list[Touches] = field(default_factory=list)
+    touched: list[Touches] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.sampled or self.touched)
+
+    def add(self, window: Window) -> int:
+        """The steps of ``window`` are finished; bytes of their touches on the wire."""
+        new: list[Touches] = []
+        for step, planned in enumerate(window.steps, start=window.first + 1):
+            if self.needs_samples:
+                new.append(Touches(step, planned.sampled_S))
+                self.sampled.append(new[-1])
+            if self.needs_touches:
+                new.append(Touches(step, planned.plan.keys_N, planned.plan.counts_N))
+                self.touched.append(new[-1])
+        return sum(touches.num_bytes for touches in new)
+
+    def take(self) -> "TouchLog":
+        """Everything, to be sent now; this log is empty then."""
+        taken = TouchLog(self.needs_samples, self.needs_touches, self.sampled, self.touched)
+        self.sampled, self.touched = [], []
+        return taken
+
+    def discard(self, first: int, last: int) -> None:
+        """Drop touches of rows ``first <= key < last``."""
+        self.sampled = [touches.without(first, last) for touches in self.sampled]
+        self.touched = [touches.without(first, last) for touches in self.touched]
+
+    @property
+    def num_bytes(self) -> int:
+        """On the wire."""
+        return sum(touches.num_bytes for touches in (*self.sampled, *self.touched))
+
+
+@dataclass(frozen=True)
+class DirtyRows:
+    """Rows of all ranks to write back, by ascending key, as of ``step``, and touches by step.
+
+    ``counts_N``: updates of each row since it was last flushed or, with ``counts_all``, all that no save holds.
+    """
+
+    step: int
+    keys_N: Keys
+    values_ND: Tensor
+    counts_N: Counts
+    touches: TouchLog
+    counts_all: bool
+
+    def of(self, first: int, last: int) -> WriteBack:
+        """The part of the rank with keys ``first <= key < last``."""
+        part = slice(*np.searchsorted(self.keys_N, [first, last]))
+        return WriteBack(
+            step=self.step,
+            rows_N=torch.from_numpy(self.keys_N[part] - first),
+            values_ND=self.values_ND[part],
+            counts_N=torch.from_numpy(self.counts_N[part]),
+            counts_all=self.counts_all,
+            sampled=tuple(_nonempty(self.touches.sampled, first, last)),
+            touched=tuple(_nonempty(self.touches.touched, first, last)),
+        )
+
+
+def _nonempty(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
+    """The parts of a rank, of steps that touched any of its rows."""
+    return (part for part in (touches.between(first, last) for touches in log) if len(part[1]))
