@@ -198,5 +198,6 @@ _FACTS: dict[str, Callable[[dict[str, Any]], str]] = {
     "command": lambda env: str(env.get("command")),
     "versions": lambda env: ", ".join(f"{name} {env.get(name)}" for name in ("python", "torch", "numpy", "wandb")),
     "machine": lambda env: f"{env.get('cpu')}, {env.get('num_cores')} cores, {env.get('system')}",
+    "dense network": lambda env: f"backend {env.get('backend')}",
     "threads per rank": lambda env: str(env.get("num_threads")),
 }

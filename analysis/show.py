@@ -56,9 +56,10 @@ def _headline(run: RunDir, config: dict[str, Any], *, is_damaged: bool) -> str:
     trace = flat.get("trace.path")
     ranks = flat.get("cluster.num_ps") or flat.get("profile.num_ps")
     what = f"{flat.get('strategy.name')} on {flat.get('engine')}, seed {flat.get('seed')}, {ranks} PS ranks"
+    model = f"model {flat.get('model.size')}, backend {flat.get('trainer.backend')}"
     return (
         f"{run.path.name}: {what}, profile {flat.get('profile.name')}, trace {Path(trace).stem if trace else 'none'}, "
-        f"model {flat.get('model.size')}: {'damaged' if is_damaged else run.status}"
+        f"{model}: {'damaged' if is_damaged else run.status}"
     )
 
 

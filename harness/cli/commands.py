@@ -72,10 +72,12 @@ def replay(options: argparse.Namespace) -> int:
 
 def grid(options: argparse.Namespace) -> int:
     """Run what is not done of an experiment, then its table and its report."""
-    from harness.run.spec import cell_hash, check
+    from harness.run.spec import cell_hash, cells_of_other_backend, check
 
     experiment = load_experiment(options.config, options.overrides, cell_hash=cell_hash)
     _check_cells(experiment.cells, check)
+    if line := cells_of_other_backend(experiment.cells):
+        console.note(line)
     if options.dry_run:
         for cell in experiment.cells:
             console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")

@@ -50,7 +50,7 @@ class TrainerConfig(_Model):
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
     backend: Literal["auto"] | BackendName = "auto"
-    """Arithmetic of the dense network. `torch`: plain torch operations, on any device. `compiled`: one compiled program,
+    """What computes the dense network. `torch`: plain torch operations, on any device. `compiled`: a compiled program,
     float32 on the CPU, where torch exports MKL. `auto`: `compiled` where it can run, otherwise `torch`; a run's config
     and hash hold the one that was chosen. Part of the result's identity: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"

@@ -109,8 +109,8 @@ class DenseNetwork:
         """The SGD step of the last :meth:`train`, unless it was made.
 
         A caller that has to wait anyway makes it here, for instance while gradients travel; the next batch makes it at
-        less cost. Whoever rolls a batch back loads parameters from before it. ``is_alone``: on this thread only, so that
-        other processes find a core, where that gives the same bits.
+        less cost. A rollback of the batch must load parameters from before it. ``is_alone``: on this thread only, so
+        that other processes find a core, where that gives the same bits.
         """
         self._backend.step(is_alone=is_alone)
 

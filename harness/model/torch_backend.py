@@ -15,8 +15,8 @@ table, and S = V Vᵀ (V, V)::
 
     z = [v_0, (S_ij for i = 1 .. F, j < i)]        (T,)
 
-Let G (V, V) hold dL/dS_ij below its diagonal, the same mirrored above, and zeros on it. S_ij changes with v_i by v_j and
-with v_j by v_i, and v_0 stands in z itself::
+Let G (V, V) hold dL/dS_ij below its diagonal, the same mirrored above, and zeros on it. S_ij changes with v_i by v_j
+and with v_j by v_i, and v_0 stands in z itself::
 
     dL/dV = G V        dL/dv_0 = (G V)_0 + dL/dz[:D]
 
@@ -131,7 +131,7 @@ class Mlp:
 
 
 def _rows(like_BI: Tensor, width: int) -> Tensor:
-    """x̃ to be filled in, (B, width + 1): a column of ones comes last, and rows begin on cache lines, which is faster."""
+    """x̃ to be filled in, (B, width + 1), with its column of ones. Rows begin on cache lines, which is faster."""
     num_samples = len(like_BI)
     rows_BX = like_BI.new_zeros(num_samples, (width // _NUMBERS_PER_LINE + 1) * _NUMBERS_PER_LINE)
     rows_BX[:, width] = 1

@@ -1,7 +1,9 @@
 """Everything about a run that follows from its config, data and trace."""
 
+import glob
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +13,7 @@ import torch
 
 from harness.cluster.server import RankSpec
 from harness.config.costs import job_costs
+from harness.config.experiment import Cell
 from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
@@ -209,6 +212,30 @@ def cell_hash(config: Config) -> str:
     """
     key = f"{RunSpec(config).result_hash} {config.engine}"
     return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
+
+
+def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
+    """A line about cells that ran with a backend which ``auto`` does not choose here; None if there are none.
+
+    Raises UserError where the data or the trace cannot be read.
+    """
+    found: list[tuple[Path, BackendName, BackendName]] = []
+    for cell in cells:
+        if cell.config.trainer.backend != "auto" or cell.run_dir.exists():
+            continue
+        chosen = choose_backend(cell.config.trainer)
+        other: BackendName = "torch" if chosen == "compiled" else "compiled"
+        folders = cell.run_dir.parent.glob(f"{glob.escape(cell.slug)}-*")
+        run_dir = cell.run_dir.with_name(f"{cell.slug}-{cell_hash(with_backend(cell.config, other))}")
+        if run_dir in folders:
+            found.append((run_dir, other, chosen))
+    if not found:
+        return None
+    run_dir, other, chosen = found[0]
+    return (
+        f"{len(found)} of these cells ran with trainer.backend={other} (see {run_dir}); on this machine auto chooses "
+        f"{chosen}, which rounds differently, so they run anew; trainer.backend={other} keeps the former results"
+    )
 
 
 def check(config: Config) -> None:

@@ -1,0 +1,61 @@
+"""Laws of a resolved config: which backend a run has, and what its hash says of it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.config.experiment import load_experiment
+from harness.config.model import Config
+from harness.core.errors import ConfigError
+from harness.kernels import blas
+from harness.record.rundir import RunDir, read_config
+from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend
+from tests.runs import changed, run
+
+
+@pytest.mark.parametrize("is_available", [False, True])
+def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.MonkeyPatch, is_available: bool) -> None:
+    """The resolved config names a backend, and its hash is that of a config which names this backend."""
+    monkeypatch.setattr(blas, "AVAILABLE", is_available)
+    chosen, other = ("compiled", "torch") if is_available else ("torch", "compiled")
+    assert RunSpec(config).config == changed(config, trainer__backend=chosen)
+    assert cell_hash(config) == cell_hash(changed(config, trainer__backend=chosen))
+    assert cell_hash(config) != cell_hash(changed(config, trainer__backend=other))
+
+
+def test_the_backend_stands_in_the_record(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """config.yaml and env.json hold what ``auto`` chose."""
+    monkeypatch.setattr(blas, "AVAILABLE", False)
+    short = changed(config, data__max_train_samples=32, strategy__name="none", trace__path=None)
+    run(short, tmp_path / "run")
+    assert read_config(tmp_path / "run")["trainer"]["backend"] == "torch"
+    assert json.loads(RunDir(tmp_path / "run").env.read_text())["backend"] == "torch"
+
+
+def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before anything is written, in one line that says what to do."""
+    monkeypatch.setattr(blas, "AVAILABLE", False)
+    with pytest.raises(ConfigError, match=r"^trainer\.backend: compiled, but .*; set trainer\.backend=torch or auto$"):
+        RunSpec(changed(config, trainer__backend="compiled")).validate()
+
+
+def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ``auto`` now chooses another backend, cells have other folders, and a line names both backends."""
+    file = tmp_path / "grid.yaml"
+    grids = "grids: [{strategy.name: [none, partial]}]"
+    file.write_text(f"out: {tmp_path / 'out'}\ndata: {{path: {click_data}}}\n{grids}\n")
+    monkeypatch.setattr(blas, "AVAILABLE", False)
+    before = load_experiment(file, cell_hash=cell_hash).cells
+    assert cells_of_other_backend(before) is None
+    before[0].run_dir.mkdir(parents=True)
+    monkeypatch.setattr(blas, "AVAILABLE", True)
+    after = load_experiment(file, cell_hash=cell_hash).cells
+    assert not {cell.run_dir for cell in before} & {cell.run_dir for cell in after}
+    line = cells_of_other_backend(after)
+    assert line is not None
+    assert line.startswith(f"1 of these cells ran with trainer.backend=torch (see {before[0].run_dir}); ")
+    assert "auto chooses compiled" in line
+    kept = load_experiment(file, ["trainer.backend=torch"], cell_hash=cell_hash).cells
+    assert [cell.run_dir for cell in kept] == [cell.run_dir for cell in before]
+    assert cells_of_other_backend(kept) is None
