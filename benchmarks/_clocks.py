@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,26 +16,23 @@ from typing import Any
 from unittest import mock
 
 import torch
-from harness.model.blas import BlasPass
-from harness.model.interaction import CompiledInteraction
-from harness.model.mlp import MlpPass
-from harness.model.onednn import OneDnnPass
 from torch.distributed import rpc as torch_rpc
 
 from benchmarks._workers import Gate, Parts
-from harness.client.lookahead import LookaheadPath
+from harness.client.lookahead import LookaheadClient
 from harness.cluster import rpc
 from harness.cluster.local import LocalCluster
 from harness.cluster.protocol import Cluster, Digest, Reply, Request, SupervisorClient
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
-from harness.core.lookup import plan_batch
+from harness.core.lookup import coalesce_vectors, plan_batch
 from harness.core.shard import Shard
 from harness.data.dataset import Dataset
-from harness.kernels import native
-from harness.model.dlrm import DenseNetwork
+from harness.model import torch_backend
+from harness.model.dlrm import BACKENDS, DenseNetwork
 from harness.model.sizes import NUM_INTEGERS
+from harness.model.torch_backend import Mlp
 from harness.run import assemble, job
 
 _real_train = job.train
@@ -46,39 +43,34 @@ PARTS = (
     *("interaction backward", "bottom backward", "coalesce", "apply", "dense update"),
     *("messages", "serving", "cache", "waiting"),
 )
-"""In the order of a step. A team makes the bottom's backward as part of the ``dense update``. ``messages``: building
-and sending requests, taking replies apart. ``serving``: what a PS rank's server does besides lookup and apply.
-``cache``: the lookahead cache, whose planning runs in the background. ``waiting``: for ranks, beyond what the busiest
-of them worked: transport, pickling at the other end, interpreter locks, being scheduled."""
+"""In the order of a step. The compiled backend makes the bottom's backward as part of the ``dense update``.
+
+``messages``: building and sending requests, taking replies apart. ``serving``: what a PS rank's server does besides
+lookup and apply. ``cache``: the lookahead cache, whose planning runs in the background. ``waiting``: for ranks, beyond
+what the busiest of them worked: transport, pickling at the other end, interpreter locks, being scheduled.
+"""
 
 Part = str | Callable[[Any], str]
 """A name, or how to tell it from the object that the method is called on."""
 
 
-def _which(mlp: MlpPass) -> str:
-    return "bottom" if mlp.inputs_BI.shape[1] == NUM_INTEGERS else "top"
-
-
-def _mlp_methods(kind: type) -> Iterator[tuple[type, str, Part]]:
-    yield kind, "forward", _which
-    for name in ("backward", "input_gradient"):
-        yield kind, name, lambda mlp: f"{_which(mlp)} backward"
+def _which(mlp: Mlp) -> str:
+    return "bottom" if len(mlp.layers_JO[0]) == NUM_INTEGERS + 1 else "top"
 
 
 _METHODS: tuple[tuple[type, str, Part], ...] = (
     (Dataset, "train_batch", "batch read"),
     (DenseNetwork, "train", "loss"),
-    *(entry for kind in (BlasPass, OneDnnPass) for entry in _mlp_methods(kind)),
-    (CompiledInteraction, "forward", "interaction"),
-    (CompiledInteraction, "backward", "interaction backward"),
-    (CompiledInteraction, "row_gradients", "coalesce"),
+    (Mlp, "forward", _which),
+    (Mlp, "backward", lambda mlp: f"{_which(mlp)} backward"),
+    (Mlp, "step", "dense update"),
     (DenseNetwork, "step", "dense update"),
     (LocalCluster, "start", "messages"),
     (LocalCluster, "finish", "messages"),
     (RpcCluster, "start", "messages"),
     (RpcCluster, "finish", "messages"),
-    (LookaheadPath, "fetch", "cache"),
-    (LookaheadPath, "push", "cache"),
+    (LookaheadClient, "pull", "cache"),
+    (LookaheadClient, "push", "cache"),
     (torch._C.Future, "wait", "waiting"),
 )
 _RANK_METHODS: tuple[tuple[type, str, Part], ...] = (
@@ -88,6 +80,9 @@ _RANK_METHODS: tuple[tuple[type, str, Part], ...] = (
 )
 _FUNCTIONS: tuple[tuple[Callable[..., Any], str], ...] = (
     (plan_batch, "planning"),
+    (torch_backend.interact, "interaction"),
+    (torch_backend.interact_backward, "interaction backward"),
+    (coalesce_vectors, "coalesce"),
     (torch_rpc.rpc_async, "messages"),
 )
 
@@ -123,7 +118,7 @@ class Clocks:
         return timed
 
     def divided(self, method: Callable[..., Any], parts: Sequence[str]) -> Callable[..., Any]:
-        """``method`` of a ``TeamPass``, whose time goes to the parts that it notes itself."""
+        """``method`` of a ``TeamPass``, whose time goes to the parts that it measures itself."""
 
         @wraps(method)
         def timed(team: Any, *args: Any, **kwargs: Any) -> Any:
@@ -181,12 +176,12 @@ def _clocked_train(  # noqa: PLR0917 - the first is bound above, the rest is ass
     clocks = Clocks()
     clocks.put_on_methods(_METHODS)
     clocks.put_on_functions(_FUNCTIONS)
-    if native.AVAILABLE:
-        from harness.kernels import loops  # noqa: PLC0415 - where torch hides its BLAS they cannot be imported
-        from harness.model import team  # noqa: PLC0415 - where torch hides its BLAS they cannot be imported
+    if "compiled" in BACKENDS:
+        from harness.kernels import network  # noqa: PLC0415 - without MKL it cannot be imported
+        from harness.model.compiled_backend import TeamPass  # noqa: PLC0415 - as above
 
-        for name, parts in (("train", loops.PARTS), ("update", loops.PARTS[:1])):
-            setattr(team.TeamPass, name, clocks.divided(getattr(team.TeamPass, name), parts))
+        for name, parts in (("train", network.PARTS), ("update", network.PARTS[:1])):
+            setattr(TeamPass, name, clocks.divided(getattr(TeamPass, name), parts))
     is_remote = isinstance(cluster, RpcCluster)
     if not is_remote:
         clocks.put_on_methods(_RANK_METHODS)

@@ -33,9 +33,9 @@ from harness.core.errors import HarnessError
 from harness.core.lookup import plan_batch
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
+from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
-from harness.record import environment
 from harness.run import assemble, job
 
 _real_train = job.train
@@ -242,7 +242,7 @@ def dense(config: Config, folder: Path, pipe: Connection) -> None:
     """The dense network alone, as the harness trains it: its products and all between them, on one batch."""
     torch.set_num_threads(config.trainer.num_threads)
     size, batch_size = model_size(config.model), config.trainer.batch_size
-    network = DenseNetwork(size, seed=0, learning_rate=1e-8, products=environment.products())  # hardly moves
+    network = DenseNetwork(size, seed=0, learning_rate=1e-8, backend=choose_backend(config.trainer))  # hardly moves
     dataset = Dataset.open(Path(config.data.path), split=config.data.split, seed=config.seed)
     batch = dataset.train_batch(0, batch_size)
     placement = Placement("row", dataset.cardinalities, 1)
@@ -264,15 +264,3 @@ def floor(config: Config, folder: Path, pipe: Connection) -> None:
         gate.step()
         for product in todo:
             torch.mm(product.left, product.right, out=product.out)
-
-
-def floor_onednn(config: Config, folder: Path, pipe: Connection) -> None:
-    """The same products by oneDNN, which makes a new result each time."""
-    torch.set_num_threads(config.trainer.num_threads)
-    todo = [(p.left, p.right.t()) for p in products(model_size(config.model), config.trainer.batch_size)]
-    multiply = torch.ops.mkldnn._linear_pointwise
-    gate = Gate(pipe)
-    while True:
-        gate.step()
-        for left, right_transposed in todo:
-            multiply(left, right_transposed, None, "none", [], "")

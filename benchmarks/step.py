@@ -1,7 +1,7 @@
 """What a step spends its time on: engine local, engine rpc, and rpc with the lookahead cache; a table and pictures.
 
     python benchmarks/step.py [--rounds 7] [--steps 100] [--lead 100] [--threads 2] [--rows-scale 1] [--ps 2]
-                              [--batch-size 128] [--pictures docs] [--json FILE]
+                              [--batch-size 128] [--backend auto] [--pictures docs] [--json FILE]
 
 The real trainer, ranks and data, set up as in throughput.py, with clocks put around their functions from outside. What
 no clock saw is shown as such: the step loop itself, bookkeeping, and the clocks, which cost about a microsecond a call.
@@ -26,6 +26,7 @@ from benchmarks._clocks import PARTS, clocked_trainer
 from benchmarks._common import Spread, heading, machine, write_json
 from benchmarks._workers import Parts
 from benchmarks.throughput import Variant, configure, start
+from harness.model.dlrm import BACKENDS
 
 UNSEEN, TOTAL = "unaccounted for", "step"
 ROWS = (*PARTS, UNSEEN, TOTAL)
@@ -43,7 +44,8 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Parts]]
     with ExitStack() as stack:
         workers = {}
         for name, settings in VARIANTS.items():
-            variant = Variant(clocked_trainer, {**settings, "cluster": {"num_ps": options.ps}})
+            trainer = {**base.trainer.model_dump(), "backend": options.backend}
+            variant = Variant(clocked_trainer, {**settings, "cluster": {"num_ps": options.ps}, "trainer": trainer})
             workers[name] = start(variant, base, folder / name)
             stack.callback(workers[name].close)
         for worker in workers.values():
@@ -106,6 +108,7 @@ def main() -> None:
     parser.add_argument("--rows-scale", type=float, default=1.0, help="of the tables, against Kaggle's")
     parser.add_argument("--ps", type=int, default=2, help="PS ranks")
     parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--backend", choices=["auto", *BACKENDS], default="auto", help="trainer.backend")
     parser.add_argument("--pictures", type=Path, help="folder for step_local.svg, step_rpc.svg, step_rpc_lookahead.svg")
     parser.add_argument("--json", type=Path, help="also write the figures here")
     options = parser.parse_args()

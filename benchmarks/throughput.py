@@ -6,7 +6,6 @@
 Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense network, skewed made-up clicks.
 
     floor    the matrix products of the dense network alone: forward, both backward ones, preallocated, torch.mm
-    floor_onednn  the same by oneDNN
     dense    the dense network alone, as this harness trains it: the same products and all between them
     plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
     local    the trainer of this harness on engine local, two PS ranks
@@ -36,7 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
-from benchmarks._workers import Body, Worker, dense, floor, floor_onednn, plain, products, trainer
+from benchmarks._workers import Body, Worker, dense, floor, plain, products, trainer
 from harness.config.model import Config
 from harness.model.sizes import SIZES
 
@@ -59,7 +58,6 @@ def rpc(num_ps: int, **settings: Any) -> Variant:
 
 REFERENCES = {
     "floor": Variant(floor),
-    "floor_onednn": Variant(floor_onednn),
     "dense": Variant(dense),
     "plain": Variant(plain),
     "local": Variant(trainer, {"engine": "local", "cluster": {"num_ps": 2}}),
@@ -77,7 +75,6 @@ ALL = {**REFERENCES, **VARIANTS}
 RATIOS = (
     ("local", "plain"),
     ("floor", "local"),
-    ("floor_onednn", "local"),
     ("rpc2", "plain"),
     ("rpc4", "plain"),
     ("rpc8", "plain"),

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
+from numba.core import config as numba_settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _HERE = Path(__file__).parent
@@ -49,7 +50,7 @@ def compiled_for(signature: Any) -> Callable[[_F], _F]:
 
 def _compile(function: _F, signatures: Sequence[Any], cache_folder: Path | None) -> _F:
     """The compiled function. Numba reads the folder from its settings when it decorates the function."""
-    settings: Any = numba.config
+    settings: Any = numba_settings
     before, settings.CACHE_DIR = settings.CACHE_DIR, str(cache_folder or "")
     try:
         compiled: Any = numba.njit(cache=cache_folder is not None, nogil=True)(function)
@@ -62,19 +63,19 @@ def _compile(function: _F, signatures: Sequence[Any], cache_folder: Path | None)
 
 
 def _make_cache_folder() -> Path | None:
-    """The cache folder of the present sources; None where none can be written. Folders of older sources are removed."""
+    """The cache folder of the present sources; None where none can be written. Those of older sources are removed."""
     sources = sorted(_HERE.glob("*.py"))
     content = b"\0".join(part for source in sources for part in (source.name.encode(), source.read_bytes()))
     name = f"kernels-{hashlib.blake2b(content, digest_size=8).hexdigest()}"
-    asked: str = numba.config.CACHE_DIR  # pyright: ignore[reportAttributeAccessIssue] - set by numba at import
-    for parent in [Path(asked)] if asked else [_HERE / "__pycache__", Path.home() / ".cache" / "cpr-harness"]:
-        folder = parent / name
-        with suppress(OSError):
-            if not folder.is_dir():
-                folder.mkdir(parents=True, exist_ok=True)
-                for old in parent.glob("kernels-*"):
-                    if old != folder and parent == _HERE / "__pycache__":
-                        shutil.rmtree(old, ignore_errors=True)
+    beside, elsewhere = _HERE / "__pycache__", Path("~/.cache/cpr-harness")
+    asked = vars(numba_settings).get("CACHE_DIR")
+    for parent in [Path(asked)] if asked else [beside, elsewhere]:
+        with suppress(OSError, RuntimeError):  # not writable; no home
+            folder = parent.expanduser() / name
+            folder.mkdir(parents=True, exist_ok=True)
+            if parent == beside:
+                for old in set(parent.glob("kernels-*")) - {folder}:
+                    shutil.rmtree(old, ignore_errors=True)
             if os.access(folder, os.W_OK):
                 return folder
     return None

@@ -92,7 +92,7 @@ class Mlp:
     """Layers one after the other, each ``affine_JO``. All end in a ReLU, the last one if ``ends_in_relu``."""
 
     def __init__(self, layers_JO: Sequence[Tensor], *, ends_in_relu: bool) -> None:
-        self._layers_JO = tuple(layers_JO)
+        self.layers_JO = tuple(layers_JO)
         self._has_relu = [True] * (len(layers_JO) - 1) + [ends_in_relu]
         self._values_BJ: list[Tensor] = []  # of the last forward: x̃ of each layer, and that of the outputs
         self._grads_BO: list[Tensor] = []  # of the last backward: g of each layer
@@ -101,7 +101,7 @@ class Mlp:
         """The outputs of the last layer, (B, O)."""
         self._values_BJ = [_rows(x_BI, x_BI.shape[1])]
         self._values_BJ[0][:, :-1] = x_BI
-        for affine_JO, has_relu in zip(self._layers_JO, self._has_relu, strict=True):
+        for affine_JO, has_relu in zip(self.layers_JO, self._has_relu, strict=True):
             values_BJ = _rows(x_BI, affine_JO.shape[1])
             y_BO = torch.mm(self._values_BJ[-1], affine_JO, out=values_BJ[:, :-1])
             if has_relu:
@@ -113,7 +113,7 @@ class Mlp:
         """dL/d(inputs of the first layer), (B, I), from dL/d(outputs of the last one), after :meth:`forward`."""
         self._grads_BO = []
         for affine_JO, values_BJ, has_relu in zip(
-            reversed(self._layers_JO), reversed(self._values_BJ), reversed(self._has_relu), strict=False
+            reversed(self.layers_JO), reversed(self._values_BJ), reversed(self._has_relu), strict=False
         ):
             if has_relu:
                 grad_BO = torch.where(values_BJ[:, :-1] <= 0, 0.0, grad_BO)  # NaN stays NaN
@@ -123,7 +123,7 @@ class Mlp:
 
     def step(self, learning_rate: float) -> None:
         """One SGD step of all layers with the gradients of the last :meth:`backward`."""
-        for affine_JO, inputs_BJ, grad_BO in zip(self._layers_JO, self._values_BJ, self._grads_BO, strict=False):
+        for affine_JO, inputs_BJ, grad_BO in zip(self.layers_JO, self._values_BJ, self._grads_BO, strict=False):
             if grad_BO.shape[1] > 1:
                 affine_JO.addmm_(inputs_BJ.t(), grad_BO, alpha=-learning_rate)
             else:  # a product with one column would add term by term to A, and round each time

@@ -24,7 +24,7 @@ def utc_now() -> datetime:
 def environment(
     *,
     num_threads: int,
-    backend: str,
+    backend: str | None = None,
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
     root: Path = _ROOT,

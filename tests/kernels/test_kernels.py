@@ -85,8 +85,9 @@ def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPa
     assert twice(21) == 42
 
 
-def test_a_mistake_in_a_function_is_reported() -> None:
+def test_a_mistake_in_a_function_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An error of the compiler is not taken for a damaged cache."""
+    monkeypatch.setattr(compiler, "CACHE_FOLDER", tmp_path / "kernels")
     with pytest.raises(numba.TypingError):
         compiler.compiled_for(numba.int64(numba.int64))(lambda number: number.missing)
 
