@@ -73,7 +73,7 @@ class _Walk:
         self._started = started
         self._profile: Mapping[str, Any] = config["profile"]
         self._engine: str = config["engine"]
-        self._counts_restores = config["strategy"]["pls_since"] == "save_or_restore"
+        self._counts_restores = config["metrics"]["pls_since"] == "save_or_restore"
         ranks = [f"ps{k}" for k in range(started.num_ps)]
         is_row_wise = config["cluster"]["placement"] == "row"
         shares = [1 / started.num_ps if is_row_wise else rows / started.num_rows for rows in started.rank_rows]

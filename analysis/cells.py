@@ -91,7 +91,8 @@ def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
     # A constant of a profile is told by the profile's name, unless profiles of one name differ in it.
     by = "profile.name" if key.startswith("profile.") else None
     values: dict[Any, set[str]] = {}
-    for flat in flats:
+    # An option that only some strategies have is told by the strategy's name, unless it differs among those.
+    for flat in flats if not key.startswith("strategy.") else (flat for flat in flats if key in flat):
         values.setdefault(flat.get(by) if by else None, set()).add(repr(flat.get(key)))
     return any(len(distinct) > 1 for distinct in values.values())
 

@@ -14,7 +14,7 @@ BASELINE = "none"
 SETTING = ("engine", "trace", "profile", "num_ps")
 """Columns that say, beside the swept keys, under which conditions a strategy ran."""
 
-_IMMATERIAL_TO_NONE = ("engine", "trace", "profile", "strategy.", "trace.", "profile.", "store.")
+_IMMATERIAL_TO_NONE = ("engine", "trace", "profile", "strategy.", "metrics.", "trace.", "profile.", "store.")
 
 
 @dataclass(frozen=True)

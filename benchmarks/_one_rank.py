@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.config.model import SaveConfig, StrategyConfig
+from harness.config.model import MetricsConfig, SaveConfig
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import SavePlan
 
@@ -33,12 +33,11 @@ def _measure(cardinalities: tuple[int, ...], num_ps: int, folder: Path, pipe: Co
     from harness.cluster.server import RankServer, RankSpec  # noqa: PLC0415
     from harness.core.trackers import TrackerSpec  # noqa: PLC0415
 
-    settings = StrategyConfig()
     spec = RankSpec(
         placement=Placement("row", cardinalities, num_ps),
         embedding_dim=DIM,
         seed=0,
-        tracker=TrackerSpec("mfu", tracked_tables(cardinalities, settings.num_tracked), {"r": settings.r}),
+        tracker=TrackerSpec("mfu", tracked_tables(cardinalities, MetricsConfig().num_tracked), {"r": 0.125}),
         count_updates=True,
         checkpoints=folder,
         fsync=False,

@@ -30,6 +30,7 @@ from harness.run.spec import RunSpec
 NONE = "none"
 KINDS = ("mfu", "ssu")
 _CHUNK_STEPS = 64
+_SAMPLE_PERIOD = 2  # of cpr_ssu, by default
 
 
 def tracking(spec: RankSpec, kind: str | None, rank: Rank) -> RankServer:
@@ -109,7 +110,7 @@ def fill(ranks: Sequence[Sequence[RankServer]], placement: Placement, num_steps:
         step = min(first + _CHUNK_STEPS, num_steps)
         num_samples = (step - first) * config.trainer.batch_size
         ids_BF = np.stack([skewed_ids(rng, rows, num_samples) for rows in placement.cardinalities], axis=1)
-        plan = plan_batch(ids_BF, placement, np.arange(num_samples) % config.strategy.ssu_period == 0)
+        plan = plan_batch(ids_BF, placement, np.arange(num_samples) % _SAMPLE_PERIOD == 0)
         for k, servers in enumerate(ranks):
             for server in servers:
                 told = WriteBack(

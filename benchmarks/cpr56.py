@@ -1,7 +1,7 @@
 """What failures cost under each strategy at the shape of Criteo Kaggle: real strategies and ledgers, no training.
 
     python benchmarks/cpr56.py [--profile cpr56|poster50] [--schedules 20000] [--seed 0]
-                               [--tracked-fraction 0.99] [--json FILE]
+                               [--num-tracked 7] [--json FILE]
 
 `cpr56`: exactly two failures of one rank each, uniform over 56 h, independent. `poster50`: exactly five of four ranks
 each over 50 h, with and without k in the interval. Every strategy meets the same schedules. Emulated hours throughout.
@@ -19,28 +19,21 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from harness.config.costs import job_costs
-from harness.config.model import Config, StrategyConfig, StrategyName
+from harness.config.model import Config, MetricsConfig
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import PlannedKill, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.seeds import generator
-from harness.core.strategies import make_strategy
+from harness.core.strategies import CprPriority, StrategyOptions, make_strategy, options_of
 from harness.model.sizes import SIZES
 from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simulate
 from harness.traces.trace import Entry, Trace
 
 BATCH_SIZE = 128
-STRATEGIES: tuple[StrategyName, ...] = (
-    "never_save",
-    "full",
-    "partial",
-    "cpr_vanilla",
-    "cpr_random",
-    "cpr_mfu",
-    "cpr_ssu",
-)
+METRICS = MetricsConfig()
+STRATEGIES = ("never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,9 +54,9 @@ class Cell:
     pls_se: float
 
 
-def kaggle_job(profile: str, strategy: StrategyConfig) -> Job:
+def kaggle_job(profile: str, strategy: StrategyOptions, metrics: MetricsConfig = METRICS) -> Job:
     """Kaggle's tables, dense network and one epoch (the last partial batch dropped) under ``profile``."""
-    config = Config(profile=profile, strategy=strategy)
+    config = Config(profile=profile, strategy=strategy, metrics=metrics)
     placement = Placement("row", KAGGLE_CARDINALITIES, config.num_ps)
     size = SIZES["kaggle"]
     num_steps = KAGGLE_TRAIN_SAMPLES // BATCH_SIZE
@@ -76,10 +69,10 @@ def kaggle_job(profile: str, strategy: StrategyConfig) -> Job:
             placement,
             dim=size.embedding_dim,
             dense_bytes=size.dense_bytes,
-            tracked=tracked_tables(KAGGLE_CARDINALITIES, strategy.num_tracked),
-            r=strategy.r,
+            tracked=tracked_tables(KAGGLE_CARDINALITIES, metrics.num_tracked),
+            r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
         ),
-        pls_since=strategy.pls_since,
+        pls_since=metrics.pls_since,
     )
 
 
@@ -110,18 +103,16 @@ def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Planne
     return schedules
 
 
-def run_all(profile: str, settings: StrategyConfig, schedules: Sequence[Sequence[PlannedKill]]) -> list[Outcome]:
+def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedKill]]) -> list[Outcome]:
     """One outcome per schedule."""
-    job = kaggle_job(profile, settings)
-    strategy = make_strategy(settings, job.costs)
+    strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
     return [simulate(strategy, job, planned_kills, saves) for planned_kills in schedules]
 
 
-def summarise(label: str, profile: str, settings: StrategyConfig, outcomes: Sequence[Outcome]) -> Cell:
+def summarise(label: str, options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -> Cell:
     """Means and spreads of one strategy."""
-    job = kaggle_job(profile, settings)
-    interval = make_strategy(settings, job.costs).interval.samples
+    interval = make_strategy(options, job.costs).interval.samples
     job_h = job.costs.job_h
     pls_sd = statistics.stdev(outcome.pls for outcome in outcomes)
     return Cell(
@@ -140,14 +131,14 @@ def summarise(label: str, profile: str, settings: StrategyConfig, outcomes: Sequ
     )
 
 
-def cases(profile: str, num_tracked: int) -> list[tuple[str, StrategyConfig]]:
+def cases(profile: str) -> list[tuple[str, StrategyOptions]]:
     """What the table of ``profile`` compares; where a failure takes several ranks, also without k in the interval."""
-    plain = [(name, StrategyConfig(name=name, num_tracked=num_tracked)) for name in STRATEGIES]
+    plain = [(name, options_of(name)) for name in STRATEGIES]
     if PROFILES[profile].ranks_per_failure == 1:
         return plain
     without_k = [
-        (f"{name}, k left out", settings.model_copy(update={"interval_counts_ranks": False}))
-        for name, settings in plain
+        (f"{name}, k left out", options.model_copy(update={"interval_counts_ranks": False}))
+        for name, options in plain
         if name.startswith("cpr_")
     ]
     return plain + without_k
@@ -183,17 +174,18 @@ def main() -> None:
     parser.add_argument("--profile", choices=("cpr56", "poster50"), default="cpr56")
     parser.add_argument("--schedules", type=int, default=20_000, help="how many schedules to draw")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--num-tracked", type=int, default=StrategyConfig().num_tracked)
+    parser.add_argument("--num-tracked", type=int, default=METRICS.num_tracked)
     parser.add_argument("--json", type=Path, help="also write the table here")
     options = parser.parse_args()
     if options.schedules < 2:
         parser.error("--schedules: a spread needs at least 2")
     start_s = time.perf_counter()
-    schedules = draw_schedules(kaggle_job(options.profile, StrategyConfig()), options.schedules, options.seed)
-    cells = [
-        summarise(label, options.profile, settings, run_all(options.profile, settings, schedules))
-        for label, settings in cases(options.profile, options.num_tracked)
-    ]
+    metrics = MetricsConfig(num_tracked=options.num_tracked)
+    schedules = draw_schedules(kaggle_job(options.profile, options_of("full")), options.schedules, options.seed)
+    cells = []
+    for label, strategy in cases(options.profile):
+        job = kaggle_job(options.profile, strategy, metrics)
+        cells.append(summarise(label, strategy, job, run_all(strategy, job, schedules)))
     seconds = time.perf_counter() - start_s
     note = f"{options.schedules} schedules, seed {options.seed}, {options.num_tracked} tracked tables, {seconds:.1f} s"
     sys.stdout.write(f"{table(options.profile, cells)}\n\n{note}\n")

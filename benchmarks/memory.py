@@ -89,7 +89,6 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: Sequence
             "cache": {"mode": "lookahead", "max_rows": options.max_rows} if options.max_rows else {},
             "strategy": {
                 "name": options.strategy,
-                "r": 0.125,
                 "interval_samples": max(1, num_train * 8 // (NUM_SAVES + 1)),
             },
             "trace": {"path": str(folder / "trace.csv")},

@@ -41,8 +41,8 @@ from benchmarks._workers import Parts, trainer
 from benchmarks.cpr56 import kaggle_job
 from benchmarks.throughput import Variant, configure, start
 from harness.cluster.server import RankServer
-from harness.config.model import Config, StrategyConfig
-from harness.core.strategies import make_strategy
+from harness.config.model import Config
+from harness.core.strategies import make_strategy, options_of
 from harness.run.spec import RunSpec
 
 RUNS = ("cpr_vanilla", "cpr_mfu", "cpr_ssu")
@@ -50,10 +50,10 @@ RUNS = ("cpr_vanilla", "cpr_mfu", "cpr_ssu")
 
 def steps_between_saves(batch_size: int) -> int:
     """Steps from one priority save to the next, under ``cpr56`` at Kaggle's size."""
-    settings = StrategyConfig(name="cpr_mfu")
-    interval = make_strategy(settings, kaggle_job("cpr56", settings).costs).interval
+    options = options_of("cpr_mfu")
+    interval = make_strategy(options, kaggle_job("cpr56", options).costs).interval
     assert interval.samples is not None
-    return round(interval.samples * settings.r / batch_size)
+    return round(interval.samples / interval.divisor / batch_size)
 
 
 def measure_steps(base: Config, options: argparse.Namespace, fill_steps: int, folder: Path) -> list[Parts]:

@@ -80,7 +80,7 @@ class _Walk:
         self.strategy = make_strategy(config.strategy, self.costs)
         self.overhead = OverheadLedger(self.costs)
         weights = {ps_rank(k): 1 / config.num_ps for k in range(config.num_ps)}
-        self.pls = PlsLedger(weights, TOTAL_SAMPLES, config.strategy.pls_since)
+        self.pls = PlsLedger(weights, TOTAL_SAMPLES, config.metrics.pls_since)
         self.saved_step: int | None = None
         self.sequence = self.generation = self.num_lost = self.persisted = self.lost_updates = 0
         self.logged = self.ran = self.step = 0

@@ -5,9 +5,11 @@ from typing import Any
 
 from harness.config.model import Config
 from harness.core.events import Event, Finished, Trained
+from harness.core.strategies import OPTIONS
 from harness.record.recorder import read_events
 from harness.run import assemble
 
+PRIORITY_R = 0.25  # half as many priority saves of twice the rows
 BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
 
 
@@ -19,7 +21,6 @@ def small_config(data: Path) -> Config:
             "data": {"path": str(data), "max_train_samples": 1024},
             "model": {"size": "tiny"},
             "trainer": {"batch_size": 4, "learning_rate": 0.01},
-            "strategy": {"r": 0.25},  # half as many priority saves of twice the rows
             "trace": {"path": str(BUSY)},
             "store": {"fsync": False},
             "metrics": {"log_every_steps": 40},
@@ -29,7 +30,10 @@ def small_config(data: Path) -> Config:
 
 
 def changed(config: Config, **dotted: Any) -> Config:
-    """``config`` with keys set: ``changed(config, strategy__name="full")`` sets ``strategy.name``."""
+    """``config`` with keys set: ``changed(config, strategy__name="full")`` sets ``strategy.name``.
+
+    Options that the strategy does not have are dropped; ``r`` is ``PRIORITY_R`` unless it is given.
+    """
     values = config.model_dump()
     for key, value in dotted.items():
         *path, last = key.split("__")
@@ -37,6 +41,9 @@ def changed(config: Config, **dotted: Any) -> Config:
         for part in path:
             target = target[part]
         target[last] = value
+    given = {"r": PRIORITY_R, **values["strategy"]}
+    options = OPTIONS[given["name"]].model_fields
+    values["strategy"] = {key: value for key, value in given.items() if key in options}
     return Config.model_validate(values)
 
 

@@ -23,7 +23,8 @@ import numpy as np
 import pytest
 
 from benchmarks.cpr56 import STRATEGIES, draw_schedules, kaggle_job, run_all
-from harness.config.model import StrategyConfig, StrategyName
+from harness.config.model import MetricsConfig
+from harness.core.strategies import options_of
 from harness.planning.simulate import Outcome
 
 NUM_SCHEDULES = 20_000
@@ -77,8 +78,9 @@ def expected_since_save(period_h: float) -> float:
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, list[Outcome]]:
     """All strategies over the same schedules."""
-    schedules = draw_schedules(kaggle_job("cpr56", StrategyConfig()), NUM_SCHEDULES, seed=1)
-    return {name: run_all("cpr56", StrategyConfig(name=name), schedules) for name in STRATEGIES}
+    schedules = draw_schedules(kaggle_job("cpr56", options_of("full")), NUM_SCHEDULES, seed=1)
+    every = {name: options_of(name) for name in STRATEGIES}
+    return {name: run_all(options, kaggle_job("cpr56", options), schedules) for name, options in every.items()}
 
 
 def assert_mean(values: list[float], expected: float) -> None:
@@ -126,19 +128,20 @@ def test_full_recovery_has_no_pls_and_loses_the_expected_hours(outcomes: dict[st
 
 def test_since_save_has_its_own_expectation() -> None:
     """With ``pls_since: save`` both deaths count from the save; that is more than with restores counted."""
-    settings = StrategyConfig(name="cpr_vanilla", pls_since="save")
-    schedules = draw_schedules(kaggle_job("cpr56", settings), NUM_SCHEDULES, seed=2)
-    pls = [outcome.pls for outcome in run_all("cpr56", settings, schedules)]
+    options = options_of("cpr_vanilla")
+    job = kaggle_job("cpr56", options, MetricsConfig(pls_since="save"))
+    schedules = draw_schedules(job, NUM_SCHEDULES, seed=2)
+    pls = [outcome.pls for outcome in run_all(options, job, schedules)]
     assert_mean(pls, 2 * expected_since_save(PERIOD_H["cpr_vanilla"]) / NUM_PS)
 
 
 @pytest.mark.parametrize(("counts_ranks", "period_h"), [(True, 9.0), (False, 36.0)])
 def test_poster50_meets_its_expectation_with_and_without_k(counts_ranks: bool, period_h: float) -> None:
     """Five failures of 4 of 18 ranks: intervals of 9 h and 36 h, mean PLS as derived above."""
-    name: StrategyName = "cpr_vanilla"
-    settings = StrategyConfig(name=name, interval_counts_ranks=counts_ranks)
-    schedules = draw_schedules(kaggle_job("poster50", settings), 1000, seed=3)
-    pls = [outcome.pls for outcome in run_all("poster50", settings, schedules)]
+    options = options_of("cpr_vanilla", interval_counts_ranks=counts_ranks)
+    job = kaggle_job("poster50", options)
+    schedules = draw_schedules(job, 1000, seed=3)
+    pls = [outcome.pls for outcome in run_all(options, job, schedules)]
     # Hours enter only as a fraction of the job.
     expected = expected_pls(period_h * JOB_H / 50, num_failures=5, per_failure=4, num_ps=18)
     assert_mean(pls, expected)

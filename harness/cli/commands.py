@@ -13,10 +13,11 @@ from pathlib import Path
 
 from harness.cli import console
 from harness.cluster.spawn import own_fork_server
-from harness.config.experiment import Cell, Experiment, load_config, load_experiment, to_yaml
+from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, to_yaml
 from harness.config.keys import schema
 from harness.config.model import Config
 from harness.core.errors import HarnessError, UserError
+from harness.core.strategies import STRATEGIES
 from harness.grid.runner import default_jobs, run_grid
 from harness.grid.worker import RunCell, is_done, one_line, run_assembled
 from harness.record.folder import State, claim_grid, claim_run, inspect, take_back
@@ -135,15 +136,16 @@ def verify(options: argparse.Namespace) -> int:
     """Both engines against each other, for every strategy or the one that the command line names."""
     from harness.run import verify as verification
 
-    config = load_config(options.config, options.overrides)
-    is_one = any(word.startswith("strategy.name=") for word in options.overrides)
-    strategies = (config.strategy.name,) if is_one else verification.STRATEGIES
-    work_dir = Path(f"{config.out}-verify")
+    if any(word.startswith("strategy.name=") for word in options.overrides):
+        configs = [load_config(options.config, options.overrides)]
+    else:
+        configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
     is_identical = True
     _fork_from_here()
-    for name in strategies:
+    for config in configs:
+        name = config.strategy.name
         with console.run_progress(f"verify {name}") as on_status:
-            (verdict,) = verification.verify(config, work_dir, strategies=(name,), on_status=on_status)
+            verdict = verification.verify(config, Path(f"{config.out}-verify"), on_status=on_status)
         console.say(f"{name:<12} {'identical' if verdict.identical else 'DIFFERENT'}")
         for difference in verdict.differences:
             console.say(f"  {difference}")

@@ -13,14 +13,15 @@ from rich.table import Column, Table
 
 from harness.cli import console
 from harness.config.costs import job_costs
-from harness.config.experiment import config_of
+from harness.config.experiment import load_each
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
+from harness.core.strategies import CprPriority
 from harness.model.sizes import model_size
-from harness.planning.advisor import Advice, Option, Spread, advise
+from harness.planning.advisor import PLANNED, Advice, Option, Spread, advise
 from harness.planning.spread import job_of, simulate_all, spec_of
 from harness.traces.gaps import observe
 from harness.traces.schedule import read_trace
@@ -33,18 +34,27 @@ _LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # the ledger cannot tell 
 
 def plan(options: argparse.Namespace) -> int:
     """Print the advice, perhaps the spread, perhaps a figure."""
-    config, costs, source = _subject(options.subject, options.overrides)
+    configs, costs, source = _subject(options.subject, options.overrides)
+    config = configs["cpr_mfu"]
     spec = spec_of(costs, model=options.model, shape=options.shape)
     _check(options, costs)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
-    advice = advise(costs, config.strategy, cardinalities, model_size(config.model).embedding_dim)
+    assert isinstance(config.strategy, CprPriority.Options)
+    advice = advise(
+        costs,
+        config.strategy,
+        cardinalities,
+        embedding_dim=model_size(config.model).embedding_dim,
+        num_tracked=config.metrics.num_tracked,
+    )
     console.say(source)
     _tell(advice)
     spreads: list[Spread] = []
     if options.simulate:
         job = job_of(config, costs, cardinalities)
         with console.amount_progress("simulate") as progress:
-            spreads = simulate_all(config, job, spec, options.simulate, options.seed, on_progress=progress)
+            strategies = [each.strategy for each in configs.values()]
+            spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
         console.show(_spread_table(spreads, options.simulate, spec))
     if options.figure is not None:
         from analysis.plan_figure import write_plan_figure
@@ -70,23 +80,28 @@ def _check(options: argparse.Namespace, costs: Costs) -> None:
 # --- of what ----------------------------------------------------------------------------------------------------------
 
 
-def _subject(name: str, overrides: Sequence[str]) -> tuple[Config, Costs, str]:
-    """The configuration, its costs, and a line on where they come from. Raises ConfigError, TraceError."""
+def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Costs, str]:
+    """The configuration under each planned strategy, its costs, and a line on where they come from.
+
+    Raises ConfigError, TraceError.
+    """
     if name in PROFILES:
-        config = config_of([f"profile={name}", *overrides])
+        configs = load_each(None, [f"profile={name}", *overrides], PLANNED)
+        config = configs["cpr_mfu"]
         costs = _costs(config)
         _refuse_too_many(costs)
-        return config, costs, f"profile {config.emulated.name}: {_facts(costs)}"
+        return configs, costs, f"profile {config.emulated.name}: {_facts(costs)}"
     if not (name.endswith(".csv") or Path(name).exists()):
         near = difflib.get_close_matches(name, PROFILES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(PROFILES))}"
         raise ConfigError(f"{name!r} is neither a profile nor a trace file (TRACE.csv); {hint}")
-    config = config_of(overrides)
+    configs = load_each(None, overrides, PLANNED)
+    config = configs["cpr_mfu"]
     trace = read_trace(Path(name))
     asked = {word.partition("=")[0] for word in overrides}
     costs = _costs_of(trace, _costs(config), asked, has_repairs=config.trace.repair != "ignore")
     _refuse_too_many(costs, f"{name}: ")
-    return config, costs, f"trace {name}, other costs of profile {config.emulated.name}: {_facts(costs)}"
+    return configs, costs, f"trace {name}, other costs of profile {config.emulated.name}: {_facts(costs)}"
 
 
 def _costs(config: Config) -> Costs:

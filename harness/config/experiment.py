@@ -15,11 +15,22 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from harness.config.keys import complaint, group_keys, leaf_keys, list_keys, show, unknown
+from harness.config.keys import (
+    complaint,
+    group_keys,
+    leaf_keys,
+    list_keys,
+    no_option,
+    option_keys,
+    show,
+    strategy_keys,
+    unknown,
+)
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
 from harness.config.yaml_file import Setting, read_argument, read_settings
 from harness.core.errors import ConfigError
+from harness.core.strategies import DEFAULT, OPTIONS
 
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
@@ -56,27 +67,22 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
     ``name`` and ``out`` default to the file's stem and ``runs/<stem>``.
     """
-    base, grids = read_settings(path, group_keys())
-    if grids is not None:
-        raise ConfigError(f"{path}: has `grids:`, which is for `run.py grid {path}`")
-    given = _join(_defaults(path), base, _arguments(overrides))
-    _refuse_unknown(given)
-    for setting in given:
-        if isinstance(setting.value, list) and setting.key not in list_keys():
-            raise ConfigError(
-                _at(setting, f"{complaint(setting.key, setting.value)}; a list is an axis of `run.py grid`")
-            )
-    return _build([given])[0]
+    given = _given(path, overrides)
+    return _build(_fitted([given]))[0]
 
 
-def config_of(overrides: Sequence[str]) -> Config:
-    """The configuration of the command line alone, all else as it is by default. Raises ConfigError."""
-    given = _arguments(overrides)
-    _refuse_unknown(given)
+def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
+    """The configuration of :func:`load_config` under each of ``strategies``, by name; each takes the options it has.
+
+    Without ``path``: of the command line alone. Raises ConfigError, also for an option that none of them has.
+    """
+    given = _given(path, overrides)
     for setting in given:
-        if isinstance(setting.value, list) and setting.key not in list_keys():
+        if setting.key == "strategy.name" and setting.value not in OPTIONS:
             raise ConfigError(_at(setting, complaint(setting.key, setting.value)))
-    return _build([given])[0]
+    names = [Setting(key="strategy.name", value=name, where="") for name in strategies]
+    configs = _build(_fitted([_join(given, [name]) for name in names]))
+    return {config.strategy.name: config for config in configs}
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str]) -> Experiment:
@@ -95,19 +101,66 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     overridden = {setting.key for setting in arguments}
     axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids or [[]]]
     combinations = [list(combination) for grid in axes for combination in itertools.product(*map(_values, grid))]
-    configs = _build([_join(base, combination) for combination in combinations])
+    fitted = _fitted([_join(base, combination) for combination in combinations])
+    configs = _build(fitted)
     keys = dict.fromkeys(setting.key for combination in combinations for setting in combination)
     varied = [key for key in keys if len({repr(_value(config, key)) for config in configs}) > 1]
     cells: dict[str, Cell] = {}
     for config in configs:
         slug, digest = _slug(config, varied), cell_hash(config)
         cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
-    return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes))
+    return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fitted))
 
 
 def to_yaml(value: dict[str, Any]) -> str:
     """``value`` as YAML that this module reads back, keys in the order given."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
+
+
+def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
+    """Every setting of one run, those of the command line last. Raises ConfigError."""
+    base: list[Setting] = []
+    if path is not None:
+        settings, grids = read_settings(path, group_keys())
+        if grids is not None:
+            raise ConfigError(f"{path}: has `grids:`, which is for `run.py grid {path}`")
+        base = _join(_defaults(path), settings)
+    given = _join(base, _arguments(overrides))
+    _refuse_unknown(given)
+    hint = "; a list is an axis of `run.py grid`" if path else ""
+    for setting in given:
+        if isinstance(setting.value, list) and setting.key not in list_keys():
+            raise ConfigError(_at(setting, complaint(setting.key, setting.value) + hint))
+    return given
+
+
+def _fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
+    """Each combination without the options that its strategy does not have.
+
+    Raises ConfigError for an option that the strategy of no combination has, unless a file gives it and the name of the
+    strategy comes from elsewhere: the file may have been written for another strategy.
+    """
+    names = [next((s.value for s in settings if s.key == "strategy.name"), DEFAULT) for settings in combinations]
+    known = list(dict.fromkeys(name for name in names if isinstance(name, str) and name in OPTIONS))
+    options = frozenset[str]().union(*map(strategy_keys, known))
+    if len(known) == len({repr(name) for name in names}):
+        wrong = [
+            _at(setting, no_option(setting.key, known))
+            for settings in combinations
+            for setting in settings
+            if setting.key in option_keys() - options and (setting.argument is not None or not _is_renamed(settings))
+        ]
+        if wrong:
+            raise ConfigError("\n".join(dict.fromkeys(wrong)))
+    return [
+        [s for s in settings if s.key not in option_keys() or name not in known or s.key in strategy_keys(name)]
+        for name, settings in zip(names, combinations, strict=True)
+    ]
+
+
+def _is_renamed(settings: Iterable[Setting]) -> bool:
+    """Whether something else than a file names the strategy."""
+    return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
 
 
 def _defaults(path: Path) -> list[Setting]:
@@ -220,6 +273,8 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         if problem["loc"] == ("profile", "str"):  # the other half of the union; what is wrong inside is told already
             continue
         parts = [str(part) for part in problem["loc"] if part != "Profile"]
+        if parts[0] == "strategy":  # the name that chose the options stands second; without it, it is at fault
+            parts[1:2] = [] if len(parts) > 1 else ["name"]
         key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
         if key is None:  # found by a validator that looks at several keys
             yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
@@ -261,12 +316,16 @@ def _value(config: Config, key: str) -> Any:
         return None  # told by the profile's constants
     value: Any = config
     for attribute in key.split("."):
-        value = getattr(value, attribute)
+        value = getattr(value, attribute, None)  # None: an option of another strategy
     return value
 
 
-def _resolved(base: Iterable[Setting], axes: Iterable[Iterable[Setting]]) -> dict[str, Any]:
-    """The experiment as a file would say it: base settings, then grids of dotted keys."""
+def _resolved(
+    base: Iterable[Setting], axes: Iterable[Iterable[Setting]], fitted: Iterable[Iterable[Setting]]
+) -> dict[str, Any]:
+    """The experiment as a file would say it: base settings, then grids of dotted keys; without options of no cell."""
+    idle = option_keys() - {setting.key for settings in fitted for setting in settings}
+    axes = [[axis for axis in grid if axis.key not in idle] for grid in axes]
     grids = [{axis.key: [v.value for v in _values(axis)] for axis in grid if axis.key not in _FIXED} for grid in axes]
     fixed = [axis for grid in axes for axis in grid if axis.key in _FIXED]
-    return {**_tree(_join(base, fixed)), "grids": grids}
+    return {**_tree(setting for setting in _join(base, fixed) if setting.key not in idle), "grids": grids}

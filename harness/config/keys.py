@@ -2,12 +2,13 @@
 
 import difflib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
+from harness.core.strategies import OPTIONS
 
 Schema = dict[str, Any]
 
@@ -44,6 +45,7 @@ def list_keys() -> frozenset[str]:
 def unknown(key: str) -> str:
     """One sentence on ``key``, which does not exist, with the nearest that does."""
     known = sorted(leaf_keys().keys() | group_keys())
+    given, key = key, key.lower()
     last = key.rpartition(".")[2]
     near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group
     groups = difflib.get_close_matches(key.rpartition(".")[0], [name.rpartition(".")[0] for name in near], n=1)
@@ -53,7 +55,29 @@ def unknown(key: str) -> str:
         lasts = difflib.get_close_matches(last, sorted({name.rpartition(".")[2] for name in known}), n=1, cutoff=0.6)
         near = [name for name in known if name.rpartition(".")[2] in lasts]
     hint = f"did you mean {' or '.join(near)}?" if near else "`run.py schema` lists them all"
-    return f"unknown key {key}; {hint}"
+    return f"unknown key {given}; {hint}"
+
+
+@cache
+def strategy_keys(name: str) -> frozenset[str]:
+    """Dotted keys of the options of strategy ``name``."""
+    return frozenset(f"strategy.{option}" for option in OPTIONS[name].model_fields if option != "name")
+
+
+@cache
+def option_keys() -> frozenset[str]:
+    """Dotted keys of the options of all strategies."""
+    return frozenset[str]().union(*map(strategy_keys, OPTIONS))
+
+
+def no_option(key: str, names: Iterable[str]) -> str:
+    """One sentence on the option ``key``, which none of the strategies ``names`` has, with those that have it."""
+    owners = [name for name in OPTIONS if key in strategy_keys(name)]
+    return f"{key}: not an option of strategy {' or '.join(names)}; {', '.join(owners)} {_have(owners)} it"
+
+
+def _have(owners: list[str]) -> str:
+    return "has" if len(owners) == 1 else "have"
 
 
 def complaint(key: str, value: object) -> str:
@@ -66,7 +90,7 @@ def complaint(key: str, value: object) -> str:
     if key == "profile":
         sentence += ", nor a mapping with base: one of them"
     choices = [str(c) for option in _options(spec) for c in option.get("enum", [])]
-    near = difflib.get_close_matches(str(value), choices, n=1) if isinstance(value, str) else []
+    near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
     return f"{sentence}; did you mean {near[0]}?" if near else sentence
 
 
@@ -81,10 +105,23 @@ def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
     for name, spec in group["properties"].items():
         key = prefix + name
         inner = _resolve(spec)
+        if "oneOf" in inner:
+            inner = {"properties": _merged([_resolve(choice)["properties"] for choice in inner["oneOf"]])}
         if "properties" in inner:
             yield from _leaves(inner, f"{key}.")
         else:
             yield key, inner
+
+
+def _merged(groups: list[dict[str, Schema]]) -> dict[str, Schema]:
+    """Name -> schema over all forms that a group takes; where they differ, of any of them."""
+    merged: dict[str, Schema] = {}
+    for name in dict.fromkeys(name for group in groups for name in group):
+        specs = [group[name] for group in groups if name in group]
+        words = [spec["const"] for spec in specs if "const" in spec]
+        distinct = [spec for number, spec in enumerate(specs) if spec not in specs[:number]]
+        merged[name] = {"enum": words} if words else distinct[0] if len(distinct) == 1 else {"anyOf": distinct}
+    return merged
 
 
 def _resolve(spec: Schema) -> Schema:
@@ -98,7 +135,7 @@ def _options(spec: Schema) -> list[Schema]:
 
 
 def _describe(spec: Schema) -> str:
-    return " or ".join(_describe_one(option) for option in _options(spec))
+    return " or ".join(dict.fromkeys(map(_describe_one, _options(spec))))
 
 
 def _describe_one(spec: Schema) -> str:

@@ -4,23 +4,37 @@ Keys marked (R) are choices that the CPR paper leaves open or that were reconstr
 each default is the reading this project uses.
 """
 
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from harness.config.profiles import MAX_PS, PROFILES, Profile
+from harness.core.strategies import DEFAULT, OPTIONS, CprVanilla, StrategyOptions, options_of
 
-StrategyName = Literal["none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"]
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
 PositiveInt = Annotated[int, Field(ge=1)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
 
 
 class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+def _strategy_name(value: object) -> str | None:
+    """Which model of ``OPTIONS`` validates the ``strategy`` group ``value``; None if it is no group."""
+    if isinstance(value, dict):
+        name = value.get("name", DEFAULT)
+        return name if isinstance(name, str) else None
+    return value.name if isinstance(value, StrategyOptions) else None
+
+
+if TYPE_CHECKING:
+    StrategyChoice = StrategyOptions
+else:  # one model of the table, chosen by the name
+    _MODELS = tuple(Annotated[options, Tag(name)] for name, options in OPTIONS.items())
+    StrategyChoice = Annotated[Union[_MODELS], Discriminator(_strategy_name)]  # noqa: UP007 - a tuple of types
 
 
 class DataConfig(_Model):
@@ -110,26 +124,6 @@ class ClusterConfig(_Model):
     """Give up when ranks keep dying during recovery."""
 
 
-class StrategyConfig(_Model):
-    name: StrategyName = "full"
-    pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Portion of lost samples that CPR may cost; null takes the profile's."""
-    r: Fraction = 0.125
-    """Priority saves write this fraction of each tracked table, every r intervals."""
-    num_tracked: PositiveInt = 7
-    """(R) Trackers choose among the rows of so many tables, the largest; the others are saved whole."""
-    interval_samples: PositiveInt | None = None
-    """Override the computed interval; the record says so."""
-    interval_counts_ranks: bool = True
-    """(R) Divide T_save,part by k, the ranks lost per failure."""
-    pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
-    """(R) Lost samples of a shard count from its last save or restore, whichever is later, or from its last save."""
-    ssu_period: PositiveInt = 2
-    """(R) SSU samples one input in so many: those whose global sample index is a multiple of it."""
-    random_pool: Literal["touched", "all"] = "touched"
-    """cpr_random draws among the rows touched since their last save, or among all (and then skips untouched ones)."""
-
-
 class TraceConfig(_Model):
     path: str | None = None
     """A failure trace (failure_traces/README.md); null injects nothing."""
@@ -157,6 +151,11 @@ class SaveConfig(_Model):
 
 
 class MetricsConfig(_Model):
+    num_tracked: PositiveInt = 7
+    """(R) So many tables, the largest, are tracked: priority saves choose among their rows, and update-PLS is also
+    counted over them alone. The other tables are saved whole."""
+    pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
+    """(R) Lost samples of a shard count from its last save or restore, whichever is later, or from its last save."""
     update_pls: bool = True
     """Count updates not yet saved, 4 bytes a row (free for cpr_mfu, whose counter it is)."""
     log_every_steps: PositiveInt = 50
@@ -187,7 +186,7 @@ class Config(_Model):
     eval: EvalConfig = EvalConfig()
     cluster: ClusterConfig = ClusterConfig()
     cache: CacheConfig = CacheConfig()
-    strategy: StrategyConfig = StrategyConfig()
+    strategy: StrategyChoice = options_of(DEFAULT)
     trace: TraceConfig = TraceConfig()
     store: StoreConfig = StoreConfig()
     save: SaveConfig = SaveConfig()
@@ -231,7 +230,8 @@ class Config(_Model):
     @property
     def pls_target(self) -> float:
         """Portion of lost samples that CPR may cost."""
-        return self.strategy.pls_target or self.emulated.pls_target
+        own = self.strategy.pls_target if isinstance(self.strategy, CprVanilla.Options) else None
+        return own or self.emulated.pls_target
 
     @property
     def trace_seed(self) -> int:

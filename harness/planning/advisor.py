@@ -11,19 +11,18 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.config.model import StrategyConfig, StrategyName
 from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill, ps_rank
-from harness.core.strategies import make_strategy
+from harness.core.strategies import CprPriority, StrategyOptions, make_strategy
 from harness.planning.simulate import Job, due_saves, simulate
 
 F64 = NDArray[np.float64]
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
-PLANNED: tuple[StrategyName, ...] = ("full", "partial", "cpr_vanilla", "cpr_mfu")
-"""Strategies whose spread `--simulate` shows; SSU and random draw save as much, and as often, as MFU at most."""
+PLANNED = ("full", "partial", "cpr_vanilla", "cpr_mfu")
+"""Strategies whose spread `--simulate` shows; cpr_ssu and cpr_random write at most what cpr_mfu writes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,9 +84,16 @@ class Advice:
     trackers: tuple[TrackerMemory, ...]
 
 
-def advise(costs: Costs, strategy: StrategyConfig, cardinalities: Sequence[int], embedding_dim: int) -> Advice:
-    """The closed forms for one job."""
-    counts_ranks = strategy.interval_counts_ranks
+def advise(
+    costs: Costs,
+    options: CprPriority.Options,
+    cardinalities: Sequence[int],
+    *,
+    embedding_dim: int,
+    num_tracked: int,
+) -> Advice:
+    """The closed forms for one job, whose tables have ``cardinalities`` rows of ``embedding_dim`` values."""
+    counts_ranks = options.interval_counts_ranks
     full_h, part_h = t_save_full_h(costs), t_save_part_h(costs, counts_ranks=counts_ranks)
     is_full = o_part_h(costs, part_h) >= o_full_h(costs, full_h)
     return Advice(
@@ -98,7 +104,7 @@ def advise(costs: Costs, strategy: StrategyConfig, cardinalities: Sequence[int],
         ),
         decision="full" if is_full else "partial",
         flips=flips(costs, counts_ranks=counts_ranks),
-        trackers=tuple(tracker_memory(cardinalities, embedding_dim, strategy)),
+        trackers=tuple(tracker_memory(cardinalities, dim=embedding_dim, num_tracked=num_tracked, r=options.r)),
     )
 
 
@@ -141,12 +147,12 @@ def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
     )
 
 
-def tracker_memory(cardinalities: Sequence[int], dim: int, strategy: StrategyConfig) -> Iterator[TrackerMemory]:
+def tracker_memory(cardinalities: Sequence[int], *, dim: int, num_tracked: int, r: float) -> Iterator[TrackerMemory]:
     """SCAR keeps a second copy of the tracked tables, MFU 4 bytes for each of their rows, SSU r of that."""
-    tables = tracked_tables(tuple(cardinalities), strategy.num_tracked)
+    tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows = sum(cardinalities[table] for table in tables)
     total_bytes = 4 * dim * sum(cardinalities)
-    for name, num_bytes in (("scar", 4 * dim * rows), ("cpr_mfu", 4 * rows), ("cpr_ssu", round(strategy.r * 4 * rows))):
+    for name, num_bytes in (("scar", 4 * dim * rows), ("cpr_mfu", 4 * rows), ("cpr_ssu", round(r * 4 * rows))):
         yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)
 
 
@@ -186,22 +192,20 @@ Outcomes = NDArray[np.float64]
 """(K, 2): overhead as a fraction of the job, and PLS, of every trace."""
 
 
-def outcomes(
-    name: StrategyName, settings: StrategyConfig, job: Job, schedules: Sequence[Sequence[PlannedKill]]
-) -> Outcomes:
+def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedKill]]) -> Outcomes:
     """The real strategy and the real ledgers, without training, under every schedule."""
-    strategy = make_strategy(settings.model_copy(update={"name": name}), job.costs)
+    strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
     found = (simulate(strategy, job, planned_kills, saves) for planned_kills in schedules)
     return np.array([(outcome.overhead_frac, outcome.pls) for outcome in found])
 
 
-def spread(name: StrategyName, settings: StrategyConfig, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
+def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
     """Of all outcomes of one strategy."""
-    interval = make_strategy(settings.model_copy(update={"name": name}), costs).interval
+    interval = make_strategy(options, costs).interval
     found = np.concatenate(parts)
     return Spread(
-        name=name,
+        name=options.name,
         interval_h=None if interval.samples is None else interval.samples / costs.total_samples * costs.job_h,
         falls_back=interval.fallback,
         overhead=Summary.of(found[:, 0]),
@@ -210,18 +214,18 @@ def spread(name: StrategyName, settings: StrategyConfig, costs: Costs, parts: Se
 
 
 def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedKill, ...]:
-    """A drawn trace as planned_kills: deaths at one boundary are one, as ``Trace.schedule`` has it. Hours ascend."""
+    """A drawn trace as planned kills: deaths at one boundary are one kill, as in ``Trace.schedule``. Hours ascend."""
     planned_kills: dict[int, dict[int, float]] = {}
     for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
         planned_kills.setdefault(max(0, min(step, job.num_steps - 1)), {}).setdefault(rank, hour)
     return tuple(
         PlannedKill(
             step=step,
-            ranks=tuple(ps_rank(rank) for rank in sorted(struck)),
-            hours=tuple(struck[rank] for rank in sorted(struck)),
-            lines=(0,) * len(struck),
+            ranks=tuple(ps_rank(rank) for rank in sorted(killed)),
+            hours=tuple(killed[rank] for rank in sorted(killed)),
+            lines=(0,) * len(killed),
         )
-        for step, struck in sorted(planned_kills.items())
+        for step, killed in sorted(planned_kills.items())
     )
 
 

@@ -1,17 +1,17 @@
-"""A run without training: the real strategy and ledgers, asked only at the boundaries where something is due.
+"""A run without training: emulated overhead and PLS of a schedule of failures, by the real strategy and ledgers.
 
-Gives the emulated overhead and the PLS of a schedule of failures in about a hundred microseconds at any size of model.
+A schedule takes about a hundred microseconds at any size of model: only boundaries where something is due are visited.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from harness.core.clock import boundary_at
 from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, Interval, PlannedKill, Progress, Rank, SavePlan
+from harness.core.plans import Costs, PlannedKill, Progress, Rank, SavePlan
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 
@@ -48,7 +48,7 @@ def save_sizes(placement: Placement, *, dim: int, dense_bytes: int, tracked: Ite
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is simulated: costs, steps, how much of the model each PS rank is, and how large a save is."""
+    """What is simulated: costs, steps, the share of the model that each PS rank holds, and the size of a save."""
 
     costs: Costs
     batch_size: int
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a schedule cost: emulated hours in four buckets, and PLS."""
+    """What a schedule costs: emulated hours in four buckets, and PLS."""
 
     save_h: float
     load_h: float
@@ -72,45 +72,46 @@ class Outcome:
     payload_bytes: int
 
 
-def save_steps(interval: Interval, job: Job) -> tuple[int, ...]:
-    """Boundaries where a save may be due: all that are, and beside each due sample perhaps one that is not.
+def saves_of(
+    strategy: Strategy, *, batch_size: int, num_steps: int, total_samples: int
+) -> Iterator[tuple[int, SavePlan]]:
+    """The saves of a run in order, each with its step.
 
-    The strategy decides; this only spares asking it everywhere. Half a sample either way covers the rounding of
-    ``samples / divisor``, which strategies compute exactly.
+    The strategy is asked as a run asks it, but only at boundaries that ``next_save`` names: before, it saves nothing.
     """
-    if interval.samples is None:
-        return ()
-    due = interval.samples / interval.divisor
-    if due <= 2 * job.batch_size:
-        return tuple(range(1, job.num_steps))
-    steps: set[int] = set()
-    for number in range(1, int(job.num_steps * job.batch_size / due) + 2):
-        middle = number * due
-        steps |= {
-            boundary_at(round(2 * middle) - 1, 2 * job.batch_size),
-            boundary_at(round(middle) + 1, job.batch_size),
-        }
-    return tuple(sorted(step for step in steps if 0 < step < job.num_steps))
+
+    def at(step: int) -> Progress:
+        return _progress(step, saved_step, batch_size, total_samples)
+
+    step, saved_step = 0, 0 if strategy.saves_initially else None
+    while (due := strategy.next_save(at(step))) is not None:
+        step = max(step + 1, boundary_at(due, batch_size))
+        if step > num_steps:
+            return
+        plan = strategy.plan_save(at(step))
+        if plan is not None:
+            saved_step = step
+            yield step, plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class DueSaves:
     """The saves of a run: at which boundaries, which of them close an interval, and what all of them cost.
 
-    They do not hang on failures, since no step asks twice: none falls due while lost steps run again.
+    They do not depend on failures: decisions depend on ``Progress`` alone, and lost steps that run again meet the same.
     """
 
     steps: tuple[int, ...]
     closing_steps: tuple[int, ...]
     charged: OverheadLedger
 
-    def before(self, strike_step: int) -> int | None:
-        """The last save that a kill at this boundary finds; at one boundary, save comes before kill."""
-        return _last(self.steps, strike_step)
+    def before(self, kill_step: int) -> int | None:
+        """The last save before a kill at boundary ``kill_step``; at one boundary the save comes before the kill."""
+        return _last(self.steps, kill_step)
 
-    def closed_before(self, strike_step: int) -> int | None:
+    def closed_before(self, kill_step: int) -> int | None:
         """The same of saves that close an interval."""
-        return _last(self.closing_steps, strike_step)
+        return _last(self.closing_steps, kill_step)
 
 
 def _last(steps: Sequence[int], at: int) -> int | None:
@@ -120,9 +121,10 @@ def _last(steps: Sequence[int], at: int) -> int | None:
 
 
 def due_saves(strategy: Strategy, job: Job) -> DueSaves:
-    """What the strategy saves: it is asked wherever a save may be due."""
-    asked = ((step, strategy.plan_save(_progress(job, step, None))) for step in save_steps(strategy.interval, job))
-    plans = {step: plan for step, plan in asked if plan is not None}
+    """What the strategy saves in a run of ``job``."""
+    total_samples = job.costs.total_samples
+    saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
+    plans = dict(saves)
     charged = OverheadLedger(job.costs)
     for plan in plans.values():
         charged.charge_save(job.sizes.of(plan), job.sizes.full)
@@ -130,13 +132,12 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     return DueSaves(steps=tuple(plans), closing_steps=closing, charged=charged)
 
 
-def _progress(job: Job, step: int, saved_step: int | None) -> Progress:
-    batch_size = job.batch_size
+def _progress(step: int, saved_step: int | None, batch_size: int, total_samples: int) -> Progress:
     return Progress(
         step=step,
         samples=step * batch_size,
         previous_samples=max(0, step - 1) * batch_size,
-        total_samples=job.costs.total_samples,
+        total_samples=total_samples,
         saved_step=saved_step,
         saved_samples=None if saved_step is None else saved_step * batch_size,
     )
@@ -152,13 +153,14 @@ class _Run:
         self.overhead = OverheadLedger(job.costs)
         self.overhead.charge_saves_of(saves.charged)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
-        self.closed_step: int | None = None  # the last closing save that the PLS knows of
+        self.closed_step: int | None = None  # the last closing save that the PLS ledger has
 
     def kill_planned(self, planned_kill: PlannedKill) -> None:
         saved_step = self.saves.before(planned_kill.step)
         if saved_step is None and self.strategy.saves_initially:
             saved_step = 0
-        progress = _progress(self.job, planned_kill.step, saved_step)
+        total_samples = self.job.costs.total_samples
+        progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
         plan = self.strategy.plan_recovery(frozenset(planned_kill.ranks), progress)
         if plan.rollback:
             assert progress.saved_samples is not None, "a rollback needs a checkpoint"
@@ -177,10 +179,10 @@ class _Run:
 def simulate(
     strategy: Strategy, job: Job, planned_kills: Sequence[PlannedKill], saves: DueSaves | None = None
 ) -> Outcome:
-    """What ``strikes``, in order of steps, cost under ``strategy``.
+    """What ``planned_kills``, in order of steps, cost under ``strategy``.
 
-    ``saves`` are ``due_saves`` of the strategy, given to ask it once for many schedules: a schedule then costs as much
-    as it has planned_kills, however many saves there are.
+    ``saves`` are ``due_saves`` of the strategy, computed once for many schedules: the time of a schedule then grows
+    with its kills alone.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
     for planned_kill in planned_kills:

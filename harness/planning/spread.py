@@ -1,15 +1,16 @@
-"""What chance does to a plan: generated traces through the real ledgers, without training, on all cores."""
+"""The spread of overhead and PLS over generated traces: the real strategies and ledgers, on all cores."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
-from harness.config.model import Config, StrategyName
+from harness.config.model import Config
 from harness.core.placement import tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.pls import rank_weights
+from harness.core.strategies import CprPriority, StrategyOptions
 from harness.model.sizes import model_size
-from harness.planning.advisor import PLANNED, Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
+from harness.planning.advisor import Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
 from harness.traces.models import spec_of_model
@@ -21,6 +22,7 @@ _TRACES_AT_ONCE = 500
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
     """What the simulator needs of a run over tables of these cardinalities."""
     placement, size = placement_of(cardinalities, costs.num_ps), model_size(config.model)
+    strategy = config.strategy
     return Job(
         costs=costs,
         batch_size=config.trainer.batch_size,
@@ -30,10 +32,10 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
             placement,
             dim=size.embedding_dim,
             dense_bytes=size.dense_bytes,
-            tracked=tracked_tables(tuple(cardinalities), config.strategy.num_tracked),
-            r=config.strategy.r,
+            tracked=tracked_tables(tuple(cardinalities), config.metrics.num_tracked),
+            r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
         ),
-        pls_since=config.strategy.pls_since,
+        pls_since=config.metrics.pls_since,
     )
 
 
@@ -62,7 +64,7 @@ def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
 
 
 def simulate_all(
-    config: Config,
+    strategies: Sequence[StrategyOptions],
     job: Job,
     spec: GeneratorSpec,
     num_traces: int,
@@ -70,29 +72,30 @@ def simulate_all(
     *,
     on_progress: Callable[[int, int], None],
 ) -> list[Spread]:
-    """Every strategy under the same traces, on all cores. ``on_progress(done, total)`` counts traces."""
-    parts: dict[StrategyName, dict[int, Outcomes]] = {name: {} for name in PLANNED}
+    """Each of ``strategies`` under the same traces, on all cores. ``on_progress(done, total)`` counts traces."""
+    parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
     num_done = 0
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:
         tasks = {
-            pool.submit(_simulate_some, config, job, spec, seed, first, min(_TRACES_AT_ONCE, num_traces - first)): first
+            pool.submit(_simulate_some, strategies, job, spec, seed, traces): traces
             for first in range(0, num_traces, _TRACES_AT_ONCE)
+            for traces in [range(first, min(first + _TRACES_AT_ONCE, num_traces))]
         }
         for task in as_completed(tasks):
             for name, found in task.result().items():
-                parts[name][tasks[task]] = found
-            num_done += min(_TRACES_AT_ONCE, num_traces - tasks[task])
+                parts[name][tasks[task].start] = found
+            num_done += len(tasks[task])
             on_progress(num_done, num_traces)
     return [
-        spread(name, config.strategy, job.costs, [found for _, found in sorted(parts[name].items())])
-        for name in PLANNED
+        spread(options, job.costs, [found for _, found in sorted(parts[options.name].items())])
+        for options in strategies
     ]
 
 
-def _simulate_some(  # noqa: PLR0917 - a task of a pool
-    config: Config, job: Job, spec: GeneratorSpec, seed: int, first: int, num_traces: int
-) -> Mapping[StrategyName, Outcomes]:
-    """Traces ``first`` … of the seed: a function of these alone, whatever process it runs in."""
-    deaths = generate_many(spec, seed, num_traces, first=first)
-    schedules: list[tuple[PlannedKill, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(num_traces)]
-    return {name: outcomes(name, config.strategy, job, schedules) for name in PLANNED}
+def _simulate_some(
+    strategies: Sequence[StrategyOptions], job: Job, spec: GeneratorSpec, seed: int, traces: range
+) -> Mapping[str, Outcomes]:
+    """Outcomes under ``traces`` of the seed, by strategy: a function of the arguments, in whatever process it runs."""
+    deaths = generate_many(spec, seed, len(traces), first=traces.start)
+    schedules: list[tuple[PlannedKill, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
+    return {options.name: outcomes(options, job, schedules) for options in strategies}

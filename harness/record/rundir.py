@@ -26,7 +26,7 @@ from harness.core.errors import StoreError
 
 _NEEDED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
-    **dict.fromkeys(("strategy.pls_since", "cluster.placement", "model.size"), (str,)),
+    **dict.fromkeys(("metrics.pls_since", "cluster.placement", "model.size"), (str,)),
     "trace.path": (str, NoneType),
     **dict.fromkeys(("seed", "profile.num_ps"), (int,)),
     "cluster.num_ps": (int, NoneType),
@@ -119,7 +119,9 @@ def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[st
     lefts, rights = flatten(left), flatten(right)
     missing = object()
     keys = dict.fromkeys([*lefts, *rights])
+    shared = lefts.keys() & rights.keys()  # an option that one strategy lacks is told by the strategy's name
     told = (key for key in keys if key != "out" and not key.startswith("wandb."))
+    told = (key for key in told if key in shared or not key.startswith("strategy."))
     return [key for key in told if lefts.get(key, missing) != rights.get(key, missing)]
 
 

@@ -80,7 +80,7 @@ def _make_trainer(
     )
     accounting = Accounting(
         overhead=OverheadLedger(run_spec.costs),
-        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, config.strategy.pls_since),
+        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, config.metrics.pls_since),
         updates=UpdateLedger(cluster.ranks) if config.metrics.update_pls else None,
         bytes_full=run_spec.bytes_full,
     )
@@ -116,7 +116,7 @@ def _make_trainer(
             run_spec.dataset,
             run_spec.placement,
             batch_size=schedule.batch_size,
-            sample_period=config.strategy.ssu_period,
+            sample_period=run_spec.strategy.sample_period or 1,
         ),
         dim=run_spec.size.embedding_dim,
         optimizer=OPTIMIZERS[config.trainer.optimizer],

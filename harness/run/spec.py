@@ -93,7 +93,7 @@ class RunSpec:
     @cached_property
     def tracked(self) -> tuple[int, ...]:
         """Tables whose rows trackers choose among."""
-        return tracked_tables(self.dataset.cardinalities, self.config.strategy.num_tracked)
+        return tracked_tables(self.dataset.cardinalities, self.config.metrics.num_tracked)
 
     @cached_property
     def costs(self) -> Costs:
@@ -107,8 +107,9 @@ class RunSpec:
 
     @cached_property
     def planned_kills(self) -> tuple[PlannedKill, ...]:
-        """Planned kills. Raises TraceError."""
-        return planned_kills_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
+        """Planned kills; none for a strategy without failures. Raises TraceError if the trace does not fit the run."""
+        planned_kills = planned_kills_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
+        return planned_kills if self.strategy.injects_failures else ()
 
     @property
     def counts_updates(self) -> bool:
@@ -160,17 +161,12 @@ class RunSpec:
             embedding_dim=self.size.embedding_dim,
             seed=config.seed,
             optimizer=config.trainer.optimizer,
-            tracker=TrackerSpec(self.strategy.tracker, self.tracked, self._tracker_options),
+            tracker=TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options),
             count_updates=self.counts_updates,
             checkpoints=checkpoints,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
         )
-
-    @property
-    def _tracker_options(self) -> dict[str, Any]:
-        """The strategy's own options."""
-        return {"r": self.config.strategy.r, "pool": self.config.strategy.random_pool}
 
     def started(self, machine: Machine) -> Started:
         """The first event."""

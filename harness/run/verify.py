@@ -1,16 +1,17 @@
 """Shows that engines and data paths compute the same bits: a strategy, run on each of them, compared event by event."""
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
-from harness.config.model import Config, EngineName, StrategyName
+from harness.config.model import Config, EngineName
 from harness.core.clock import samples_to_hours
 from harness.core.errors import ConfigError
-from harness.core.plans import Progress
+from harness.core.strategies import options_of
+from harness.planning.simulate import saves_of
 from harness.record.recorder import read_events
 from harness.run import assemble
 from harness.run.assemble import RunStatus
@@ -19,7 +20,6 @@ from harness.traces.schedule import read_trace
 from harness.traces.trace import Trace
 
 BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
-STRATEGIES: tuple[StrategyName, ...] = get_args(StrategyName)
 _MOST_DIFFERENCES = 5
 
 
@@ -68,41 +68,36 @@ def verify(
     config: Config,
     work_dir: Path,
     *,
-    strategies: Sequence[StrategyName] = STRATEGIES,
     on_status: Callable[[RunStatus], None] | None = None,
     run: Callable[..., object] = assemble.run,
-) -> list[Verdict]:
-    """Run each of ``strategies`` on both engines, without a cache and with each, and compare losses, parameters, AUC,
-    PLS and all events. Every run stands for itself; exact ones are compared with the one on ``local`` without a cache.
+) -> Verdict:
+    """Run ``config`` on both engines, without a cache and with each, and compare losses, parameters, AUC, PLS and all
+    events. Exact variants are compared with the run on ``local`` without a cache.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
-    ``work_dir`` keeps the records of all runs; what an earlier verification left there is replaced.
+    ``work_dir`` keeps the records of all runs, under the strategy's name; those of an earlier one are replaced.
 
     ``run`` carries out one run. Raises UserError, RunFailed.
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verifying recovery needs at least 2 PS ranks")
-    runs = [(variant, engine) for variant in variants_of(config) for engine in variant.engines]
-    verdicts = []
-    for name in strategies:
-        strategy = config.strategy.model_copy(update={"name": name})
-        planned = config.model_copy(update={"strategy": strategy})
-        trace_path = work_dir / f"{name}.csv"
-        trace_path.parent.mkdir(parents=True, exist_ok=True)
-        trace_path.write_text(_trace_around_a_save(planned), encoding="utf-8")
-        trace = config.trace.model_copy(update={"path": str(trace_path)})
-        differences: list[str] = []
-        for variant, engine in runs:
+    name = config.strategy.name
+    trace_path = work_dir / f"{name}.csv"
+    trace_path.parent.mkdir(parents=True, exist_ok=True)
+    trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
+    trace = config.trace.model_copy(update={"path": str(trace_path)})
+    differences: list[str] = []
+    for variant in variants_of(config):
+        for engine in variant.engines:
             run_dir = work_dir / f"{name}-{engine}-{variant.name}"
             cache = config.cache.model_copy(update=dict(variant.cache))
-            cell = planned.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
+            cell = config.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
             shutil.rmtree(run_dir, ignore_errors=True)
             run(cell, run_dir, on_status=on_status)
             ignored = frozenset() if variant.name == variant.like else frozenset({"cache", "config_hash"})
             found = compare_records(work_dir / f"{name}-local-{variant.like}", run_dir, ignored=ignored)
             differences += [f"{engine}, {variant.name}: {difference}" for difference in found]
-        verdicts.append(Verdict(name, tuple(differences)))
-    return verdicts
+    return Verdict(name, tuple(differences))
 
 
 def compare_records(run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset()) -> list[str]:
@@ -156,22 +151,17 @@ def _hour_of(config: Config, step: int) -> float:
 
 
 def _save_in_the_middle(config: Config) -> int:
-    """The boundary of a save in the middle of the run; of naive partial recovery for a strategy that never saves."""
+    """The boundary of a save in the middle of the run; of ``partial`` for a strategy that never saves."""
     if RunSpec(config).strategy.interval.samples is None:
-        config = config.model_copy(update={"strategy": config.strategy.model_copy(update={"name": "partial"})})
-    run_spec, size = RunSpec(config), config.trainer.batch_size
-    saves = [
-        step
-        for step in range(2, run_spec.num_steps)
-        if run_spec.strategy.plan_save(
-            Progress(
-                step=step,
-                samples=step * size,
-                previous_samples=(step - 1) * size,
-                total_samples=run_spec.total_samples,
-            )
-        )
-    ]
-    if not saves:
+        config = config.model_copy(update={"strategy": options_of("partial")})
+    run_spec = RunSpec(config)
+    saves = saves_of(
+        run_spec.strategy,
+        batch_size=config.trainer.batch_size,
+        num_steps=run_spec.num_steps,
+        total_samples=run_spec.total_samples,
+    )
+    steps = [step for step, _ in saves if step > 1]
+    if not steps:
         raise ConfigError("no save falls into this run: nothing to kill around; use more data or a shorter interval")
-    return saves[len(saves) // 2]
+    return steps[len(steps) // 2]

@@ -33,10 +33,7 @@ def trace_digest(config: Config) -> str | None:
 
 
 def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedKill, ...]:
-    """The planned kills of a run, in order. Strategy ``none`` is the reference without failures: it has none.
-
-    Raises TraceError for a trace that does not fit the run, whatever the strategy.
-    """
+    """The planned kills of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
     if config.trace.path is None:
         return ()
     planned_kills = read_trace(Path(config.trace.path)).schedule(
@@ -49,4 +46,4 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
     )
     if config.trace.repair == "ignore":
         planned_kills = tuple(replace(planned_kill, repair_h=None) for planned_kill in planned_kills)
-    return () if config.strategy.name == "none" else planned_kills
+    return planned_kills

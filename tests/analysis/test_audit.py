@@ -41,8 +41,8 @@ def test_pls_of_a_hand_made_case() -> None:
 
 def test_pls_since_the_last_save_alone() -> None:
     """With pls_since=save a second death pays again for what the first had lost."""
-    strategy = {"interval_samples": 160 * 32, "pls_since": "save"}
-    config = made_config("cpr_vanilla", strategy=strategy)
+    strategy, metrics = {"interval_samples": 160 * 32}, {"pls_since": "save"}
+    config = made_config("cpr_vanilla", strategy=strategy, metrics=metrics)
     folded = fold(made_events(config, planned_kills={40: (1,), 140: (1,)}), config.model_dump(mode="json"))
     assert folded.problems == []
     assert folded.pls == pytest.approx({"ps1": 0.1 / 4 + 0.35 / 4}, rel=1e-12)

@@ -176,3 +176,13 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
         analysis.load(tmp_path / "absent")
     with pytest.raises(StoreError, match="no run lies here"):
         analysis.load(tmp_path)
+
+
+def test_options_of_other_strategies_are_not_swept(tmp_path: Path) -> None:
+    """What only some strategies have is a column where those differ in it, and not because others lack it."""
+    for name, options in (("full", {}), ("cpr_mfu", {}), ("cpr_ssu", {})):
+        write_run(tmp_path / "plain" / name, made_config(name, strategy=options))
+    assert not [key for key in analysis.load(tmp_path / "plain").columns if "." in key]
+    for name, options in (("full", {}), ("cpr_mfu", {"r": 0.5}), ("cpr_ssu", {})):
+        write_run(tmp_path / "swept" / name, made_config(name, strategy=options))
+    assert [key for key in analysis.load(tmp_path / "swept").columns if "." in key] == ["strategy.r"]

@@ -19,9 +19,10 @@ from rich.text import Text
 
 import run
 from harness.cli import console
+from harness.core.strategies import STRATEGIES
 from harness.data.prepare import prepare
 from harness.record.folder import claim_run
-from harness.run.verify import STRATEGIES, Verdict
+from harness.run.verify import Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_ROWS = 700
@@ -145,8 +146,9 @@ def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message
 
 def test_schema_is_json(cli: Cli) -> None:
     """Law: `schema` prints a JSON schema that documents keys."""
-    properties = json.loads(cli("schema").out)["$defs"]["StrategyConfig"]["properties"]
-    assert properties["interval_samples"]["description"].startswith("Override")
+    definitions = json.loads(cli("schema").out)["$defs"]
+    assert definitions["FullOptions"]["properties"].keys() == {"name", "interval_samples"}
+    assert definitions["CprSsuOptions"]["properties"]["period"]["description"].startswith("(R) Sample one input")
 
 
 def test_train_then_again_then_otherwise(cli: Cli) -> None:
@@ -205,7 +207,7 @@ def test_out_that_cannot_be_made_is_one_line(cli: Cli, command: str) -> None:
         assert reason in result.errors[0]
 
 
-@pytest.mark.parametrize(("overrides", "expected"), [([], STRATEGIES), (["strategy.name=full"], ("full",))])
+@pytest.mark.parametrize(("overrides", "expected"), [([], tuple(STRATEGIES)), (["strategy.name=full"], ("full",))])
 def test_verify_runs_all_strategies_or_the_one_named(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, overrides: list[str], expected: tuple[str, ...]
 ) -> None:
@@ -213,9 +215,9 @@ def test_verify_runs_all_strategies_or_the_one_named(
     for differences, code, word in (((), 0, "identical"), (("event 3: auc",), 1, "DIFFERENT")):
         monkeypatch.setattr(
             "harness.run.verify.verify",
-            lambda _config, _dir, *, strategies, on_status, found=differences: [
-                Verdict(name, found if name == "full" else ()) for name in strategies
-            ],
+            lambda config, _dir, *, on_status, found=differences: Verdict(
+                config.strategy.name, found if config.strategy.name == "full" else ()
+            ),
         )
         result = cli("verify", "one.yaml", *overrides)
         lines = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]

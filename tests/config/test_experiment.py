@@ -9,10 +9,11 @@ from typing import get_args
 
 import pytest
 
-from harness.config.experiment import Experiment, load_config, load_experiment, to_yaml
+from harness.config.experiment import Experiment, load_config, load_each, load_experiment, to_yaml
 from harness.config.keys import group_keys, leaf_keys, unknown
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError
+from harness.core.strategies import options_of
 
 Write = Callable[[str], Path]
 
@@ -100,10 +101,20 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("seed: true", "", "x.yaml:1: seed: true is not a whole number >= 0"),
         ("seed: '1'", "", "x.yaml:1: seed: '1' is not a whole number >= 0"),
         ("seed: 1.5", "", "x.yaml:1: seed: 1.5 is not a whole number >= 0"),
-        ("strategy: {r: 2}", "", "x.yaml:1: strategy.r: 2 is not a number > 0 and <= 1"),
+        ("strategy: {name: cpr_mfu, r: 2}", "", "x.yaml:1: strategy.r: 2 is not a number > 0 and <= 1"),
         ("trainer: {learning_rate: .inf}", "", "x.yaml:1: trainer.learning_rate: '.inf' is not a number > 0 and <= 1000000"),
         ("store: {fsync: on}", "", "x.yaml:1: store.fsync: 'on' is not true or false"),
         ("strategy: {name: cpr_mfuu}", "", "x.yaml:1: strategy.name: 'cpr_mfuu' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
+        ("strategy.name: CPR_MFU", "", "x.yaml:1: strategy.name: 'CPR_MFU' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
+        ("strategy: {name: [full]}", "", "x.yaml:1: strategy.name: [\"full\"] is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; a list is an axis of `run.py grid`"),
+        ("strategy.name: 3", "", "x.yaml:1: strategy.name: 3 is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu"),
+        ("strategy: 3", "", "x.yaml:1: strategy: takes no value such as 3; it holds strategy.name, strategy.interval_samples, strategy.pls_target, strategy.interval_counts_ranks, strategy.r, strategy.pool, strategy.period"),
+        ("strategy: {period: 2}", "", "x.yaml:1: strategy.period: not an option of strategy full; cpr_ssu has it"),
+        ("strategy: {name: none}", "strategy.r=0.5", "strategy.r: not an option of strategy none; cpr_random, cpr_mfu, cpr_ssu have it (strategy.r=0.5 on the command line)"),
+        ("strategy: {name: cpr_ssu, period: 2}", "strategy.pool=all", "strategy.pool: not an option of strategy cpr_ssu; cpr_random has it (strategy.pool=all on the command line)"),
+        ("strategy: {ssu_period: 2}", "", "x.yaml:1: unknown key strategy.ssu_period; did you mean strategy.period?"),
+        ("strategy: {num_tracked: 2}", "", "x.yaml:1: unknown key strategy.num_tracked; did you mean metrics.num_tracked?"),
+        ("Trainer.Batch_size: 2", "", "x.yaml:1: unknown key Trainer.Batch_size; did you mean trainer.batch_size?"),
         ("cluster: {transports: uv}", "", f"x.yaml:1: cluster.transports: 'uv' is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
         ("cluster: {transports: []}", "", f"x.yaml:1: cluster.transports: [] is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
         ("seed: 1", "cluster.num_ps=1001", "cluster.num_ps: 1001 is not a whole number >= 1 and <= 1000 or null (cluster.num_ps=1001 on the command line)"),
@@ -217,6 +228,43 @@ def test_override_replaces_axis_in_all_grids(write: Write) -> None:
     ]
 
 
+def test_options_go_to_the_strategies_that_have_them(write: Write) -> None:
+    """Law: in a grid of strategies an option applies to those that have it; cells that differ in others' are one."""
+    text = "strategy: {r: 0.5, period: 3}\ngrids:\n- strategy.name: [full, cpr_mfu, cpr_ssu]\n"
+    experiment = experiment_of(write(text), "strategy.period=[2,4]")
+    assert slugs(experiment) == [
+        "local-full-seed0",
+        "local-cpr_mfu-seed0",
+        "local-cpr_ssu-seed0-period2",
+        "local-cpr_ssu-seed0-period4",
+    ]
+    full, mfu, ssu, _ = (cell.config.strategy.model_dump(exclude_defaults=True) for cell in experiment.cells)
+    assert (full, mfu, ssu) == ({}, {"r": 0.5}, {"r": 0.5})
+    assert experiment_of(write(to_yaml(experiment.resolved))).cells == experiment.cells
+
+
+def test_a_file_serves_another_strategy(write: Write) -> None:
+    """Law: under a strategy named on the command line a file's options of its own strategy are left out."""
+    path = write("strategy: {name: cpr_ssu, period: 3, interval_samples: 100}")
+    assert load_config(path).strategy == options_of("cpr_ssu", period=3, interval_samples=100)
+    assert load_config(path, ["strategy.name=full"]).strategy == options_of("full", interval_samples=100)
+    experiment = experiment_of(path, "strategy.name=none")
+    assert [cell.config.strategy for cell in experiment.cells] == [options_of("none")]
+    assert experiment_of(write(to_yaml(experiment.resolved))).cells == experiment.cells
+
+
+def test_each_strategy_takes_the_options_it_has(write: Write) -> None:
+    """Law: one file for several strategies; an option that none of them has is refused."""
+    path = write("strategy: {name: cpr_ssu, period: 3}")
+    configs = load_each(path, ["strategy.interval_samples=7"], ["none", "cpr_ssu"])
+    assert configs["none"].strategy == options_of("none")
+    assert configs["cpr_ssu"].strategy == options_of("cpr_ssu", period=3, interval_samples=7)
+    with pytest.raises(ConfigError, match=r"^strategy.pool: not an option of strategy none or cpr_ssu; cpr_random has"):
+        load_each(path, ["strategy.pool=all"], ["none", "cpr_ssu"])
+    with pytest.raises(ConfigError, match=r"'cpr_sssu' is not one of .*did you mean cpr_ssu\?"):
+        load_each(None, ["strategy.name=cpr_sssu"], ["none"])
+
+
 def test_list_valued_keys_sweep_over_lists_of_lists(write: Write) -> None:
     """Law: for a key whose value is a list, a list is one value and a list of lists is an axis."""
     path = write("grids:\n- model.bottom_mlp: [64, 16]\n")
@@ -240,6 +288,8 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
         ("seed: [1]\ngrids: [{}]", "", "x.yaml:1: seed: [1] is not a whole number >= 0; an axis stands under `grids:`"),
         ("grids: {seed: [1]}", "", "x.yaml:1: grids must be a list of mappings, e.g. `- {seed: [0, 1]}`"),
         ("grids:\n- {}\n- seed", "", "x.yaml:3: a grid must be a mapping of dotted keys to lists"),
+        ("grids:\n- strategy.name: [full, none]\n  strategy.r: [0.1]", "", "x.yaml:3: strategy.r: not an option of strategy full or none; cpr_random, cpr_mfu, cpr_ssu have it"),
+        ("grids:\n- strategy.name: [full, ful]\n  strategy.r: [0.1]", "", "x.yaml:2: strategy.name: 'ful' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean full?"),
         ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),
         ("grids:\n- seed: [1, x, x]", "", "x.yaml:2: seed: 'x' is not a whole number >= 0"),
         ("grids:\n- seed: []", "", "x.yaml:2: seed: an empty list leaves no cells; give at least one value"),

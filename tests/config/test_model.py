@@ -1,5 +1,6 @@
 """Laws of the configuration of a run."""
 
+import pickle
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from harness.config.model import Config
 from harness.config.profiles import PROFILES, Profile
+from harness.core.strategies import STRATEGIES
 
 
 def models(model: BaseModel) -> dict[str, BaseModel]:
@@ -111,10 +113,24 @@ def test_a_config_reads_back() -> None:
     assert Config.model_validate_json(config.model_dump_json()) == config
 
 
+def test_only_the_options_of_its_strategy_are_in_a_config() -> None:
+    """What names and hashes a run holds the options of its strategy and no others."""
+    dumps = {name: Config.model_validate({"strategy": {"name": name}}).model_dump()["strategy"] for name in STRATEGIES}
+    assert dumps["none"] == {"name": "none"}
+    assert dumps["full"] == {"name": "full", "interval_samples": None}
+    assert dumps["cpr_ssu"].keys() - dumps["cpr_mfu"].keys() == {"period"}
+    assert pickle.loads(pickle.dumps(Config())) == Config()
+
+
 def test_keys_of_the_run_win_over_the_profile() -> None:
     """cluster.num_ps, strategy.pls_target and trace.seed override what stands for them otherwise."""
     config = Config.model_validate(
-        {"seed": 5, "cluster": {"num_ps": 3}, "strategy": {"pls_target": 0.02}, "trace": {"seed": 0}}
+        {
+            "seed": 5,
+            "cluster": {"num_ps": 3},
+            "strategy": {"name": "cpr_vanilla", "pls_target": 0.02},
+            "trace": {"seed": 0},
+        }
     )
     assert (config.num_ps, config.pls_target, config.trace_seed) == (3, 0.02, 0)
     assert Config(seed=5).trace_seed == 5

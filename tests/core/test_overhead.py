@@ -73,7 +73,7 @@ def test_the_profile_gives_the_published_levels() -> None:
 
 def test_keys_of_the_run_override_the_profile() -> None:
     """cluster.num_ps and strategy.pls_target win over the profile's."""
-    config = Config.model_validate({"cluster": {"num_ps": 3}, "strategy": {"pls_target": 0.02}})
+    config = Config.model_validate({"cluster": {"num_ps": 3}, "strategy": {"name": "cpr_mfu", "pls_target": 0.02}})
     costs = job_costs(config, total_samples=10)
     assert (costs.num_ps, costs.pls_target, costs.total_samples) == (3, 0.02, 10)
 

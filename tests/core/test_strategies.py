@@ -1,17 +1,20 @@
 """When strategies save and how they recover."""
 
 import dataclasses
+import pickle
 from fractions import Fraction
-from typing import get_args
+from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
-from harness.config.model import StrategyConfig, StrategyName
 from harness.core.errors import RunFailed
 from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan
-from harness.core.strategies import STRATEGIES, Strategy, make_strategy
-from harness.core.trackers import TRACKERS
+from harness.core.shard import Shard
+from harness.core.strategies import OPTIONS, STRATEGIES, Strategy, make_strategy, options_of
+from harness.core.trackers import TRACKERS, TrackerSpec
 
 COSTS = Costs(  # profile cpr56
     job_h=56,
@@ -26,36 +29,68 @@ COSTS = Costs(  # profile cpr56
 )
 BATCH = 10
 PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu")
-ALL = get_args(StrategyName)
+ALL = tuple(STRATEGIES)
 DEAD = frozenset({"ps1", "ps5"})
 
 
 def at(step: int, *, batch: int = BATCH, total: int = COSTS.total_samples) -> Progress:
     """Progress at a boundary of a run in batches."""
-    return Progress(step=step, samples=step * batch, previous_samples=(step - 1) * batch, total_samples=total)
+    previous = max(0, step - 1) * batch
+    return Progress(step=step, samples=step * batch, previous_samples=previous, total_samples=total)
 
 
 def saves(strategy: Strategy, *, batch: int = BATCH, total: int = COSTS.total_samples) -> dict[int, SavePlan]:
-    """Every save of a run, by step: the strategy is asked at every boundary."""
-    plans = {step: strategy.plan_save(at(step, batch=batch, total=total)) for step in range(1, total // batch + 1)}
-    return {step: plan for step, plan in plans.items() if plan}
+    """Every save of a run, by step: the strategy is asked at every boundary, and held to its forecast."""
+    made: dict[int, SavePlan] = {}
+    progress = at(0, batch=batch, total=total)
+    for step in range(1, total // batch + 1):
+        due = strategy.next_save(progress)
+        progress = at(step, batch=batch, total=total)
+        plan = strategy.plan_save(progress)
+        is_due = due is not None and progress.samples >= due
+        assert (plan is not None) == (is_due and progress.samples < total), "a forecast that was not exact"
+        if plan:
+            made[step] = plan
+    return made
 
 
 def make(name: str, costs: Costs = COSTS, **settings: object) -> Strategy:
-    """A strategy of the given config."""
-    return make_strategy(StrategyConfig.model_validate({"name": name, **settings}), costs)
+    """A strategy with the given options."""
+    return make_strategy(options_of(name, **settings), costs)
 
 
-def test_every_name_of_the_config_has_a_strategy_and_every_tracker_exists() -> None:
-    """The table and the config's names are the same set."""
-    assert set(STRATEGIES) == set(ALL)
-    assert {make(name).tracker for name in ALL} <= set(TRACKERS)
+def test_every_tracker_exists_and_takes_its_options() -> None:
+    """Ranks build the tracker of every strategy; only a strategy with a tracker has options for it."""
+    shard = Shard(Placement("row", (40,), 1), 0, dim=2, seed=0, count_updates=True)
+    for name in ALL:
+        strategy = make(name)
+        TRACKERS[strategy.tracker](shard, TrackerSpec(strategy.tracker, (0,), strategy.tracker_options))
+        assert bool(strategy.tracker_options) == (strategy.tracker is not None)
+    assert make("cpr_random", pool="all").tracker_options == {"r": 0.125, "pool": "all"}
+    assert make("cpr_ssu", period=5).sample_period == 5
+    assert make("cpr_mfu").sample_period is None
+    assert [name for name in ALL if not make(name).injects_failures] == ["none"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_strategy_has_its_own_options_only(name: str) -> None:
+    """Options are frozen, described, named, and survive pickling; any other key is refused."""
+    options = options_of(name)
+    assert options.name == name
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert all(field.description for field in type(options).model_fields.values())
+    for key in {key for other in OPTIONS.values() for key in other.model_fields} - set(type(options).model_fields):
+        with pytest.raises(ValidationError, match=key):
+            options_of(name, **{key: 1})
+    with pytest.raises(ValidationError, match="name"):
+        options_of(name, name="another")
 
 
 @pytest.mark.parametrize("name", ["none", "never_save"])
 def test_the_controls_never_save(name: str) -> None:
-    """No interval, no initial save, no save; an interval of the config's changes nothing."""
-    strategy = make(name, interval_samples=100)
+    """No interval, no initial save, no save, and none forecast."""
+    strategy = make(name)
+    assert strategy.next_save(at(0)) is None
     assert strategy.interval.samples is None
     assert not strategy.saves_initially
     assert not saves(strategy)
@@ -110,13 +145,16 @@ def test_where_r_does_not_divide_the_interval_the_next_priority_save_closes_it()
     assert [step * 10 for step, plan in made.items() if plan.closes_interval] == [1200, 2100, 3000]
 
 
-@pytest.mark.parametrize("name", ["full", "cpr_vanilla", "cpr_mfu"])
-def test_nothing_is_saved_at_the_last_step(name: str) -> None:
+@pytest.mark.parametrize(("name", "whole"), [("full", {}), ("cpr_vanilla", {}), ("cpr_mfu", {"r": 1.0})])
+def test_nothing_is_saved_at_the_last_step(name: str, whole: dict[str, Any]) -> None:
     """A save due within the last step or at its end is not made; one step earlier it is."""
-    strategy = make(name, interval_samples=1000, r=1.0)
+    strategy = make(name, interval_samples=1000, **whole)
     assert list(saves(strategy, total=1000)) == []
     assert list(saves(strategy, total=1010)) == [100]
-    assert list(saves(make(name, interval_samples=995, r=1.0), total=1000)) == []
+    assert strategy.next_save(at(0, total=1000)) is None
+    late = make(name, interval_samples=995, **whole)
+    assert late.plan_save(at(100, total=1000)) is None
+    assert late.next_save(at(99, total=1000)) == 995
 
 
 @pytest.mark.parametrize("name", ["full", "cpr_vanilla", "cpr_random"])

@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 
 import run as command_line
-from harness.config.model import StrategyConfig
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.placement import Placement
 from harness.core.plans import Costs
 from harness.core.pls import rank_weights
-from harness.core.strategies import make_strategy
+from harness.core.strategies import CprPriority, make_strategy, options_of
 from harness.planning.advisor import advise, flips, full_buckets, outcomes, part_buckets, planned_kills_at
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
@@ -37,7 +36,8 @@ LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_
 
 def test_cpr56_gives_the_published_levels() -> None:
     """8.5 % against 0.53 % of the job; intervals of 2.29 h and 44.8 h."""
-    advice = advise(CPR56, StrategyConfig(), KAGGLE_CARDINALITIES, 16)
+    options = CprPriority.Options(name="cpr_mfu")
+    advice = advise(CPR56, options, KAGGLE_CARDINALITIES, embedding_dim=16, num_tracked=7)
     assert advice.decision == "partial"
     assert advice.full.interval_h == pytest.approx(2.286, abs=1e-3)
     assert advice.partial.interval_h == pytest.approx(44.8)
@@ -61,7 +61,7 @@ def test_the_strategy_turns_where_the_flips_say(key: str, *, counts_ranks: bool)
     # So that N flips at a number of ranks large enough to be changed by a hundredth.
     costs = replace(CPR56, num_ps=800, pls_target=1e-5, ranks_per_failure=4, total_samples=10**12)
     turn = getattr(flips(costs, counts_ranks=counts_ranks), key)
-    settings = StrategyConfig(name="cpr_vanilla", interval_counts_ranks=counts_ranks)
+    settings = options_of("cpr_vanilla", interval_counts_ranks=counts_ranks)
     for factor, falls_back in ((0.99, True), (1.01, False)):
         if key == "num_ps_scaled":
             moved = replace(
@@ -98,8 +98,8 @@ def test_simulated_runs_agree_with_the_closed_forms() -> None:
     """Mean overhead of full and vanilla, and E[PLS], within four standard errors and the one save that an end costs."""
     job = job_of(LONG)
     schedules = schedules_of(job, 200)
-    full = outcomes("full", StrategyConfig(), job, schedules)
-    vanilla = outcomes("cpr_vanilla", StrategyConfig(), job, schedules)
+    full = outcomes(options_of("full"), job, schedules)
+    vanilla = outcomes(options_of("cpr_vanilla"), job, schedules)
     part_h = t_save_part_h(LONG)
     expected = {
         "full": (full[:, 0], o_full_h(LONG, t_save_full_h(LONG)) / LONG.job_h),

@@ -2,16 +2,14 @@
 
 import random
 from collections.abc import Sequence
-from typing import get_args
 
 import pytest
 
-from harness.config.model import StrategyConfig, StrategyName
 from harness.core.placement import Placement
-from harness.core.plans import Costs, PlannedKill, Progress, ps_rank
+from harness.core.plans import Costs, PlannedKill, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
-from harness.core.strategies import Strategy, make_strategy
-from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, save_steps, simulate
+from harness.core.strategies import OPTIONS, STRATEGIES, Full, Strategy, make_strategy, options_of
+from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, saves_of, simulate
 from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
 
 NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
@@ -58,6 +56,7 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedKill]) -> tuple[floa
             previous_samples=max(0, step - 1) * BATCH,
             total_samples=COSTS.total_samples,
             saved_step=saved_step,
+            saved_samples=saved_step * BATCH,
         )
         plan = strategy.plan_save(progress) if step > saved_step else None
         if plan:
@@ -77,15 +76,15 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedKill]) -> tuple[floa
         step += 1
 
 
-@pytest.mark.parametrize("name", sorted(set(get_args(StrategyName)) - {"none"}))
+@pytest.mark.parametrize("name", sorted(set(STRATEGIES) - {"none"}))
 def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
     """PLS, lost hours, bytes and saves of random schedules, at intervals from below a batch to beyond the job."""
     rng = random.Random(name)
     intervals = [None, 1, 7, 8, 9, 60, 64, 250, 800, 801, 3192, 3200, 5000]
     for interval in intervals:
-        r = rng.choice([0.125, 0.3, 0.1, 1.0])
-        settings = {"name": name, "interval_samples": interval, "r": r}
-        strategy = make_strategy(StrategyConfig.model_validate(settings), COSTS)
+        settings = {"interval_samples": interval, "r": rng.choice([0.125, 0.3, 0.1, 1.0])}
+        own = {key: value for key, value in settings.items() if key in OPTIONS[name].model_fields}
+        strategy = make_strategy(options_of(name, **own), COSTS)
         for _ in range(4):
             planned_kills = draw_strikes(rng)
             outcome = simulate(strategy, JOB, planned_kills)
@@ -97,27 +96,54 @@ def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
             assert outcome.reschedule_h == pytest.approx(len(planned_kills) * 0.05)
 
 
-def test_candidates_hold_every_save_and_little_else() -> None:
-    """All boundaries at which the strategy would save, and at most one more for each."""
+class Adaptive(Full):
+    """Saves 40 samples after the newest save for as long as that lies in the first half, then after 100."""
+
+    def __init__(self, asked: list[Progress]) -> None:
+        super().__init__(Full.Options(name="full"), COSTS)
+        self.asked = asked
+
+    def plan_save(self, progress: Progress) -> SavePlan | None:
+        """At the first boundary that the forecast of the newest save names."""
+        self.asked.append(progress)
+        assert progress.saved_samples is not None
+        return SavePlan(kind="full") if progress.samples >= self._due(progress.saved_samples) else None
+
+    def next_save(self, progress: Progress) -> int | None:
+        """The newest save's, None beyond the run."""
+        assert progress.saved_samples is not None
+        due = self._due(progress.saved_samples)
+        return due if due < progress.total_samples else None
+
+    def _due(self, saved_samples: int) -> int:
+        return saved_samples + (40 if saved_samples < COSTS.total_samples // 2 else 100)
+
+
+def test_an_adaptive_strategy_is_asked_with_what_is_true() -> None:
+    """It is asked where it forecast a save, with the newest save of then, and never before."""
+    asked: list[Progress] = []
+    saves = saves_of(Adaptive(asked), batch_size=BATCH, num_steps=NUM_STEPS, total_samples=COSTS.total_samples)
+    steps = [step for step, _ in saves]
+    assert steps == [*range(5, 201, 5), *range(213, 400, 13)]
+    assert [progress.step for progress in asked] == steps
+    assert [progress.saved_step for progress in asked] == [0, *steps[:-1]]
+
+
+def test_only_boundaries_with_a_save_are_visited() -> None:
+    """All saves of a walk over every boundary, by as many questions as there are saves."""
     for interval, r in [(801, 0.125), (1000, 0.3), (77, 0.1), (3000, 0.007)]:
-        config = StrategyConfig(name="cpr_mfu", interval_samples=interval, r=r)
-        strategy = make_strategy(config, COSTS)
-        saving = {
-            step
-            for step in range(1, NUM_STEPS)
-            if strategy.plan_save(
-                Progress(
-                    step=step,
-                    samples=step * BATCH,
-                    previous_samples=(step - 1) * BATCH,
-                    total_samples=COSTS.total_samples,
-                )
+        strategy = make_strategy(options_of("cpr_mfu", interval_samples=interval, r=r), COSTS)
+        every = {}
+        for step in range(1, NUM_STEPS + 1):
+            samples = (step - 1) * BATCH
+            progress = Progress(
+                step=step, samples=step * BATCH, previous_samples=samples, total_samples=COSTS.total_samples
             )
-        }
-        candidates = save_steps(strategy.interval, JOB)
-        assert saving
-        assert saving <= set(candidates)
-        assert len(candidates) <= 2 * len(saving) + 1
+            if plan := strategy.plan_save(progress):
+                every[step] = plan
+        found = saves_of(strategy, batch_size=BATCH, num_steps=NUM_STEPS, total_samples=COSTS.total_samples)
+        assert every
+        assert dict(found) == every
 
 
 def test_sizes_add_up_over_shards() -> None:
@@ -134,5 +160,5 @@ def test_row_ids_cost_what_the_store_writes() -> None:
 
 def test_a_reference_survives_a_schedule_without_failures() -> None:
     """``none`` costs nothing."""
-    outcome = simulate(make_strategy(StrategyConfig(name="none"), COSTS), JOB, ())
+    outcome = simulate(make_strategy(options_of("none"), COSTS), JOB, ())
     assert (outcome.overhead_frac, outcome.pls, outcome.num_saves) == (0.0, 0.0, 0)

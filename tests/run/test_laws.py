@@ -15,7 +15,7 @@ from harness.planning.simulate import Job, save_sizes, simulate
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
-from tests.runs import changed, losses_of, run
+from tests.runs import PRIORITY_R, changed, losses_of, run
 
 
 def outcome(finished: Finished) -> tuple:
@@ -59,9 +59,8 @@ def test_saving_every_step_makes_partial_recovery_bit_equal_to_no_failure(
 
 def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
     """A PLS target too small to be worth it makes a cpr run the full run, event for event, but for its name."""
-    config = changed(config, strategy__pls_target=1e-4)
     _, full = run(changed(config, strategy__name="full"), tmp_path / "full")
-    _, fallen = run(changed(config, strategy__name="cpr_mfu"), tmp_path / "mfu")
+    _, fallen = run(changed(config, strategy__name="cpr_mfu", strategy__pls_target=1e-4), tmp_path / "mfu")
     facts = [[event.to_json() | {"machine": None} for event in events] for events in (full, fallen)]
     assert facts[1][0].pop("interval_fallback")
     for key in ("interval_fallback", "strategy", "config_hash"):
@@ -86,9 +85,9 @@ def test_a_run_is_charged_as_the_simulator_says(config: Config, tmp_path: Path, 
             dim=run_spec.size.embedding_dim,
             dense_bytes=run_spec.size.dense_bytes,
             tracked=run_spec.tracked,
-            r=config.strategy.r,
+            r=PRIORITY_R,
         ),
-        pls_since=config.strategy.pls_since,
+        pls_since=config.metrics.pls_since,
     )
     simulated = simulate(run_spec.strategy, job, run_spec.planned_kills)
     assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
@@ -143,7 +142,7 @@ def test_a_rank_that_dies_twice_is_charged_from_its_restore(config: Config, tmp_
     trace.write_text("hour,rank\n14,ps1\n28,ps1\n")
     config = changed(config, strategy__name="never_save", trace__path=str(trace))
     once, _ = run(config, tmp_path / "once")
-    twice, _ = run(changed(config, strategy__pls_since="save"), tmp_path / "twice")
+    twice, _ = run(changed(config, metrics__pls_since="save"), tmp_path / "twice")
     assert once.pls == pytest.approx((0.25 + 0.25) / 4)
     assert twice.pls == pytest.approx((0.25 + 0.5) / 4)
 

@@ -1,14 +1,14 @@
 """The verification of one engine against the other, and that it would notice."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import torch
 
 from harness.cluster.server import RankServer
-from harness.config.model import Config, StrategyName
+from harness.config.model import Config
 from harness.core.events import Killed, Saved
+from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
 from harness.run.assemble import Parts
@@ -42,20 +42,19 @@ hour,rank,note
 
 
 @pytest.mark.timeout(400)  # four of the nine runs form a world eight times, which takes a busy machine long
-@pytest.mark.parametrize("strategy", get_args(StrategyName))
-def test_a_strategy_is_identical_on_every_engine_and_path(
-    config: Config, tmp_path: Path, strategy: StrategyName
-) -> None:
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
     """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
 
     With two threads for half of the strategies: then one engine's helpers begin what the other's trainer does alone.
     """
-    config = changed(config, trainer__num_threads=1 + get_args(StrategyName).index(strategy) % 2)
+    config = changed(config, trainer__num_threads=1 + [*STRATEGIES].index(strategy) % 2)
     (tmp_path / "trace.csv").write_text(TRACE)
     config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=256)
     config = changed(config, eval__every_steps=25, cache__lookahead=24)
-    config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300, strategy__interval_samples=40)
-    assert verify.verify(config, tmp_path, strategies=[strategy]) == [verify.Verdict(strategy, ())]
+    config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
+    config = changed(config, strategy__name=strategy, strategy__interval_samples=40)
+    assert verify.verify(config, tmp_path) == verify.Verdict(strategy, ())
     events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
     kills = [event for event in events if isinstance(event, Killed)]
@@ -72,7 +71,7 @@ def test_a_strategy_is_identical_on_every_engine_and_path(
 
 
 def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
-    """Unless strategies are named all are run, each on every data path and engine; named ones are run alone."""
+    """A strategy is run on every data path and engine."""
     ran: list[tuple[str, str, str]] = []
 
     def note(cell: Config, run_dir: Path, **_: object) -> None:
@@ -84,14 +83,7 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
     assert {(engine, name) for engine in ("local", "rpc") for name in ("none", "lookahead", "recovering", "stale")} < {
         *paths
     }
-    every: tuple[StrategyName, ...] = get_args(StrategyName)
-    default = verify.verify(config, tmp_path / "default", run=note)
-    assert [verdict.strategy for verdict in default] == list(every)
-    assert ran == [(name, engine, f"{name}-{engine}-{path}") for name in every for engine, path in paths]
-    ran.clear()
-    assert [verdict.strategy for verdict in verify.verify(config, tmp_path / "one", strategies=["full"], run=note)] == [
-        "full"
-    ]
+    assert verify.verify(config, tmp_path / "one", run=note) == verify.Verdict("full", ())
     assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
 
 
