@@ -72,6 +72,7 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
     whom = [f"ps{chance.randrange(options.ps)}" for _ in range(options.single)]
     whom += [str(options.at_once)] * options.multiple
     job_h = 56.0
+    interval = {"interval_samples": STEPS_PER_KILL * BATCH_SIZE - BATCH_SIZE // 2}
     hours = [STEPS_PER_KILL * number / num_steps * job_h for number in range(1, len(whom) + 1)]
     write_trace(folder / "trace.csv", zip(hours, whom, strict=True))
     return Config.model_validate(
@@ -84,7 +85,7 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
             "eval": {"max_samples": 256},
             "cluster": {"num_ps": options.ps},
             # A save between every two kills, so that what is restored is never what the ranks started from.
-            "strategy": {"name": options.strategy, "interval_samples": STEPS_PER_KILL * BATCH_SIZE - BATCH_SIZE // 2},
+            "strategy": {"name": options.strategy, **({} if options.strategy == "never_save" else interval)},
             "trace": {"path": str(folder / "trace.csv")},
             "wandb": {"mode": "disabled"},
         }
