@@ -13,9 +13,10 @@ from pathlib import Path
 
 from harness.cli import console
 from harness.cluster.spawn import own_fork_server
-from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, to_yaml
+from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment
 from harness.config.keys import schema
 from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
 from harness.core.errors import HarnessError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.runner import default_jobs, run_grid

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from harness.config.keys import (
@@ -55,11 +54,6 @@ class Experiment:
     out: Path
     cells: tuple[Cell, ...]
     resolved: dict[str, Any]
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: object) -> bool:
-        return True
 
 
 def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
@@ -110,11 +104,6 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
         slug, digest = _slug(config, varied), cell_hash(config)
         cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
     return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fitted))
-
-
-def to_yaml(value: dict[str, Any]) -> str:
-    """``value`` as YAML that this module reads back, keys in the order given."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, default_flow_style=None, width=120, allow_unicode=True)
 
 
 def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:

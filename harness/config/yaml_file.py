@@ -1,23 +1,36 @@
-"""YAML with the line of every setting: duplicates are refused, numbers and booleans are read as YAML 1.2 does.
+"""YAML with the line of every setting. Two equal keys are an error.
 
-Plain PyYAML reads ``1e-3`` as text, ``1:30`` as ninety and ``on`` as true; it keeps the last of two equal keys.
+``ruamel.yaml`` reads the structure. Plain scalars are read here, by the core schema of YAML 1.2 without its octal and
+hexadecimal numbers: null, true and false, decimal integers, finite decimal floats; everything else is text.
 """
 
+import io
 import math
 import re
+import warnings
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
+from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.reader import ReaderError
 
 from harness.core.errors import ConfigError
 
 _MAX_DEPTH = 20  # lists and mappings inside each other; a grid file needs six
 _MAX_SHOWN = 80  # characters of a word of the command line
-
-_TAG = "tag:yaml.org,2002:"
+_WORDS = {
+    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
+    **dict.fromkeys(("true", "True", "TRUE"), True),
+    **dict.fromkeys(("false", "False", "FALSE"), False),
+}
+_INTEGER = re.compile(r"[-+]?[0-9]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|timestamp|merge|value|seq|map)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,78 +44,8 @@ class Setting:
     """The word of the command line that it came from, e.g. ``trainer.batch_size=64``."""
 
 
-class _Loader(yaml.SafeLoader):
-    """The core schema of YAML 1.2: null, true/false, decimal integers, floats; all else is text."""
-
-    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - PyYAML's own name and form
-
-    source = "yaml"
-    depth = 0
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """As the base class does, but not without end: it calls itself for each level."""
-        line = self.peek_event().start_mark.line + 1
-        if self.depth >= _MAX_DEPTH:
-            raise ConfigError(f"{self.source}:{line}: nested more than {_MAX_DEPTH} deep; no key takes such a value")
-        self.depth += 1
-        try:
-            return super().compose_node(parent, index)
-        finally:
-            self.depth -= 1
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """As the base class does, but two equal keys are an error."""
-        return {key: self.construct_object(value, deep=True) for key, value in self.pairs(node)}
-
-    def construct_float(self, node: yaml.ScalarNode) -> Any:
-        """A finite number; anything else stays text, which no numeric key accepts."""
-        value = float(node.value)
-        return value if math.isfinite(value) else node.value
-
-    def pairs(self, node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node]]:
-        """Keys and value nodes. Raises ConfigError on a key that is no text or stands twice."""
-        first_lines: dict[str, int] = {}
-        for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
-            if not isinstance(key_node, yaml.ScalarNode) or key_node.tag == _TAG + "null":
-                raise ConfigError(f"{self.source}:{line}: a key must be a word")
-            key = key_node.value
-            if key in first_lines:
-                raise ConfigError(f"{self.source}:{line}: {key} stands already on line {first_lines[key]}; keep one")
-            first_lines[key] = line
-            yield key, value_node
-
-
-def _construct_float(loader: _Loader, node: yaml.ScalarNode) -> Any:
-    return loader.construct_float(node)
-
-
-def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
-    try:
-        return int(node.value)
-    except ValueError:  # Python's limit
-        line = node.start_mark.line + 1
-        raise ConfigError(f"{loader.source}:{line}: a number of {len(node.value):,} digits; no key takes it") from None
-
-
-def _construct_map(loader: _Loader, node: yaml.MappingNode) -> dict[Any, Any]:
-    return loader.construct_mapping(node)
-
-
-for _name, _pattern, _first in (
-    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
-    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", r"[-+]?[0-9]+", list("-+0123456789")),
-    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?", list("-+.0123456789")),
-):
-    _Loader.add_implicit_resolver(_TAG + _name, re.compile(rf"^(?:{_pattern})$"), _first)
-_Loader.add_constructor(_TAG + "float", _construct_float)
-_Loader.add_constructor(_TAG + "int", _construct_int)
-_Loader.add_constructor(_TAG + "map", _construct_map)
-
-
 def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], list[list[Setting]] | None]:
-    """Everything that the YAML file at ``path`` sets, flattened, and the mappings under its ``grids:`` (None: no key).
+    """Every setting in the YAML file at ``path``, flattened, and the mappings under its ``grids:`` (None: no key).
 
     A mapping is flattened while its dotted key is one of ``groups``. Raises ConfigError, with the line if there is one.
     """
@@ -116,94 +59,176 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
         raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from None
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from None
-    loader = _Loader(text_of(text, str(path)))
-    loader.source = str(path)
-    node = _compose(loader)
-    if node is None:
+    document = _Document(text, str(path), groups)
+    if document.root is None:
         raise ConfigError(f"{path}: empty; a mapping of keys to values is needed")
-    if not isinstance(node, yaml.MappingNode):
-        raise ConfigError(f"{path}:{node.start_mark.line + 1}: the file must be a mapping of keys to values")
+    if not isinstance(document.root, MappingNode):
+        raise document.error(document.root, "the file must be a mapping of keys to values")
     settings: list[Setting] = []
     grids: list[list[Setting]] | None = None
-    for key, value in loader.pairs(node):
+    for key, node in document.pairs(document.root):
         if key == "grids":
-            grids = [list(_flatten(loader, item, "", groups)) for item in _grid_nodes(loader, value)]
+            grids = [list(document.settings("", item)) for item in document.grids(node)]
         else:
-            settings.extend(_flatten_value(loader, key, value, groups))
-    _refuse_twice(settings)
-    for grid in grids or []:
-        _refuse_twice(grid)
+            settings += document.settings(key, node)
+    for group in (settings, *(grids or [])):
+        _refuse_twice(group)
     return settings, grids
 
 
 def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
-    """What ``key=value`` on the command line sets; the value is YAML, an empty one is null. Raises ConfigError."""
+    """The settings of ``key=value`` on the command line. The value is YAML, an empty one null. Raises ConfigError."""
     key, equals, text = argument.partition("=")
     shown = argument if len(argument) <= _MAX_SHOWN else f"{argument[: _MAX_SHOWN - 3]}..."
     source = f"{shown} on the command line"
     if not equals or not key.strip():
         raise ConfigError(f"{source}: not of the form key=value")
-    loader = _Loader(text_of(text, source))
-    loader.source = source
     try:
-        node = loader.get_single_node()
-    except yaml.YAMLError:
+        document = _Document(text, source, groups)
+    except NotYaml:
         raise ConfigError(f"{source}: {text[:_MAX_SHOWN]!r} is not a YAML value") from None
-    if node is None:
-        return [Setting(key=key.strip(), value=None, where="command line", argument=shown)]
-    found = _flatten_value(loader, key.strip(), node, groups)
-    return [Setting(key=s.key, value=s.value, where="command line", argument=shown) for s in found]
+    found = [(key.strip(), None)] if document.root is None else document.flat(key.strip(), document.root)
+    return [
+        Setting(key=each, value=document.value(each, node), where="command line", argument=shown)
+        for each, node in found
+    ]
 
 
-def text_of(text: str, source: str) -> str:
-    """``text`` itself, if YAML can hold its characters. Raises ConfigError naming the line of one that it cannot."""
-    bad = yaml.reader.Reader.NON_PRINTABLE.search(text)
-    if bad is None:
-        return text
-    line = text.count("\n", 0, bad.start()) + 1
-    raise ConfigError(f"{source}:{line}: character {bad.group()!r} may not stand in YAML")
+def read_mapping(text: str, source: str) -> Any:
+    """The value of the YAML document ``text``, a mapping as a dict. Raises ConfigError that names ``source``."""
+    document = _Document(text, source, ())
+    return document.value("document", document.root)
 
 
-def _compose(loader: _Loader) -> yaml.Node | None:
-    try:
-        return loader.get_single_node()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise ConfigError(f"{loader.source}:{line}: not YAML: {error.problem or error.context}") from None
+def to_yaml(value: dict[str, Any]) -> str:
+    """``value`` as YAML that this module reads back, keys in the order given, lists and innermost mappings inline."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.allow_unicode = True
+    yaml.width = 120
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment] - the library declares None
+    yaml.representer.ignore_aliases = lambda data: True
+    stream = io.StringIO()
+    yaml.dump(value, stream)
+    return stream.getvalue()
 
 
-def _grid_nodes(loader: _Loader, node: yaml.Node) -> list[yaml.Node]:
-    where = f"{loader.source}:{node.start_mark.line + 1}"
-    if not isinstance(node, yaml.SequenceNode) or not node.value:
-        raise ConfigError(f"{where}: grids must be a list of mappings, e.g. `- {{seed: [0, 1]}}`")
-    for item in node.value:
-        if not isinstance(item, yaml.MappingNode):
-            raise ConfigError(
-                f"{loader.source}:{item.start_mark.line + 1}: a grid must be a mapping of dotted keys to lists"
+class NotYaml(ConfigError):
+    """A text is no YAML."""
+
+
+class _Document:
+    """The nodes of one text. Errors name ``source`` and the line."""
+
+    def __init__(self, text: str, source: str, groups: Collection[str]) -> None:
+        self._source = source
+        self._groups = groups
+        self._values: dict[int, Any] = {}  # by id of the node: an alias is its anchor's node
+        try:
+            self._refuse_depth(text)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ReusedAnchorWarning)
+                self.root: Node | None = YAML(typ="safe", pure=True).compose(text)
+        except MarkedYAMLError as error:
+            mark = error.problem_mark or error.context_mark
+            line = mark.line + 1 if mark else 1
+            raise NotYaml(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
+        except ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} may not stand in YAML") from None
+
+    def _refuse_depth(self, text: str) -> None:
+        """Raise ConfigError where collections nest too deep for the recursion of the composer."""
+        depth = 0
+        for event in YAML(typ="safe", pure=True).parse(text):
+            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+            if depth > _MAX_DEPTH:
+                raise self.error(event, f"nested more than {_MAX_DEPTH} deep; no key takes such a value")
+
+    def where(self, node: Any) -> str:
+        """``file:line`` of a node."""
+        return f"{self._source}:{node.start_mark.line + 1}"
+
+    def error(self, node: Any, sentence: str) -> ConfigError:
+        """A ConfigError at ``node``."""
+        return ConfigError(f"{self.where(node)}: {sentence}")
+
+    def pairs(self, node: Node) -> Iterator[tuple[str, Node]]:
+        """Keys and value nodes of a mapping. Raises ConfigError on a key that is no text or stands twice."""
+        first_lines: dict[str, int] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode) or (key_node.style is None and _is_null(key_node.value)):
+                raise self.error(key_node, "a key must be a word")
+            key = key_node.value
+            if key in first_lines:
+                raise self.error(key_node, f"{key} stands already on line {first_lines[key]}; keep one")
+            first_lines[key] = line
+            yield key, value_node
+
+    def grids(self, node: Node) -> list[Node]:
+        """The mappings under ``grids:``."""
+        if not isinstance(node, SequenceNode) or not node.value:
+            raise self.error(node, "grids must be a list of mappings, e.g. `- {seed: [0, 1]}`")
+        for item in node.value:
+            if not isinstance(item, MappingNode):
+                raise self.error(item, "a grid must be a mapping of dotted keys to lists")
+        return node.value
+
+    def flat(self, key: str, node: Node) -> Iterator[tuple[str, Node]]:
+        """Dotted keys and nodes at and below ``key``. A group whose keys are all commented out has none."""
+        if isinstance(node, MappingNode) and (not key or key in self._groups):
+            for inner, value in self.pairs(node):
+                yield from self.flat(f"{key}.{inner}".lstrip("."), value)
+        elif not (key in self._groups and isinstance(node, ScalarNode) and self.value(key, node) is None):
+            yield key, node
+
+    def settings(self, key: str, node: Node) -> Iterator[Setting]:
+        """The settings at and below ``key``."""
+        for each, inner in self.flat(key, node):
+            yield Setting(key=each, value=self.value(each, inner), where=self.where(inner))
+
+    def value(self, key: str, node: Node | None) -> Any:
+        """The plain value of a node. Raises ConfigError for what no key takes."""
+        if node is None:
+            return None
+        if id(node) not in self._values:
+            self._values[id(node)] = unusable = self.error(
+                node, f"{key}: this YAML value cannot be used; plain text, numbers and lists can"
             )
-    return node.value
+            if not _TAG.fullmatch(str(node.tag)):
+                raise unusable
+            if isinstance(node, MappingNode):
+                value: Any = {inner: self.value(key, each) for inner, each in self.pairs(node)}
+            elif isinstance(node, SequenceNode):
+                value = [self.value(key, each) for each in node.value]
+            else:
+                assert isinstance(node, ScalarNode)
+                value = self._scalar(node)
+            self._values[id(node)] = value
+        value = self._values[id(node)]
+        if isinstance(value, ConfigError):  # a node that contains itself
+            raise value
+        return value
+
+    def _scalar(self, node: ScalarNode) -> Any:
+        text = node.value
+        if node.style is not None:  # quoted, or a block
+            return text
+        if text in _WORDS:
+            return _WORDS[text]
+        if _INTEGER.fullmatch(text):
+            try:
+                return int(text)
+            except ValueError:  # Python's limit
+                raise self.error(node, f"a number of {len(text):,} digits; no key takes it") from None
+        if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
+            return float(text)
+        return text
 
 
-def _flatten(loader: _Loader, node: yaml.Node, prefix: str, groups: Collection[str]) -> Iterator[Setting]:
-    assert isinstance(node, yaml.MappingNode)
-    for key, value in loader.pairs(node):
-        yield from _flatten_value(loader, prefix + key, value, groups)
-
-
-def _flatten_value(loader: _Loader, key: str, node: yaml.Node, groups: Collection[str]) -> Iterator[Setting]:
-    if key in groups and isinstance(node, yaml.MappingNode):
-        yield from _flatten(loader, node, f"{key}.", groups)
-        return
-    where = f"{loader.source}:{node.start_mark.line + 1}"
-    try:
-        value = loader.construct_object(node, deep=True)
-    except yaml.YAMLError:
-        raise ConfigError(
-            f"{where}: {key}: this YAML value cannot be used; plain text, numbers and lists can"
-        ) from None
-    if not (value is None and key in groups):  # a group whose keys are all commented out
-        yield Setting(key=key, value=value, where=where)
+def _is_null(text: str) -> bool:
+    return text in _WORDS and _WORDS[text] is None
 
 
 def _refuse_twice(settings: list[Setting]) -> None:

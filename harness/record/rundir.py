@@ -19,10 +19,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
-import yaml
-
 from harness.config.model import Config
-from harness.core.errors import StoreError
+from harness.config.yaml_file import read_mapping, to_yaml
+from harness.core.errors import ConfigError, StoreError
 
 _NEEDED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
@@ -107,7 +106,7 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
             raise StoreError(f"{path}: holds the record of a run already ({file.name}); choose another `out`")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        replace_text(run.config, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+        replace_text(run.config, to_yaml(config.model_dump(mode="json")))
         replace_text(run.env, json.dumps(env, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         raise StoreError(f"{path}: cannot be written: {error.strerror}") from error
@@ -144,11 +143,13 @@ def read_config(path: Path) -> dict[str, Any]:
     """
     file = RunDir(path).config
     try:
-        values = yaml.safe_load(file.read_text())
+        values = read_mapping(file.read_text(), str(file))
     except OSError as error:
         raise StoreError(f"{file}: cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise StoreError(f"{file}: not YAML: {' '.join(str(error).split())}") from error
+    except UnicodeDecodeError as error:
+        raise StoreError(f"{file}: not UTF-8 text (byte {error.start})") from error
+    except ConfigError as error:
+        raise StoreError(str(error)) from error
     if not isinstance(values, dict):
         raise StoreError(f"{file}: holds no mapping; a run's resolved config would be right")
     flat = flatten(values)

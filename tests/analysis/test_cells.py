@@ -151,11 +151,11 @@ def test_impossible_counts_cost_no_table(tmp_path: Path, change: dict[str, objec
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("seed: 1\n", "name: missing"),
-        ("{", "not YAML: "),
-        ("[" * 3000, "not YAML: "),
-        ("a", "holds no mapping"),
-        (None, "profile.job_h: 'x'"),
+        ("seed: 1\n", " name: missing"),
+        ("{", "1: not YAML: "),
+        ("[" * 3000, "1: nested more than 20 deep"),
+        ("a", " holds no mapping"),
+        (None, " profile.job_h: 'x'"),
     ],
 )
 def test_a_config_that_is_none_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
@@ -166,7 +166,7 @@ def test_a_config_that_is_none_is_one_line(tmp_path: Path, text: str | None, mes
     for look in (analysis.load, analysis.show, analysis.report):
         with pytest.raises(StoreError) as caught:
             look(tmp_path / "run")
-        assert str(caught.value).startswith(f"{file}: {message}")
+        assert str(caught.value).startswith(f"{file}:{message}")
         assert "\n" not in str(caught.value)
 
 

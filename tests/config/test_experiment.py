@@ -9,9 +9,10 @@ from typing import get_args
 
 import pytest
 
-from harness.config.experiment import Experiment, load_config, load_each, load_experiment, to_yaml
+from harness.config.experiment import Experiment, load_config, load_each, load_experiment
 from harness.config.keys import group_keys, leaf_keys, unknown
 from harness.config.model import ClusterConfig, Config
+from harness.config.yaml_file import read_argument, to_yaml
 from harness.core.errors import ConfigError
 from harness.core.strategies import options_of
 
@@ -67,6 +68,29 @@ def test_values_of_file_and_command_line(write: Write) -> None:
     config = load_config(path, ["trainer.batch_size=32", "model.bottom_mlp=[64,16]", "eval.every_steps="])
     assert (config.seed, config.trainer.learning_rate, config.trainer.batch_size) == (3, 0.001, 32)
     assert (config.model.bottom_mlp, config.eval.every_steps, config.wandb.mode) == ((64, 16), None, "disabled")
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("~", None), ("", None), ("null", None), ("true", True), ("False", False), ("010", 10), ("08", 8), ("+3", 3), ("1e-3", 0.001),
+        (".5", 0.5), ("3.", 3.0), ("yes", "yes"), ("no", "no"), ("on", "on"), ("off", "off"), ("0o17", "0o17"), ("0x1F", "0x1F"),
+        ("1_000", "1_000"), ("1:30", "1:30"), ("2021-01-01", "2021-01-01"), (".inf", ".inf"), ("nan", "nan"), ("1e999", "1e999"),
+        ("'1'", "1"), ('"true"', "true"), ("[1, [a, 2.5]]", [1, ["a", 2.5]]), ("{a: 1, b: ~}", {"a": 1, "b": None}), ("=", "="),
+    ],
+)  # fmt: skip
+def test_plain_values(text: str, value: object) -> None:
+    """Law: decimal numbers, true, false and null; all else is text, also where YAML 1.1 or a library reads more."""
+    assert [(type(s.value), s.value) for s in read_argument(f"seed={text}", ())] == [(type(value), value)]
+
+
+def test_aliases_are_their_anchors(write: Write) -> None:
+    """Law: an alias stands for its value; a value that contains itself is refused in one line."""
+    experiment = experiment_of(write("grids:\n- seed: &seeds [0, 1]\n- seed: *seeds\n  engine: rpc\n"))
+    assert slugs(experiment) == ["local-full-seed0", "local-full-seed1", "rpc-full-seed0", "rpc-full-seed1"]
+    for text in ("seed: &x [*x]", "data: &x {path: *x}"):
+        with pytest.raises(ConfigError, match=r"^x.yaml:1: .*this YAML value cannot be used"):
+            load_config(write(text))
 
 
 def test_name_and_out_default_to_the_file(write: Write) -> None:

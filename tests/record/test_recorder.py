@@ -8,13 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished
 from harness.record.recorder import Recorder, read_events, read_record
-from harness.record.rundir import RunDir
+from harness.record.rundir import RunDir, read_config
 from harness.record.sink import EventSink
 from tests.made_runs import altered, made_config, made_events, write_run
 
@@ -29,7 +28,7 @@ def test_config_on_disk_is_the_run_s(tmp_path: Path) -> None:
     """config.yaml holds the resolved config: reading it gives an equal one."""
     config = made_config("cpr_mfu", profile={"base": "busy", "mtbf_h": 7.0})
     write_run(tmp_path / "run", config)
-    assert Config.model_validate(yaml.safe_load(RunDir(tmp_path / "run").config.read_text())) == config
+    assert Config.model_validate(read_config(tmp_path / "run")) == config
 
 
 def test_env_says_where_figures_come_from(tmp_path: Path) -> None:
