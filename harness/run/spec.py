@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -148,7 +147,7 @@ class RunSpec:
         if self.config.cache.mode == "lookahead" and TRACKERS[self.strategy.tracker].needs_touches:
             raise ConfigError(
                 f"cache.mode: lookahead does not report the rows of every step to the PS ranks, and the tracker "
-                f"{self.strategy.tracker!r} of strategy.name={self.strategy.name} needs them; use none or stale"
+                f"{self.strategy.tracker!r} of strategy.name={self.config.strategy.name} needs them; use none or stale"
             )
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: cuda, but torch sees no CUDA device here; cpu always works")
