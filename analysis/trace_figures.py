@@ -9,7 +9,8 @@ import numpy as np
 from analysis.style import style, to_svg
 from analysis.trace_show import LEVELS, levels_of
 from harness.traces.gaps import observe
-from harness.traces.statistics import Level, TraceStatistics
+from harness.traces.levels import Level
+from harness.traces.statistics import TraceStatistics
 from harness.traces.trace import Trace
 
 if TYPE_CHECKING:
@@ -111,7 +112,7 @@ def _survival(axes: "Axes", name: str, level: Level) -> None:
     axes.step(hours_T, curve.survival_T[chosen], where="post", color=_GREY, linewidth=1.5, label="observed")
     grid_G = _grid(level)
     for fit in level.fits:
-        axes.plot(grid_G, fit.survival(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
+        axes.plot(grid_G, fit.law.sf(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
     axes.set(xscale="log", ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
     _finish(axes, name, "longer than so many hours")
 

@@ -10,9 +10,8 @@ from analysis.trace_show import LEVELS, between, headline, levels_of, number, re
 from harness.core.errors import TraceError
 from harness.core.events import Killed
 from harness.record.rundir import RunDir, flatten, read_config
-from harness.traces.schedule import read_trace
 from harness.traces.statistics import TraceStatistics, describe
-from harness.traces.trace import Trace
+from harness.traces.trace import Trace, read_trace
 
 
 def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:

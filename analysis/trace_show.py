@@ -10,8 +10,9 @@ from rich.text import Text
 
 from analysis.style import UNKNOWN
 from harness.traces.fits import Fit
-from harness.traces.intervals import Interval
-from harness.traces.statistics import Level, TraceStatistics
+from harness.traces.levels import Level
+from harness.traces.statistics import TraceStatistics
+from harness.traces.survival import Interval
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """What the gaps are of, in words."""

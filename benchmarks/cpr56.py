@@ -29,6 +29,7 @@ from harness.core.seeds import generator
 from harness.core.strategies import CprPriority, StrategyOptions, make_strategy, options_of
 from harness.model.sizes import SIZES
 from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simulate
+from harness.traces.schedule import schedule
 from harness.traces.trace import Entry, Trace
 
 BATCH_SIZE = 128
@@ -91,7 +92,8 @@ def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Planne
         )
         trace = Trace(source="drawn", entries=entries, header={})
         schedules.append(
-            trace.schedule(
+            schedule(
+                trace,
                 job_h=costs.job_h,
                 total_samples=costs.total_samples,
                 batch_size=job.batch_size,

@@ -26,11 +26,12 @@ from scipy import special, stats
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from harness.core.seeds import generator
-from harness.traces.families import FAMILIES, Sample
+from harness.traces.families import FAMILIES
 from harness.traces.fits import fit_sample
-from harness.traces.gaps import Observed, rank_gaps, system_gaps
+from harness.traces.gaps import Observed, gaps_of
 from harness.traces.generate import generate_many
 from harness.traces.spec import GeneratorSpec
+from harness.traces.survival import Sample
 
 MEAN_H = 20.0
 SHAPES = {"exponential": None, "gamma": 0.6, "weibull": 0.7, "lognormal": 1.4}
@@ -74,10 +75,10 @@ def true_parameters(family: str) -> dict[str, float]:
 def drawn(family: str, num: int, num_events: int, seed: int, *, is_cut: bool) -> Iterator[Sample]:
     """Samples of ``num_events`` durations, cut short by an exponential clock if asked for."""
     kind = FAMILIES[family]
-    theta_P = np.log([true_parameters(family)[name] for name in kind.parameters])
+    law = kind.law(*true_parameters(family).values())
     for trial in range(num):
         rng = generator(seed, "trace_fits", family, trial, int(is_cut))
-        lasted_N = kind.draw(theta_P, rng, (num_events,))
+        lasted_N = law.rvs(num_events, random_state=rng)
         clock_N = rng.exponential(_CUT_CLOCK_H, num_events) if is_cut else np.full(num_events, np.inf)
         yield Sample(lasted_N[lasted_N <= clock_N], clock_N[lasted_N > clock_N])
 
@@ -99,10 +100,10 @@ def generated(family: str, num: int, num_events: int, seed: int, *, how: str) ->
         hour_E, rank_E = deaths.of(trial)
         observed = Observed(hour_E, np.ones(len(hour_E), np.int64), rank_E, spec.length_h, NUM_RANKS)
         if is_uncut:
-            ended_E = system_gaps(observed).sample.ended_E
+            ended_E = gaps_of(observed, "system").sample.ended_E
             yield Sample(ended_E[:num_events], np.zeros(0))
         else:
-            yield rank_gaps(observed, first="left_out" if how == "running" else "counted").sample
+            yield gaps_of(observed, first="left_out" if how == "running" else "counted").sample
 
 
 Make = Callable[[str, int, int, int], Iterator[Sample]]

@@ -24,9 +24,8 @@ from harness.model.sizes import model_size
 from harness.planning.advisor import PLANNED, Advice, Option, Spread, advise
 from harness.planning.spread import job_of, simulate_all, spec_of
 from harness.traces.gaps import observe
-from harness.traces.schedule import read_trace
 from harness.traces.spec import GeneratorSpec
-from harness.traces.trace import Trace
+from harness.traces.trace import Trace, read_trace
 
 _LARGE = ("terabyte", "mlperf")
 _LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # the ledger cannot tell them apart

@@ -10,15 +10,12 @@ from harness.cli import console
 from harness.core.errors import TraceError
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
-from harness.traces.log import FailureLog
+from harness.traces.importers.findings import FailureLog
+from harness.traces.learn import spec_of_model
 from harness.traces.mapping import MapSpec, map_log
-from harness.traces.models import spec_of_model
 from harness.traces.presets import generate_preset
-from harness.traces.schedule import read_trace
 from harness.traces.spec import GeneratorSpec, parse_sizes
-from harness.traces.statistics import describe
-from harness.traces.trace import Trace
-from harness.traces.write import to_text
+from harness.traces.trace import Trace, read_trace, to_text
 
 _LONG_REPAIR = 0.02  # of the trace's length
 
@@ -85,6 +82,7 @@ def _option(name: str) -> str:
 def show(options: argparse.Namespace) -> int:
     """What can be said of a trace."""
     from analysis.trace_show import show_trace  # noqa: PLC0415 - what `import` and `generate` do not need
+    from harness.traces.statistics import describe  # noqa: PLC0415 - scipy.stats
 
     trace = read_trace(options.trace)
     with console.amount_progress("samples") as progress:

@@ -13,7 +13,7 @@ from harness.model.sizes import model_size
 from harness.planning.advisor import Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
-from harness.traces.models import spec_of_model
+from harness.traces.learn import spec_of_model
 from harness.traces.spec import GeneratorSpec
 
 _TRACES_AT_ONCE = 500

@@ -16,8 +16,7 @@ from harness.record.recorder import read_events
 from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec
-from harness.traces.schedule import read_trace
-from harness.traces.trace import Trace
+from harness.traces.trace import Trace, read_trace
 
 BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
 _MOST_DIFFERENCES = 5

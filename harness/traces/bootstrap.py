@@ -1,8 +1,8 @@
-"""What resampling says of a fit: intervals of its parameters, and the p-value of its distance from the data.
+"""Bootstrap intervals of a fit's parameters, and the bootstrap p-value of its distance from the data.
 
-Two bootstraps, for two questions. Intervals: durations are drawn anew from those observed, each with its mark of
-censoring (Efron, JASA 76, 1981), so no family is trusted. The p-value: renewal processes of the fitted family are
-drawn and observed for as long as the real ones, so that censoring comes about as it did, and each is fitted in turn.
+Intervals resample the durations, each with its mark of censoring, and trust no family (Efron, JASA 76, 1981). The
+p-value draws renewal processes of the fitted family and observes each for as long as the real ones, so that censoring
+comes about as it did, and fits each in turn; ``scipy.stats.goodness_of_fit`` takes no censored data.
 """
 
 from collections.abc import Callable, Mapping
@@ -12,77 +12,66 @@ import numpy as np
 
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.families import F64, FAMILIES, Sample
+from harness.traces.families import FAMILIES
 from harness.traces.fits import Fit, goodness_of, maximise
-from harness.traces.intervals import Interval
+from harness.traces.survival import F64, Interval, Sample
 
-_MOST_DRAWS = 20_000_000  # 160 MB; a fit whose durations are mostly next to zero would fill any memory
-_LEAST_H = 1e-300  # a duration drawn as zero, by the floats' doing
+_MOST_DRAWS = 20_000_000  # 160 MB
+_LEAST_H = 1e-300  # of a drawn duration; floats may round one to zero
 
 
-def bootstrapped(
-    fit: Fit, sample: Sample, watched_R: F64, *, num: int, seed: int, tick: Callable[[], None] = lambda: None
-) -> Fit:
-    """``fit`` with bootstrap intervals and p-value, of ``num`` samples each, drawn by (seed, family).
+def bootstrapped(fit: Fit, sample: Sample, watched_R: F64, *, num: int, seed: int, tick: Callable[[], None]) -> Fit:
+    """``fit`` with bootstrap intervals and p-value from ``num`` samples each, a function of (seed, family).
 
-    ``watched_R``: for how long each of the renewal processes was watched that ``sample`` is of. ``tick`` is called
-    before each of the ``2 * num`` samples is drawn.
+    ``watched_R``: hours for which each of the renewal processes behind ``sample`` was watched. ``tick`` is called
+    before each of the ``2 * num`` samples.
     """
-    return replace(
-        fit,
-        bootstrap_intervals=_intervals(fit, sample, num, generator(seed, "bootstrap", "cases", fit.family), tick),
-        goodness=replace(
-            fit.goodness,
-            p_bootstrap=_p_value(fit, num, watched_R, generator(seed, "bootstrap", "renewals", fit.family), tick),
-        ),
-    )
+    rng = generator(seed, "bootstrap", "cases", fit.family)
+    intervals = _intervals(fit, sample, num, rng, tick)
+    p = _p_value(fit, num, watched_R, generator(seed, "bootstrap", "renewals", fit.family), tick)
+    return replace(fit, bootstrap_intervals=intervals, goodness=replace(fit.goodness, p_bootstrap=p))
 
 
 def draw_renewals(family: str, theta_P: F64, watched_R: F64, rng: np.random.Generator) -> Sample:
     """The times between events of renewal processes that begin with an event and are watched for ``watched_R`` hours.
 
-    Lines of arrays: R processes, B draws. Raises TraceError if there are too many events to hold.
+    Array letters: R processes, B draws. Raises TraceError if there are too many events to hold.
     """
-    kind = FAMILIES[family]
-    expected = watched_R.max() / kind.mean_h(theta_P)
-    num_draws = int(expected + 4 * np.sqrt(expected)) + 8
-    gaps_RB = kind.draw(theta_P, rng, (len(watched_R), num_draws))
+    law = FAMILIES[family].at(theta_P)
+    with np.errstate(over="ignore"):
+        expected = watched_R.max() / law.mean()
+    size = len(watched_R), int(expected + 4 * np.sqrt(expected)) + 8
+    gaps_RB = law.rvs(size, random_state=rng)
     while (gaps_RB.sum(1) <= watched_R).any():
         if gaps_RB.size > _MOST_DRAWS:
             raise TraceError(f"{family}: such processes fail too often to be drawn")
-        gaps_RB = np.hstack([gaps_RB, kind.draw(theta_P, rng, gaps_RB.shape)])
+        gaps_RB = np.hstack([gaps_RB, law.rvs(gaps_RB.shape, random_state=rng)])
     gaps_RB = np.maximum(gaps_RB, _LEAST_H)
     ends_RB = np.cumsum(gaps_RB, 1)
     has_ended_RB = ends_RB <= watched_R[:, None]
-    lasts_R = np.where(has_ended_RB, ends_RB, 0.0).max(1)
-    return Sample(gaps_RB[has_ended_RB], watched_R - lasts_R)
+    return Sample(gaps_RB[has_ended_RB], watched_R - np.where(has_ended_RB, ends_RB, 0.0).max(1))
 
 
 def _intervals(
     fit: Fit, sample: Sample, num: int, rng: np.random.Generator, tick: Callable[[], None]
 ) -> Mapping[str, Interval]:
     """Percentiles of the parameters over samples drawn with replacement."""
-    all_N = np.append(sample.ended_E, sample.cut_C)
     found: list[F64] = []
     for _ in range(num):
         tick()
-        chosen_N = rng.integers(len(all_N), size=len(all_N))
+        chosen_N = rng.integers(len(sample.all_N), size=len(sample.all_N))
         has_ended_N = chosen_N < sample.num_events
-        if (
-            theta_P := _refit(fit.family, Sample(all_N[chosen_N[has_ended_N]], all_N[chosen_N[~has_ended_N]]))
-        ) is not None:
+        drawn = Sample(sample.all_N[chosen_N[has_ended_N]], sample.all_N[chosen_N[~has_ended_N]])
+        if (theta_P := _refit(fit.family, drawn)) is not None:
             found.append(np.exp(theta_P))
     if not found:
         return {}
-    tail = (1 - fit.confidence) / 2
-    low_P, high_P = np.quantile(found, (tail, 1 - tail), axis=0)
-    return {
-        name: Interval(float(low), float(high)) for name, low, high in zip(fit.parameters, low_P, high_P, strict=True)
-    }
+    ends_2P = np.quantile(found, ((1 - fit.confidence) / 2, (1 + fit.confidence) / 2), axis=0)
+    return {name: Interval(*ends) for name, ends in zip(fit.parameters, ends_2P.T.tolist(), strict=True)}
 
 
 def _p_value(fit: Fit, num: int, watched_R: F64, rng: np.random.Generator, tick: Callable[[], None]) -> float | None:
-    """How often a process of the fitted family lies as far from its own fit; the data are one of ``num + 1``.
+    """The share of processes of the fitted family at least as far from their own fit; the data count as one of them.
 
     None if such processes cannot be drawn, or not be fitted.
     """
@@ -100,10 +89,8 @@ def _p_value(fit: Fit, num: int, watched_R: F64, rng: np.random.Generator, tick:
 
 
 def _refit(family: str, sample: Sample) -> F64 | None:
-    """The best log parameters; None where the sample has none."""
-    if not sample.num_events:
-        return None
+    """The log parameters of maximum likelihood; None where there is no maximum."""
     try:
-        return maximise(family, sample)[0]
+        return maximise(family, sample)[0] if sample.num_events else None
     except TraceError:
         return None

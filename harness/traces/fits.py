@@ -1,8 +1,9 @@
-"""Fits of the time between failures by maximum likelihood, some durations cut short; how sure they are, which is best.
+"""Maximum-likelihood fits of the time between failures, right-censored durations included, with intervals.
 
-Intervals are those of the likelihood ratio: the values of a parameter at which, all others at their best, the log
-likelihood is at most ``chi2(1) / 2`` below its maximum (Meeker & Escobar, Statistical Methods for Reliability Data,
-1998, section 8.3). They need no symmetry and are open where the data set no bound. The exponential has an exact one.
+scipy maximises (``scipy.optimize``) but has no likelihood-ratio intervals: the values of a parameter at which, all
+others at their best, the log likelihood is at most ``chi2(1) / 2`` below its maximum (Meeker & Escobar, Statistical
+Methods for Reliability Data, 1998, section 8.3). They need no symmetry and are open where the data set no bound, as
+Wald's (``lifelines``) are not. The exponential has an exact interval.
 """
 
 import math
@@ -15,13 +16,12 @@ from numpy.typing import ArrayLike
 from scipy import optimize, special
 
 from harness.core.errors import TraceError
-from harness.traces.families import F64, FAMILIES, Family, LogLikelihood, Sample
-from harness.traces.intervals import CONFIDENCE, Interval, mean_interval
-from harness.traces.survival import distance_of, kolmogorov_bound, survival_of
+from harness.traces.families import FAMILIES, LogLikelihood
+from harness.traces.survival import CONFIDENCE, F64, Interval, Sample, distance_of, mean_interval, survival_of
 
-_FAR = 25.0  # in log units: where an interval's end is taken for none
-_BEYOND = 300.0  # in log units: where exponentials of parameters leave the floats
-_NEVER = 1e300  # a loss that Brent's parabolas can still reckon with
+_FAR = 25.0  # log units: beyond, an interval is open and a maximum does not exist
+_BEYOND = 300.0  # log units: where exponentials of parameters leave the floats
+_NEVER = 1e300  # a loss that Brent's parabolas can still compute with
 _TOLERANCE = 1e-7  # of a log parameter, far below any standard error
 
 
@@ -29,11 +29,10 @@ _TOLERANCE = 1e-7  # of a log parameter, far below any standard error
 class Goodness:
     """How far a fit is from the data.
 
-    ``distance``: the largest difference between the fitted distribution function and Kaplan & Meier's, weighted for
-    censoring as in Hall & Wellner's band (Biometrika 67, 1980); with nothing cut short, Kolmogorov and Smirnov's.
-    ``p_at_most``: by Kolmogorov's law. That is for parameters known in advance; fitted ones make the distance smaller,
-    so the true p-value is below it: small, the family is refuted; large, nothing is shown. ``p_bootstrap`` is the
-    p-value proper (parametric bootstrap), None if none was asked for.
+    ``distance``: the largest difference between the fitted distribution and Kaplan-Meier's (``survival.distance_of``).
+    ``p_at_most``: its p-value by Kolmogorov's law, for parameters known in advance; fitted ones come closer, so the
+    true p-value is below it: a small one refutes the family, a large one shows nothing. ``p_bootstrap``: the p-value
+    by parametric bootstrap, None if none was asked for.
     """
 
     distance: float
@@ -42,15 +41,16 @@ class Goodness:
 
     @property
     def p(self) -> float:
-        """The best p-value known."""
+        """The bootstrap's p-value if there is one, else the bound."""
         return self.p_at_most if self.p_bootstrap is None else self.p_bootstrap
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """One family at its most likely.
+    """A family at its maximum likelihood.
 
-    ``intervals`` are of the likelihood; ``bootstrap_intervals`` of resampled durations, None if none was asked for.
+    ``intervals`` are likelihood-ratio intervals; ``bootstrap_intervals`` percentiles over resampled durations, None if
+    none were asked for.
     """
 
     family: str
@@ -66,56 +66,54 @@ class Fit:
 
     @property
     def aic(self) -> float:
-        """Akaike's criterion: twice the number of parameters less twice the log likelihood."""
+        """Akaike's information criterion: twice the number of parameters less twice the log likelihood."""
         return 2 * len(self.parameters) - 2 * self.log_likelihood
-
-    @property
-    def mean_h(self) -> float:
-        """Mean duration under the fit."""
-        return self._family.mean_h(self.theta_P)
 
     @property
     def theta_P(self) -> F64:
         """Logarithms of the parameters."""
-        return np.log([self.parameters[name] for name in self._family.parameters])
-
-    def survival(self, hours: ArrayLike) -> F64:
-        """Chance to last longer than ``hours``."""
-        return np.exp(self._family.log_survival(self.theta_P, hours))
-
-    def hazard(self, hours: ArrayLike) -> F64:
-        """Failures per hour of those that lasted so long."""
-        return np.exp(self._family.log_density(self.theta_P, hours) - self._family.log_survival(self.theta_P, hours))
+        return np.log([*self.parameters.values()])
 
     @property
-    def _family(self) -> Family:
-        return FAMILIES[self.family]
+    def law(self) -> Any:
+        """The fitted scipy distribution, in hours."""
+        return FAMILIES[self.family].law(*self.parameters.values())
+
+    @property
+    def mean_h(self) -> float:
+        """Mean duration of the fitted distribution; infinite beyond the floats."""
+        with np.errstate(over="ignore"):
+            return float(self.law.mean())
+
+    def hazard(self, hours: ArrayLike) -> F64:
+        """Failures per hour of gaps that have lasted ``hours``."""
+        return np.exp(self.law.logpdf(hours) - self.law.logsf(hours))
 
 
-def fit(
-    family: str,
-    durations_h: ArrayLike,
-    is_censored: ArrayLike | None = None,
-    *,
-    confidence: float = CONFIDENCE,
-) -> Fit:
-    """The member of ``family`` under which the durations are most likely; none is cut short if nothing is said.
+def fit(family: str, durations_h: ArrayLike, is_censored: ArrayLike | None = None) -> Fit:
+    """The member of ``family`` under which the durations are most likely; by default none is censored.
 
     Raises:
-        TraceError: a family that is none, durations not above zero, nothing ended, or the likelihood has no maximum
-            (fewer than two different durations that ended, for families with a shape).
+        TraceError: an unknown family, durations not above zero, nothing ended, or the likelihood has no maximum (fewer
+            than two different durations that ended, for families with a shape).
     """
-    return fit_sample(family, sample_of(durations_h, is_censored), confidence=confidence)
+    return fit_sample(family, sample_of(durations_h, is_censored))
 
 
 def fit_sample(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
-    """As ``fit``."""
+    """``fit`` of a sample, with intervals of this confidence."""
     theta_P, likelihood = maximise(family, sample)
     names = FAMILIES[family].parameters
+    if len(names) == 1:
+        is_cut = bool(len(sample.cut_C))
+        intervals = [mean_interval(sample.exposure_h, sample.num_events, confidence, is_cut=is_cut)]
+    else:
+        with np.errstate(over="ignore", invalid="ignore"):
+            intervals = [_profile_interval(likelihood, theta_P, index, confidence) for index in range(len(names))]
     return Fit(
         family=family,
         parameters=dict(zip(names, np.exp(theta_P).tolist(), strict=True)),
-        intervals=dict(zip(names, _intervals(family, sample, theta_P, likelihood, confidence), strict=True)),
+        intervals=dict(zip(names, intervals, strict=True)),
         confidence=confidence,
         log_likelihood=likelihood(theta_P),
         num_events=sample.num_events,
@@ -125,73 +123,78 @@ def fit_sample(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -
     )
 
 
+def fit_all(sample: Sample) -> tuple[list[Fit], dict[str, str]]:
+    """A fit of every family that can be fitted, and by family why the others cannot."""
+    fits: list[Fit] = []
+    refused: dict[str, str] = {}
+    for family in FAMILIES if sample.num_events else ():
+        try:
+            fits.append(fit_sample(family, sample))
+        except TraceError as error:
+            refused[family] = str(error)
+    return fits, refused
+
+
 def goodness_of(family: str, theta_P: F64, sample: Sample) -> Goodness:
-    """The distance from the data, and the bound on its p-value."""
+    """The distance of a family member from the sample, and the bound on its p-value."""
     curve = survival_of(sample)
-    distance = distance_of(curve, FAMILIES[family], theta_P)
-    return Goodness(distance, kolmogorov_bound(distance, curve.num))
+    distance = distance_of(curve, FAMILIES[family].at(theta_P).sf(curve.hours_T))
+    return Goodness(distance, float(special.kolmogorov(math.sqrt(curve.num) * distance)))
 
 
 def sample_of(durations_h: ArrayLike, is_censored: ArrayLike | None = None) -> Sample:
-    """Durations by whether they ended; those cut short at zero tell nothing and are left out. Raises as ``fit``."""
+    """Durations by whether they ended, without those censored at zero, which hold no information. Raises as ``fit``."""
     hours_N = np.asarray(durations_h, np.float64)
     cut_N = np.zeros(len(hours_N), bool) if is_censored is None else np.asarray(is_censored, bool)
     if hours_N.shape != cut_N.shape:
-        raise TraceError(f"a fit takes as many marks of censoring ({len(cut_N)}) as durations ({len(hours_N)})")
+        raise TraceError(f"a fit takes one mark of censoring per duration; got {len(cut_N)} for {len(hours_N)}")
     if not np.isfinite(hours_N).all() or (hours_N < 0).any() or (hours_N[~cut_N] == 0).any():
-        raise TraceError("a fit takes durations above 0 h; failures at one instant are to count as one")
+        raise TraceError("a fit takes durations above 0 h; count failures at one instant as one failure")
     if cut_N.all():
         raise TraceError("a fit takes at least one duration that ended")
     return Sample(hours_N[~cut_N], hours_N[cut_N & (hours_N > 0)])
 
 
 def maximise(family: str, sample: Sample) -> tuple[F64, LogLikelihood]:
-    """The log parameters that make ``sample`` most likely, and the log likelihood they maximise. Raises as ``fit``."""
+    """The log parameters of maximum likelihood, and the log likelihood as a function of them. Raises as ``fit``."""
     if family not in FAMILIES:
-        raise TraceError(f"no family {family!r}; there are {', '.join(FAMILIES)}")
-    kind = FAMILIES[family]
-    if len(kind.parameters) > 1 and sample.ended_E.min() == sample.ended_E.max():
-        raise TraceError(f"{family}: a shape needs two different durations at least")
-    likelihood, guess_P = kind.log_likelihood(sample), kind.guess(sample)
-    if len(kind.parameters) == 1:
+        raise TraceError(f"no family {family!r}; expected one of {', '.join(FAMILIES)}")
+    if len(FAMILIES[family].parameters) > 1 and sample.ended_E.min() == sample.ended_E.max():
+        raise TraceError(f"{family}: a fit of a shape takes at least two different durations that ended")
+    guess_P, likelihood = FAMILIES[family].start(sample)
+    if len(guess_P) == 1:
         return guess_P, likelihood
-    num = sample.num_events
     with np.errstate(over="ignore", invalid="ignore"):
-        simplex_VP = guess_P + np.array([[0.0, 0.0], [0.1, 0.05], [-0.05, 0.1]])
         found: Any = optimize.minimize(
-            lambda theta_P: -likelihood(theta_P) / num if np.abs(theta_P).max() < _BEYOND else math.inf,
+            lambda theta_P: -likelihood(theta_P) / sample.num_events if abs(theta_P).max() < _BEYOND else math.inf,
             guess_P,
             method="Nelder-Mead",
-            options={"initial_simplex": simplex_VP, "xatol": _TOLERANCE, "fatol": 1e-13, "maxiter": 1000},
+            options={
+                "initial_simplex": guess_P + np.array([[0.0, 0.0], [0.1, 0.05], [-0.05, 0.1]]),
+                "xatol": _TOLERANCE,
+                "fatol": 1e-13,
+                "maxiter": 1000,
+            },
         )
     if not found.success or np.abs(found.x - guess_P).max() > _FAR:
         raise TraceError(f"{family}: the likelihood of these durations has no maximum")
     return found.x, likelihood
 
 
-# --- how sure ---------------------------------------------------------------------------------------------------------
-
-
-def _intervals(
-    family: str, sample: Sample, theta_P: F64, likelihood: LogLikelihood, confidence: float
-) -> list[Interval]:
-    if family == "exponential":
-        return [mean_interval(sample.exposure_h, sample.num_events, confidence, is_cut=bool(len(sample.cut_C)))]
-    with np.errstate(over="ignore", invalid="ignore"):
-        return [_profile_interval(likelihood, theta_P, index, confidence) for index in range(len(theta_P))]
+# --- intervals --------------------------------------------------------------------------------------------------------
 
 
 def _profile_interval(likelihood: LogLikelihood, theta_P: F64, index: int, confidence: float) -> Interval:
-    """Where the profile of log parameter ``index`` (of two) has fallen by half the chi-square quantile.
+    """The interval of parameter ``index`` (of two): where its profile has fallen by half the chi-square quantile.
 
-    The root of the deviance is nearly a straight line in the parameter, so few steps find where it crosses.
+    The root of the deviance is nearly linear in the log parameter, so a few steps find the crossing.
     """
     top = likelihood(theta_P)
     allowed = float(special.chdtri(1, 1 - confidence))
     slope, error = _curvature(likelihood, theta_P, index)
 
     def excess(offset: float) -> float:
-        """Deviance at ``offset`` from the best value, as a root, less the root that is allowed."""
+        """The root of the deviance at ``offset`` from the maximum, less the root that is allowed."""
         guess = theta_P[1 - index] + slope * offset
         drop = top - _best_other(likelihood, index, theta_P[index] + offset, guess, abs(offset))
         return math.sqrt(2 * max(drop, 0.0)) - math.sqrt(allowed)
@@ -202,7 +205,7 @@ def _profile_interval(likelihood: LogLikelihood, theta_P: F64, index: int, confi
 
 
 def _curvature(likelihood: LogLikelihood, theta_P: F64, index: int) -> tuple[float, float]:
-    """How the other log parameter's best value moves with ``index``, and that one's standard error, at the maximum."""
+    """At the maximum, the slope of the other parameter's best value in ``index``, and the latter's standard error."""
     step = 1e-3  # of a log parameter: rounding and the fourth derivative both far below what a first step needs
 
     def at(own: float, other: float) -> float:
@@ -231,7 +234,7 @@ def _best_other(likelihood: LogLikelihood, index: int, value: float, guess: floa
 
 
 def _crossing(excess: Callable[[float], float], side: int, step: float) -> float:
-    """The offset on ``side`` at which ``excess`` passes zero; infinite if it does not within ``_FAR``."""
+    """The offset on ``side`` (-1 or 1) at which ``excess`` passes zero; infinite if there is none within ``_FAR``."""
     near, far = 0.0, side * step
     while (found := excess(far)) < 0:
         if abs(far) >= _FAR:

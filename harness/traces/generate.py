@@ -1,10 +1,10 @@
-"""Made-up failure traces: renewal processes of ranks or of the system, groups, early failures, repairs.
+"""Generated failure traces: renewal processes of ranks or of the system, groups, early failures, repair times.
 
 Every draw is a quantile at a word of a counter-based generator, keyed by (seed, what is drawn, trace, rank or instant).
-So trace k of a seed is the same however many are made at once, and the same uniform numbers serve every setting.
+Trace k of a seed is therefore the same however many are made at once, and all settings share their uniform numbers.
 
-Letters: K traces, S streams (a renewal process each), A of them not yet at their end, D draws, E instants or deaths,
-G instants of a group, C ranks to choose from.
+Array letters: K traces, S streams (a renewal process each), A streams not yet at their end, D draws, E instants or
+deaths, G instants of a group, C ranks to choose from.
 """
 
 import itertools
@@ -34,9 +34,9 @@ _TRACES_TO_TRY = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class Deaths:
-    """The deaths of K traces, in order of (trace, hour, rank). Those of one instant have the same hour, exactly.
+    """The deaths of K traces, in order of (trace, hour, rank); those of one instant have exactly the same hour.
 
-    ``repairs_E`` are hours down, None where the spec has none. Trace k is at ``starts_K1[k]`` to ``starts_K1[k + 1]``.
+    ``repairs_E`` are repair times in hours, None where the spec has none.
     """
 
     num_traces: int
@@ -47,7 +47,7 @@ class Deaths:
 
     @cached_property
     def starts_K1(self) -> I64:
-        """Where each trace begins; the last is E."""
+        """Trace k is at ``starts_K1[k]`` to ``starts_K1[k + 1]``."""
         return np.searchsorted(self.traces_E, np.arange(self.num_traces + 1))
 
     def of(self, k: int) -> tuple[F64, I64]:
@@ -57,14 +57,14 @@ class Deaths:
 
 
 def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int = 0) -> Deaths:
-    """Traces number ``first`` … of ``seed``, as arrays; hours from 0 to the trace's length."""
+    """Traces ``first`` to ``first + num_traces - 1`` of ``seed``, as arrays; hours from 0 to the trace's length."""
     per_block = max(1, _STREAMS_AT_ONCE // (spec.ranks if spec.per == "rank" else 1))
     blocks = [
         _generate_block(spec, seed, np.arange(start, min(start + per_block, first + num_traces)))
         for start in range(first, first + num_traces, per_block)
     ]
     if not blocks:
-        raise TraceError(f"{num_traces} traces cannot be made; at least 1")
+        raise TraceError(f"{num_traces} traces asked for; expected at least 1")
     repairs = [block.repairs_E for block in blocks if block.repairs_E is not None]
     return Deaths(
         num_traces=num_traces,
@@ -76,10 +76,10 @@ def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int
 
 
 def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Trace:
-    """Trace number 0 of ``seed``, with all that makes it again in its header.
+    """Trace number 0 of ``seed``, with all parameters in its header.
 
-    ``is_typical``: instead the first that has as many instants as are expected, to the nearest whole number, so that a
-    single trace stands for its law.
+    ``is_typical``: instead the first trace whose number of instants is the expected one, to the nearest whole number,
+    so that a single trace represents its law.
     """
     number = _typical(spec, seed) if is_typical else 0
     deaths = generate_many(spec, seed, 1, first=number)
@@ -97,7 +97,7 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
 
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
-    """All parameters, in the words of the command line."""
+    """All parameters, as options of the command line."""
     typical = " --typical" if is_typical else ""
     stretch = {} if spec.stretch_h is None else {"stretch": f"{spec.length_h:g} h to {spec.stretch_h:g} h"}
     return {
@@ -118,7 +118,7 @@ def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> di
 
 
 def _in_the_long_run(spec: GeneratorSpec) -> str:
-    """What is to be doubted about the number expected."""
+    """The reservation about the expected number, if any."""
     is_exact = spec.start == "equilibrium" or spec.model == "exponential"
     return "" if is_exact else " at the rate of the long run, other than that of a fresh start"
 
@@ -132,14 +132,14 @@ def _typical(spec: GeneratorSpec, seed: int) -> int:
         for k, (start, end) in enumerate(itertools.pairwise(deaths.starts_K1.tolist())):
             if len(np.unique(deaths.hours_E[start:end])) == wanted:
                 return first + k
-    raise TraceError(f"--typical: none of {_TRACES_TO_TRY} traces has {wanted} failures, which are to be expected")
+    raise TraceError(f"--typical: none of {_TRACES_TO_TRY} traces has the expected {wanted} failures")
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------
 
 
 def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> Deaths:
-    """Deaths of the traces numbered so."""
+    """The deaths of the traces with these numbers."""
     traces_E, hours_E, ranks_E = _instants(spec, seed, numbers_K)
     order = np.lexsort((ranks_E, hours_E, traces_E))
     traces_E, hours_E, ranks_E = traces_E[order], hours_E[order], ranks_E[order]
@@ -157,7 +157,7 @@ def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> Deaths:
 
 
 def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64]:
-    """Trace, hour and the rank struck, of every instant, in order of the streams."""
+    """Trace, hour and failed rank of every instant, in order of the streams."""
     if spec.per == "rank":
         traces_S = np.repeat(numbers_K, spec.ranks)
         ranks_S = np.tile(np.arange(spec.ranks), len(numbers_K))
@@ -172,12 +172,13 @@ def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64,
 
 
 def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> tuple[I64, F64]:
-    """Which stream renews, and when, until ``busy_h`` is over: the first gap of each, then more where needed."""
+    """The stream and time of every renewal until ``busy_h``: the first gap of each stream, then more where needed."""
+    law = spec.law
     first_S = _uniform(seed, "gap", streams_S, np.uint64(0))
-    if spec.start == "equilibrium":  # what is left, at a moment chosen at random, of the gap that the moment falls into
-        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * spec.law.met(first_S) * mean_h
+    if spec.start == "equilibrium":  # the rest, at a random moment, of the gap into which it falls
+        now_S = _uniform(seed, "left", streams_S, np.uint64(0)) * law.met(first_S) * mean_h
     else:
-        now_S = spec.law.gap(first_S) * mean_h
+        now_S = law.gap(first_S) * mean_h
     going_A = np.flatnonzero(now_S <= spec.busy_h)
     which, when = [going_A], [now_S[going_A]]
     place = 1
@@ -185,7 +186,7 @@ def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> 
         expected = (spec.busy_h - now_S[going_A].min()) / mean_h
         num = int(min(expected + 2 * expected**0.5 + 1, max(1, _DRAWS_AT_ONCE // going_A.size)))
         draws = np.arange(place, place + num, dtype=np.uint64)
-        gaps_AD = spec.law.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
+        gaps_AD = law.gap(_uniform(seed, "gap", streams_S[going_A, None], draws)) * mean_h
         gaps_AD[:, 0] += now_S[going_A]  # one sum from left to right, to the bit, however many draws are made at once
         times_AD = np.cumsum(gaps_AD, axis=1)
         row, column = np.nonzero(times_AD <= spec.busy_h)
@@ -198,7 +199,7 @@ def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> 
 
 
 def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
-    """Hours of the trace, of hours in which the early ones count ``early_factor`` times."""
+    """Hours of the trace from hours in which the early ones count ``early_factor`` times."""
     early_h = min(spec.early_h, spec.length_h)
     early_busy_h = early_h * spec.early_factor
     hours_E = np.where(busy_E < early_busy_h, busy_E / spec.early_factor, busy_E - early_busy_h + early_h)
@@ -209,7 +210,7 @@ def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
 
 
 def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ranks_E: I64) -> tuple[I64, F64, I64]:
-    """Instants that take a group take further ranks of the same rack (or of all), at the same hour."""
+    """With groups: further ranks of the same rack (or of all) that die at the same hour."""
     streams_E, places_E = _streams(traces_E), _places(traces_E)
     is_group_E = _uniform(seed, "group", streams_E, places_E) < spec.group_probability
     sizes, weights = (np.array(values) for values in zip(*spec.group_sizes, strict=True))
@@ -221,7 +222,7 @@ def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ra
     group_G = np.flatnonzero(is_group_E)
     keys_G = words(words(derive(seed, "generate", "members"), streams_E[group_G]), places_E[group_G])
     lots_GC = words(keys_G[:, None], np.arange(room, dtype=np.uint64))
-    lots_GC[np.arange(len(group_G)), ranks_E[group_G] % room] = 0  # the rank struck is in its group
+    lots_GC[np.arange(len(group_G)), ranks_E[group_G] % room] = 0  # the failed rank is in its group
     members_GC = np.argsort(lots_GC, axis=1, kind="stable") + (ranks_E[group_G] // room * room)[:, None]
     is_in_GC = np.arange(room) < size_E[group_G, None]
 
@@ -233,7 +234,7 @@ def _with_groups(spec: GeneratorSpec, seed: int, traces_E: I64, hours_E: F64, ra
 
 
 def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
-    """Hours down of every death, independent of all else."""
+    """The repair time of every death in hours, independent of all else."""
     if not spec.has_repairs:
         return None
     u_E = _uniform(seed, "repair", _streams(traces_E), _places(traces_E))
@@ -250,7 +251,7 @@ def _repairs(spec: GeneratorSpec, seed: int, traces_E: I64) -> F64 | None:
 
 
 def _streams(traces_S: I64, ranks_S: I64 | int = 0) -> U64:
-    """The name of a trace's stream, or of a rank's in it: hashed, for words by counters of few bits are less random."""
+    """The key of a trace's stream, or of a rank's in it: hashed, since words of small counters are less random."""
     return words(words(_STREAMS, traces_S.astype(np.uint64)), np.asarray(ranks_S).astype(np.uint64))
 
 
@@ -260,6 +261,6 @@ def _places(traces_E: I64) -> U64:
 
 
 def _uniform(seed: int, what: str, streams_S: U64, places_S: U64 | np.uint64) -> F64:
-    """Uniform in (0, 1), neither end: a function of the seed, what is drawn, the stream and the place in it."""
+    """Uniform in the open (0, 1): a function of the seed, what is drawn, the stream and the place in it."""
     word_S = words(words(derive(seed, "generate", what), streams_S), np.asarray(places_S))
     return ((word_S >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

@@ -1,19 +1,17 @@
-"""From a trace to the parameters of more like it: ``--model fit:TRACE.csv`` and ``--model empirical:TRACE.csv``."""
+"""Generator parameters learned from a trace: ``--model fit:TRACE.csv`` and ``--model empirical:TRACE.csv``."""
 
 import math
 from collections import Counter
 from collections.abc import Mapping
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from harness.core.errors import TraceError
-from harness.traces.families import FAMILIES
-from harness.traces.fits import Fit, fit
 from harness.traces.gaps import Gaps, gaps_of, observe
-from harness.traces.spec import GeneratorSpec, Sizes
-from harness.traces.survival import I64
-from harness.traces.trace import Trace
+from harness.traces.spec import GeneratorSpec
+from harness.traces.trace import Trace, read_trace
 
 _LEAST = 3  # failures: two gaps, so that they can differ
 _AIC_TIE = 2.0  # below it the data do not tell two families apart (Burnham & Anderson, 2002, section 2.6)
@@ -26,15 +24,28 @@ _SUPERSEDES = (
 _SHAPES = {"gamma": "shape", "weibull": "shape", "lognormal": "sigma"}
 
 
-def spec_like(trace: Trace, how: Literal["fit", "empirical"], asked: Mapping[str, Any]) -> GeneratorSpec:
-    """Parameters under which a trace is made like ``trace``, but for those of ``GeneratorSpec`` in ``asked``.
+def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
+    """``spec_like`` the trace file that ``model`` names; None if ``model`` is the name of a law.
 
-    Learned are the law of the gaps, the MTBF (hours / instants, of as many nodes as the trace says it has ranks), how
-    many ranks die at an instant, and hours down. ``fit`` takes the family of the lowest AIC, the exponential if it is
-    within 2 of it, and lognormal repairs; ``empirical`` draws the gaps and repairs of ``trace`` again.
+    Raises TraceError for another word before the colon, and as ``read_trace`` and ``spec_like``.
+    """
+    how, colon, path = model.partition(":")
+    if not colon:
+        return None
+    if how not in ("fit", "empirical") or not path:
+        raise TraceError(f"--model: {how}:{path or '…'}; expected fit:TRACE.csv or empirical:TRACE.csv")
+    return spec_like(read_trace(Path(path)), how, asked)
 
-    The law is of gaps from failure to failure, the last one cut short; what came before a first failure is no gap but
-    the rest of one. The MTBF is not the fitted mean: hours over instants hold for any law.
+
+def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec:
+    """Parameters that generate traces like ``trace``; those in ``asked`` are taken from there.
+
+    Learned are the law of the gaps, the MTBF (hours / instants, for as many nodes as the trace says it has ranks), the
+    ranks that die at an instant, and the repair times. ``fit`` takes the family of the lowest AIC, the exponential if
+    it is within 2 of that, and lognormal repairs; ``empirical`` draws the gaps and repair times of ``trace`` again.
+
+    Gaps are those from failure to failure, the last one censored; the time before a first failure is the rest of a gap
+    and left out. The MTBF is not the fitted mean: hours / instants holds for any law.
 
     Raises:
         TraceError: too few failures to learn from, or ranks that are not named.
@@ -42,59 +53,50 @@ def spec_like(trace: Trace, how: Literal["fit", "empirical"], asked: Mapping[str
     observed = observe(trace)
     sizes_I = observed.instants[1]
     if len(sizes_I) < _LEAST:
-        raise TraceError(f"{trace.source}: {len(sizes_I)} failures; to learn a law from their gaps takes {_LEAST}")
-    gaps = gaps_of(trace, asked.get("per", "system"), first="left_out")
+        raise TraceError(f"{trace.source}: {len(sizes_I)} failures; at least {_LEAST} are needed to learn from")
+    gaps = gaps_of(observed, asked.get("per", "system"), first="left_out")
     if gaps.is_cut_N.all():
         raise TraceError(f"{trace.source}: no rank failed twice; --per system learns from the gaps of all")
     num_ranks = observed.num_ranks or int(observed.num_E.max())
-    room = asked.get("rack_size") or asked.get("ranks", num_ranks)
+    sizes_I = np.minimum(sizes_I, asked.get("rack_size") or asked.get("ranks", num_ranks))
+    groups = tuple((size, float(count)) for size, count in sorted(Counter(sizes_I.tolist()).items()) if size > 1)
     learned: dict[str, Any] = {
         "ranks": num_ranks,
         "length_h": observed.length_h,
         "like": trace.source,
         "mtbf_h": _rounded(observed.length_h / len(sizes_I)),
         "nodes": observed.num_ranks,
-        **_groups(sizes_I, room),
+        "group_probability": sum(weight for _, weight in groups) / len(sizes_I),
+        "group_sizes": groups,
         **_repairs(trace, how),
         **_law(trace, how, gaps),
     }
     for wanted, superseded in _SUPERSEDES:
-        if wanted & set(asked):
+        if wanted & asked.keys():
             learned = {name: value for name, value in learned.items() if name not in superseded}
     return GeneratorSpec(**{**learned, **asked})
 
 
-def _groups(sizes_I: I64, room: int) -> dict[str, Any]:
-    """Shares of instants by the number of ranks; no group is larger than there is room for."""
-    counts = Counter(np.minimum(sizes_I, room).tolist())
-    sizes: Sizes = tuple((size, float(count)) for size, count in sorted(counts.items()) if size > 1)
-    share = sum(weight for _, weight in sizes) / len(sizes_I)
-    return {"group_probability": share, "group_sizes": sizes}
-
-
 def _repairs(trace: Trace, how: str) -> dict[str, Any]:
-    """Hours down, of the deaths of which they are known."""
-    known = tuple(float(text) for entry in trace.entries if (text := entry.extra.get("repair_h")))
+    """The repair times of the deaths of which they are known, or their median and mean."""
+    known = [entry.repair_h for entry in trace.entries if entry.repair_h is not None]
     if how == "empirical":
-        return {"repairs_h": known}
+        return {"repairs_h": tuple(known)}
     positive = [hours for hours in known if hours > 0]
     if not positive:
         return {}
-    median_h = math.exp(math.fsum(map(math.log, positive)) / len(positive))
-    mean_h = math.fsum(positive) / len(positive)
-    return {"repair_median_h": _rounded(median_h), "repair_mean_h": max(_rounded(mean_h), _rounded(median_h))}
+    median_h = _rounded(math.exp(math.fsum(map(math.log, positive)) / len(positive)))
+    mean_h = _rounded(math.fsum(positive) / len(positive))
+    return {"repair_median_h": median_h, "repair_mean_h": max(mean_h, median_h)}
 
 
 def _law(trace: Trace, how: str, gaps: Gaps) -> dict[str, Any]:
     """The gaps themselves; or family and shape by AIC, the exponential unless another one is clearly better."""
     if how == "empirical":
         return {"model": "empirical", "gaps_h": tuple(gaps.sample.ended_E.tolist())}
-    fits: list[Fit] = []
-    for family in FAMILIES:
-        try:
-            fits.append(fit(family, gaps.hours_N, gaps.is_cut_N))
-        except TraceError:  # a family whose likelihood has no maximum for these gaps is out of the contest
-            continue
+    from harness.traces.fits import fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
+
+    fits, _ = fit_all(gaps.sample)
     if not fits:
         raise TraceError(f"{trace.source}: no law fits its {gaps.sample.num_events} gaps")
     best = min(fits, key=lambda found: (found.aic, found.family))
@@ -105,5 +107,5 @@ def _law(trace: Trace, how: str, gaps: Gaps) -> dict[str, Any]:
 
 
 def _rounded(value: float) -> float:
-    """To six digits, far below any standard error, so that it can be read in a command line."""
+    """To six digits, far below any standard error, so that a command line can hold it."""
     return float(f"{value:.6g}")

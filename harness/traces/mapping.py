@@ -13,7 +13,7 @@ import numpy as np
 from harness.core.errors import TraceError
 from harness.core.plans import Rank, ps_rank
 from harness.core.seeds import generator
-from harness.traces.log import FailureLog, Outage
+from harness.traces.importers.findings import FailureLog, Outage
 from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 
 How = Literal["by-node", "round-robin", "seeded"]

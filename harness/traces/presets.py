@@ -1,7 +1,7 @@
-"""Failure regimes by name, each from published figures; none holds a record of a log.
+"""Failure regimes by name, each from published figures; none contains a record of a log.
 
-How sure a figure is stands behind it: [read] seen in the source, [log] computed from the log that was published with
-it, [2nd] seen in others' words, [recalled] from memory, [derived] computed from the others, [ours] a choice.
+Every figure is marked with its certainty: [read] in the source, [log] computed from the log published with it, [2nd]
+read in a secondary source, [recalled] from memory, [derived] from other figures, [ours] a choice.
 """
 
 from collections.abc import Mapping
@@ -15,14 +15,14 @@ from harness.traces.trace import Trace
 
 @dataclass(frozen=True, kw_only=True)
 class Preset:
-    """A regime: its parameters, the profile whose job it is made for, and where every number comes from."""
+    """A failure regime: its parameters, the profile of its job, and the origin of every number."""
 
     title: str
     profile: str
     spec: GeneratorSpec
     source: str
     figures: tuple[str, ...]
-    """A sentence for each thing that was taken, derived or chosen."""
+    """A sentence for each figure that was taken, derived or chosen."""
 
 
 PRESETS: Mapping[str, Preset] = {
@@ -113,10 +113,9 @@ PRESETS: Mapping[str, Preset] = {
 
 
 def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
-    """A trace of the regime, its sources in the header. ``is_typical`` as in ``generate``.
+    """A trace of the regime, with its sources in the header; ``is_typical`` as in ``generate``.
 
-    Raises:
-        TraceError: no preset of this name.
+    Raises TraceError for an unknown name.
     """
     if name not in PRESETS:
         raise TraceError(f"--preset: {name!r} is none of {', '.join(PRESETS)}")

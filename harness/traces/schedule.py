@@ -1,31 +1,21 @@
-"""From a trace file to the strikes of one run."""
+"""From a failure trace to the planned kills of one run."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import xxhash
 
 from harness.config.model import Config
+from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.errors import TraceError
-from harness.core.plans import PlannedKill
-from harness.traces.trace import Trace, parse_trace
-
-
-def read_trace(path: Path) -> Trace:
-    """The trace in the CSV file ``path`` (failure_traces/README.md). Raises TraceError."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise TraceError(f"no trace file {path}") from error
-    except IsADirectoryError as error:
-        raise TraceError(f"trace {path} is a folder; expected a CSV file") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
-    return parse_trace(text.splitlines(), str(path))
+from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
+from harness.core.seeds import generator
+from harness.traces.trace import Entry, Trace, read_trace
 
 
 def trace_digest(config: Config) -> str | None:
-    """Fingerprint of the trace's content; None without a trace. Raises TraceError where there is no such file."""
+    """The hash of the trace file's content; None without a trace. Raises TraceError for a file that is no trace."""
     if config.trace.path is None:
         return None
     read_trace(Path(config.trace.path))
@@ -36,7 +26,8 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
     """The planned kills of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
     if config.trace.path is None:
         return ()
-    planned_kills = read_trace(Path(config.trace.path)).schedule(
+    planned_kills = schedule(
+        read_trace(Path(config.trace.path)),
         job_h=config.emulated.job_h,
         total_samples=total_samples,
         batch_size=config.trainer.batch_size,
@@ -47,3 +38,50 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
     if config.trace.repair == "ignore":
         planned_kills = tuple(replace(planned_kill, repair_h=None) for planned_kill in planned_kills)
     return planned_kills
+
+
+def schedule(
+    trace: Trace, *, job_h: float, total_samples: int, batch_size: int, num_steps: int, num_ps: int, seed: int
+) -> tuple[PlannedKill, ...]:
+    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, in order of steps.
+
+    An entry is due at the first boundary whose samples reach its hour's, at the latest the boundary before the last
+    step. Entries at one boundary are one planned kill. The ranks of an entry that gives a number are drawn by
+    (seed, "trace", line), whatever else is in the trace.
+
+    Raises:
+        TraceError: an hour past the job's end, a rank that the run does not have, more ranks than there are.
+    """
+    by_step: dict[int, dict[Rank, Entry]] = {}
+    for entry in trace.entries:
+        where = f"{trace.source}:{entry.line}"
+        if entry.hour > job_h:
+            raise TraceError(f"{where}: hour {entry.hour} is past the end of the job ({job_h} h)")
+        due = hour_to_samples(entry.hour, job_h=job_h, total_samples=total_samples)
+        step = max(0, min(boundary_at(due, batch_size), num_steps - 1))
+        killed = by_step.setdefault(step, {})
+        for rank in _ranks(entry, num_ps, seed, where):
+            killed.setdefault(rank, entry)
+    return tuple(_planned_kill(step, killed) for step, killed in sorted(by_step.items()))
+
+
+def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
+    has = f"this run has {ps_rank(0)}" + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else " alone")
+    if isinstance(entry.who, str):
+        if ps_index(entry.who) >= num_ps:
+            raise TraceError(f"{where}: no rank {entry.who}; {has}")
+        return [entry.who]
+    if entry.who > num_ps:
+        raise TraceError(f"{where}: {entry.who} ranks cannot die; {has}")
+    return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
+
+
+def _planned_kill(step: int, killed: Mapping[Rank, Entry]) -> PlannedKill:
+    ranks = tuple(sorted(killed, key=ps_index))
+    return PlannedKill(
+        step=step,
+        ranks=ranks,
+        hours=tuple(killed[rank].hour for rank in ranks),
+        lines=tuple(killed[rank].line for rank in ranks),
+        repair_h=max((entry.repair_h for entry in killed.values() if entry.repair_h is not None), default=None),
+    )

@@ -1,8 +1,7 @@
-"""What a made-up trace is to be like: the parameters of ``run.py trace generate``, checked."""
+"""The parameters of generated traces, validated: the options of ``run.py trace generate``."""
 
 import math
 from dataclasses import dataclass, fields
-from functools import cached_property
 from typing import Literal
 
 from harness.config.profiles import MAX_PS
@@ -11,21 +10,21 @@ from harness.traces.laws import Law, law_of
 from harness.traces.trace import MAX_HOURS
 
 MAX_DEATHS = 1_000_000
-"""Deaths expected in one trace at most: beyond, a unit was mistaken."""
+"""The most deaths expected of one trace; more are a mistaken unit."""
 
 Sizes = tuple[tuple[int, float], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class GeneratorSpec:
-    """A job of ``ranks`` ranks watched for ``length_h`` hours, and the law by which its ranks die.
+    """A job of ``ranks`` ranks watched for ``length_h`` hours, and the law of its failures.
 
-    An **instant** is a moment at which ranks die, one or, in a group, several. Either one renewal process makes all
-    instants and each strikes a rank at random (``per`` system), or each rank has its own (``per`` rank). All hours are
-    of the source, until ``stretch_h`` scales the finished trace to so many hours, repairs in proportion.
+    An **instant** is a moment at which one rank dies, or a group of them. Either one renewal process makes all instants
+    and each hits a random rank (``per`` system), or each rank has its own process (``per`` rank). All hours are those
+    of the source, until ``stretch_h`` scales the finished trace to so many hours, repair times in proportion.
 
     Raises:
-        TraceError: values that cannot be, each by the name of its option.
+        TraceError: invalid values, named by their option.
     """
 
     model: str = "exponential"
@@ -33,50 +32,49 @@ class GeneratorSpec:
     shape: float | None = None
     """Shape of gamma or Weibull, sigma of lognormal. The mean is the MTBF whatever the shape."""
     gaps_h: tuple[float, ...] = ()
-    """Gaps that model empirical draws from, hours; scaled to the MTBF."""
+    """Gaps that model ``empirical`` draws from, in hours; scaled to the MTBF."""
     like: str | None = None
-    """The trace that the model was taken from."""
+    """The trace from which the model was learned."""
     ranks: int = 8
     length_h: float = 56.0
     mtbf_h: float | None = None
     """Mean hours between instants of a system of ``nodes`` nodes."""
     nodes: int | None = None
-    """Nodes of the system that ``mtbf_h`` was measured on: the job's MTBF is mtbf_h · nodes / ranks. None: mtbf_h is
-    the job's own, each of its ranks stands for a share of the system."""
+    """Nodes of the system with MTBF ``mtbf_h``: the job's is mtbf_h · nodes / ranks. None: ``mtbf_h`` is the job's."""
     node_mtbf_h: float | None = None
     """Instead of ``mtbf_h``: mean hours between deaths of one node, also of those in a group."""
     per: Literal["system", "rank"] = "system"
     start: Literal["equilibrium", "fresh"] = "equilibrium"
-    """At hour 0 the process has been running for long, so that the rate is 1 / MTBF from the first hour on; or every
-    clock starts at 0: with a falling hazard more instants early on than length / MTBF, with a rising one fewer."""
+    """``equilibrium``: the process has long been running at hour 0, and the rate is 1 / MTBF throughout. ``fresh``: it
+    starts at hour 0; a falling hazard then gives more early instants than that, a rising one fewer."""
     group_probability: float = 0.0
-    """Probability that an instant takes a group."""
+    """Probability that a group of ranks dies at an instant."""
     group_sizes: Sizes = ()
-    """How many ranks die in a group: (size, weight) each. Sizes are not scaled with the number of ranks."""
+    """Sizes of groups: (ranks, weight) each; not scaled with the number of ranks."""
     rack_size: int | None = None
-    """Groups stay within racks of so many ranks, ps0 … in order; None: any ranks."""
+    """Groups stay within racks of so many consecutive ranks; None: any ranks."""
     early_factor: float = 1.0
-    """The hazard is so many times higher before ``early_h``; the MTBF is that of the time after."""
+    """The hazard is so many times higher before hour ``early_h``; the MTBF is that of the time after."""
     early_h: float = 0.0
     repair_median_h: float | None = None
-    """Median and mean of the hours down, which are lognormal; None: the trace does not say."""
+    """Median and mean of lognormal repair times; None: the trace has none."""
     repair_mean_h: float | None = None
     repairs_h: tuple[float, ...] = ()
-    """Instead: hours down to draw from."""
+    """Repair times to draw from, instead of a lognormal."""
     stretch_h: float | None = None
-    """Hours that ``length_h`` becomes in the trace."""
+    """Hours to which the trace is scaled from ``length_h``."""
 
     def __post_init__(self) -> None:
+        for name in ("length_h", "mtbf_h", "node_mtbf_h", "stretch_h", "repair_median_h", "repair_mean_h"):
+            value = getattr(self, name)
+            _require(
+                value is None or 0 < value <= MAX_HOURS,
+                f"{_option(name)}: {value} is not a number of hours above 0, at most {MAX_HOURS:g}",
+            )
         _require(1 <= self.ranks <= MAX_PS, f"--ranks: {self.ranks} is not between 1 and {MAX_PS}")
-        _require_hours("--length-h", self.length_h)
         _require((self.mtbf_h is None) != (self.node_mtbf_h is None), "--mtbf-h or --node-mtbf-h: give one of them")
-        _require_hours("--mtbf-h", self.mtbf_h)
-        _require_hours("--node-mtbf-h", self.node_mtbf_h)
-        _require_hours("--stretch-h", self.stretch_h)
         _require(self.nodes is None or self.nodes >= 1, f"--nodes: {self.nodes} is not at least 1")
-        _require(
-            self.nodes is None or self.mtbf_h is not None, "--nodes: says what --mtbf-h was measured on; not given"
-        )
+        _require(self.nodes is None or self.mtbf_h is not None, "--nodes: needs --mtbf-h, the MTBF of so many nodes")
         _require(self.per in ("system", "rank"), f"--per: {self.per!r} is neither system nor rank")
         _require(self.start in ("equilibrium", "fresh"), f"--start: {self.start!r} is neither equilibrium nor fresh")
         self._check_groups()
@@ -84,44 +82,40 @@ class GeneratorSpec:
         _require(0 <= self.early_h < math.inf, f"--early-h: {self.early_h} is not a number of hours from 0 on")
         self._check_repairs()
         _ = self.law
+        num_deaths = self.expected_instants * self.ranks_per_instant
         _require(
-            self.expected_instants * self.ranks_per_instant <= MAX_DEATHS,
-            f"--length-h: {self.expected_instants * self.ranks_per_instant:.3g} deaths are to be expected, "
-            f"{MAX_DEATHS} at most can be made: is the MTBF in hours?",
+            num_deaths <= MAX_DEATHS,
+            f"--length-h: {num_deaths:.3g} deaths expected, at most {MAX_DEATHS} allowed: is the MTBF in hours?",
         )
 
     def _check_groups(self) -> None:
         probability, room = self.group_probability, self.rack_size or self.ranks
         _require(0 <= probability <= 1, f"--group-probability: {probability} is not between 0 and 1")
-        _require(
-            bool(self.group_sizes) == (probability > 0), "--group-probability, --group-sizes: one makes no sense alone"
-        )
+        _require(bool(self.group_sizes) == (probability > 0), "--group-probability, --group-sizes: give both or none")
         _require(
             self.rack_size is None or (self.rack_size >= 1 and self.ranks % self.rack_size == 0),
-            f"--rack-size: {self.ranks} ranks are no whole number of racks of {self.rack_size}",
+            f"--rack-size: {self.ranks} ranks are not a whole number of racks of {self.rack_size}",
         )
         for size, weight in self.group_sizes:
-            _require(2 <= size <= room, f"--group-sizes: a group of {size}; there can be 2 to {room}")
+            _require(2 <= size <= room, f"--group-sizes: a group of {size}; expected 2 to {room}")
             _require(0 < weight < math.inf, f"--group-sizes: weight {weight} of size {size} is not above 0")
 
     def _check_repairs(self) -> None:
         median_h, mean_h = self.repair_median_h, self.repair_mean_h
-        _require_hours("--repair-median-h", median_h)
-        _require_hours("--repair-mean-h", mean_h)
-        _require((median_h is None) == (mean_h is None), "--repair-median-h, --repair-mean-h: both or none")
+        _require((median_h is None) == (mean_h is None), "--repair-median-h, --repair-mean-h: give both or none")
         if median_h is not None and mean_h is not None:
-            _require(mean_h >= median_h, "--repair-mean-h: below the median; a lognormal's mean is above it")
-            _require(not self.repairs_h, "--repair-median-h: the trace's own repair times are drawn from")
-        _require(all(0 <= hours < math.inf for hours in self.repairs_h), "repair times are hours from 0 on")
+            _require(mean_h >= median_h, "--repair-mean-h: below the median; the mean of a lognormal is above it")
+            _require(not self.repairs_h, "--repair-median-h: the trace's own repair times are drawn already")
+        _require(all(0 <= hours < math.inf for hours in self.repairs_h), "repair times: expected hours, none negative")
 
-    @cached_property
+    @property
     def law(self) -> Law:
-        """Of the gaps, with mean 1."""
+        """The law of the gaps, with mean 1."""
         return law_of(self.model, self.shape, self.gaps_h)
 
     @property
     def ranks_per_instant(self) -> float:
-        """Mean number of ranks that die at an instant, k."""
+        """The mean number of ranks that die at an instant, k."""
         if not self.group_sizes:
             return 1.0
         mean = sum(size * weight for size, weight in self.group_sizes) / sum(weight for _, weight in self.group_sizes)
@@ -137,17 +131,17 @@ class GeneratorSpec:
 
     @property
     def busy_h(self) -> float:
-        """The trace's length, its early hours counted ``early_factor`` times: the clock by which clocks tick."""
+        """The length, its early hours counted ``early_factor`` times: the time scale in which gaps follow the law."""
         return self.length_h + (self.early_factor - 1) * min(self.early_h, self.length_h)
 
     @property
     def expected_instants(self) -> float:
-        """Of a process in equilibrium, exactly; of a fresh one, in the long run."""
+        """The expected number of instants: exact in equilibrium, the long-run rate of a fresh start."""
         return self.busy_h / self.instant_mtbf_h
 
     @property
     def has_repairs(self) -> bool:
-        """Whether the trace says how long ranks were down."""
+        """Whether the trace has repair times."""
         return self.repair_median_h is not None or bool(self.repairs_h)
 
 
@@ -163,7 +157,7 @@ def options(spec: GeneratorSpec) -> str:
             text = f"{value}:{spec.like}"
         elif field.name == "group_sizes":
             text = ",".join(f"{size}:{_number(weight)}" for size, weight in spec.group_sizes)
-        parts.append(f"--{field.name.replace('_', '-')} {text}")
+        parts.append(f"{_option(field.name)} {text}")
     return " ".join(parts)
 
 
@@ -191,11 +185,10 @@ def parse_sizes(text: str) -> Sizes:
     return tuple(sizes)
 
 
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 def _require(is_right: bool, message: str) -> None:
     if not is_right:
         raise TraceError(message)
-
-
-def _require_hours(option: str, value: float | None) -> None:
-    right = f"a number of hours above 0, at most {MAX_HOURS:g}"
-    _require(value is None or 0 < value <= MAX_HOURS, f"{option}: {value} is not {right}")

@@ -1,32 +1,29 @@
-"""Failure traces: which PS ranks die at which hour of the emulated job. The format is failure_traces/README.md.
-
-Pure: text in, values out; whoever has the file reads it.
-"""
+"""The failure trace of a job: which PS ranks die at which hour. The file format is failure_traces/README.md."""
 
 import csv
+import io
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.errors import TraceError
-from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
-from harness.core.seeds import generator
+from harness.core.plans import Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
 _TRAINER = re.compile(r"trainer[0-9]+")
 MAX_HOURS = 1e9
-"""No log and no job is longer: 114,000 years."""
+"""The longest trace, in hours."""
 MAX_RANKS = 1_000_000
-"""Ranks of a trace at most, such as the nodes of a whole cluster."""
+"""The most ranks of a trace, such as the nodes of a whole cluster."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a trace: at ``hour``, the rank named (``"ps3"``) or so many ranks, drawn by seed, die.
+    """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
 
-    ``repair_h``: hours until they were back, None where the trace does not say.
+    ``repair_h``: hours until the rank was back, None where unknown. ``extra``: the further columns as text.
     """
 
     hour: float
@@ -44,59 +41,38 @@ class Trace:
     entries: tuple[Entry, ...]
     header: Mapping[str, str]
 
-    def schedule(
-        self, *, job_h: float, total_samples: int, batch_size: int, num_steps: int, num_ps: int, seed: int
-    ) -> tuple[PlannedKill, ...]:
-        """When each entry strikes: at the first boundary with samples >= its hour's, at the latest the one before the
-        last step. Entries at one boundary are one planned_kill.
 
-        Ranks of a count are drawn by (seed, "trace", line), whatever else is in the trace.
-
-        Raises:
-            TraceError: an hour past the job's end, a rank that the run does not have, more ranks than there are.
-        """
-        planned_kills: dict[int, dict[Rank, Entry]] = {}
-        for entry in self.entries:
-            if entry.hour > job_h:
-                raise self._error(entry, f"hour {entry.hour} is past the end of the job ({job_h} h)")
-            due = hour_to_samples(entry.hour, job_h=job_h, total_samples=total_samples)
-            step = max(0, min(boundary_at(due, batch_size), num_steps - 1))
-            struck = planned_kills.setdefault(step, {})
-            for rank in self._ranks(entry, num_ps, seed):
-                struck.setdefault(rank, entry)
-        return tuple(_kill_if_due(step, struck) for step, struck in sorted(planned_kills.items()))
-
-    def _ranks(self, entry: Entry, num_ps: int, seed: int) -> list[Rank]:
-        there_are = f"this run has {ps_rank(0)}" + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else " alone")
-        if isinstance(entry.who, str):
-            if ps_index(entry.who) >= num_ps:
-                raise self._error(entry, f"no rank {entry.who}; {there_are}")
-            return [entry.who]
-        if entry.who > num_ps:
-            raise self._error(entry, f"{entry.who} ranks cannot die; {there_are}")
-        drawn = generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False)
-        return [ps_rank(int(index)) for index in drawn]
-
-    def _error(self, entry: Entry, message: str) -> TraceError:
-        return TraceError(f"{self.source}:{entry.line}: {message}")
+def read_trace(path: Path) -> Trace:
+    """The trace in the CSV file ``path``. Raises TraceError as ``parse_trace``, and for a file that cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise TraceError(f"no trace file {path}") from error
+    except IsADirectoryError as error:
+        raise TraceError(f"trace {path} is a folder; expected a CSV file") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+    return parse_trace(text.splitlines(), str(path))
 
 
-def _kill_if_due(step: int, struck: Mapping[Rank, Entry]) -> PlannedKill:
-    ranks = tuple(sorted(struck, key=ps_index))
-    return PlannedKill(
-        step=step,
-        ranks=ranks,
-        hours=tuple(struck[rank].hour for rank in ranks),
-        lines=tuple(struck[rank].line for rank in ranks),
-        repair_h=max((entry.repair_h for entry in struck.values() if entry.repair_h is not None), default=None),
-    )
+def to_text(trace: Trace, *, command: str | None = None) -> str:
+    """``trace`` as CSV, which ``parse_trace`` reads back. ``command``: the command that makes the file again."""
+    header = {**trace.header, **({} if command is None else {"command": command})}
+    out = io.StringIO()
+    out.writelines(f"# {key}: {' '.join(value.split())}\n" for key, value in header.items())
+    columns = list(dict.fromkeys(name for entry in trace.entries for name in entry.extra)) or ["repair_h", "node"]
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["hour", "rank", *columns])
+    for entry in trace.entries:
+        writer.writerow([f"{entry.hour:.12g}", entry.who, *(entry.extra.get(name, "") for name in columns)])
+    return out.getvalue()
 
 
 def parse_trace(lines: Iterable[str], source: str) -> Trace:
-    """Read a trace; ``source`` opens every message. Blank lines and CRLF are tolerated.
+    """The trace in ``lines``; ``source`` is its name in errors. Blank lines and CRLF are tolerated.
 
     Raises:
-        TraceError: ``source:line: ...``, the first thing that is not as the format says.
+        TraceError: ``source:line: ...``, the first deviation from the format.
     """
     header: dict[str, str] = {}
     columns: list[str] = []

@@ -1,12 +1,12 @@
-"""What fits allow to say of a family, in a plain sentence that claims no more than the data show."""
+"""The conclusion of fits, in plain sentences that claim no more than the data show."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from harness.traces.fits import Fit
 
 MIN_EVENTS = 20
-"""Fewer say little of a shape: its standard error is then above 0.17 (Weibull, 0.78/sqrt(n)), and AIC is asymptotic."""
+"""With fewer, a shape's standard error is above 0.17 (Weibull, 0.78/sqrt(n)), and AIC is asymptotic."""
 TOO_CLOSE = 2.0
 """A difference of AIC below which the lesser family has substantial support (Burnham & Anderson, Model Selection and
 Multimodel Inference, 2002, section 2.6)."""
@@ -15,69 +15,56 @@ _UNSEEN = 3.0
 
 
 def verdict(fits: Sequence[Fit]) -> str:
-    """Which family, if any: the sentence."""
+    """The family that the data favour, if any, and what speaks against it."""
     if not fits:
         return "No family can be fitted: too few times between failures differ."
     ranked = sorted(fits, key=lambda fit: fit.aic)
-    best, num = ranked[0], ranked[0].num_events
+    num = ranked[0].num_events
     if num < MIN_EVENTS:
-        return f"{_count(num)}: too few to tell families apart (at least {MIN_EVENTS} are asked for)."
-    close = [fit for fit in ranked if fit.aic - best.aic < TOO_CLOSE]
-    parts = _choice(best, close, ranked), _quality(close), _tail(best), _hazard(close)
-    return " ".join(part for part in parts if part)
+        times = f"{num:,} {'time' if num == 1 else 'times'} between failures"
+        return f"{times}: too few to tell families apart (at least {MIN_EVENTS} are needed)."
+    close = [fit for fit in ranked if fit.aic - ranked[0].aic < TOO_CLOSE]
+    return " ".join([_choice(close, ranked), *_quality(close), *_tail(ranked[0]), *_hazard(close)])
 
 
-def _count(num: int) -> str:
-    return f"{num:,} {'time' if num == 1 else 'times'} between failures"
-
-
-def _choice(best: Fit, close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
+def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
     names = [fit.family for fit in close]
     if len(close) > 1:
-        told = f"The data cannot tell {_listed(names)} apart (their AICs are within {TOO_CLOSE:g} of the least)"
-        return f"{told}; nothing speaks against a constant hazard." if "exponential" in names else f"{told}."
+        listed = f"{', '.join(names[:-1])} and {names[-1]}"
+        apart = f"The data cannot tell {listed} apart (their AICs are within {TOO_CLOSE:g} of the least)"
+        return f"{apart}; nothing speaks against a constant hazard." if "exponential" in names else f"{apart}."
     if len(ranked) == 1:
-        return f"Only {best.family} could be fitted."
-    ahead, second = ranked[1].aic - best.aic, ranked[1].family
-    return f"Of these families {best.family} fits best: its AIC is {ahead:.1f} below that of {second}."
+        return f"Only {names[0]} could be fitted."
+    ahead, second = ranked[1].aic - ranked[0].aic, ranked[1].family
+    return f"Of these families {names[0]} fits best: its AIC is {ahead:.1f} below that of {second}."
 
 
-def _quality(close: Sequence[Fit]) -> str:
+def _quality(close: Sequence[Fit]) -> Iterator[str]:
     """Whether even the best are refuted. The bound without a bootstrap can refute, but not confirm."""
-    if any(fit.goodness.p >= _REFUTED for fit in close):
-        return ""
-    each = ", ".join(f"{fit.family} {_p(fit)}" for fit in close)
-    whom = "it does" if len(close) == 1 else "they do"
-    return f"Yet {whom} not describe the data ({each}): take the observed times themselves."
-
-
-def _tail(best: Fit) -> str:
-    """Whether the best family lives on durations that nobody has seen."""
-    seen_h = best.exposure_h / best.num_events
-    if best.mean_h < _UNSEEN * seen_h:
-        return ""
-    told = f"{best.mean_h / seen_h:.0f} times the hours observed per failure" if best.mean_h < math.inf else "infinite"
-    return f"Its mean is {told}: a tail that the data do not show, not to be drawn from beyond them."
+    if all(fit.goodness.p < _REFUTED for fit in close):
+        each = ", ".join(f"{fit.family} {_p(fit)}" for fit in close)
+        yield f"Yet the observed times refute {'it' if len(close) == 1 else 'them'} ({each}): use the times themselves."
 
 
 def _p(fit: Fit) -> str:
     sign = "=" if fit.goodness.p_bootstrap is not None else "<"
-    return f"p {sign} {max(fit.goodness.p, 1e-4):.2g}" if fit.goodness.p > 1e-4 else "p < 0.0001"
+    return f"p {sign} {fit.goodness.p:.2g}" if fit.goodness.p > 1e-4 else "p < 0.0001"
 
 
-def _hazard(close: Sequence[Fit]) -> str:
-    """What Weibull's shape says of the hazard, where it is among the best and its interval leaves out 1."""
-    names = [fit.family for fit in close]
-    if "weibull" not in names or "exponential" in names:
-        return ""
-    fitted = close[names.index("weibull")]
-    shape, interval = fitted.parameters["shape"], fitted.intervals["shape"]
-    if 1.0 in interval:
-        return ""
-    way = "falls" if shape < 1 else "rises"
-    told = f"Weibull shape {shape:.2f}, {interval.low:.2f} to {interval.high:.2f}"
-    return f"The longer there was no failure, the more the hazard of one {way} ({told})."
+def _tail(best: Fit) -> Iterator[str]:
+    """Whether the best family's mean rests on durations far beyond those observed."""
+    times = best.mean_h / (best.exposure_h / best.num_events)
+    if times >= _UNSEEN:
+        mean = f"{times:.0f} times the hours observed per failure" if times < math.inf else "infinite"
+        yield f"Its mean is {mean}: it rests on durations beyond those observed; do not extrapolate."
 
 
-def _listed(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} and {names[-1]}"
+def _hazard(close: Sequence[Fit]) -> Iterator[str]:
+    """The trend of the hazard, where Weibull is among the best and the interval of its shape excludes 1."""
+    by_name = {fit.family: fit for fit in close}
+    if "weibull" in by_name and "exponential" not in by_name:
+        shape, interval = by_name["weibull"].parameters["shape"], by_name["weibull"].intervals["shape"]
+        if 1.0 not in interval:
+            way = "falls" if shape < 1 else "rises"
+            shown = f"Weibull shape {shape:.2f}, {interval.low:.2f} to {interval.high:.2f}"
+            yield f"The hazard {way} with the time since the last failure ({shown})."

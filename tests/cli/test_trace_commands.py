@@ -9,7 +9,7 @@ import pytest
 import run as command_line
 from harness.config.model import Config
 from harness.core.events import Killed
-from harness.traces.schedule import read_trace
+from harness.traces.trace import read_trace
 from tests.runs import changed, run
 
 LOG = """\

@@ -16,6 +16,7 @@ from harness.core.strategies import CprPriority, make_strategy, options_of
 from harness.planning.advisor import advise, flips, full_buckets, outcomes, part_buckets, planned_kills_at
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
+from harness.traces.schedule import schedule
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Entry, Trace
 
@@ -121,8 +122,14 @@ def test_drawn_strikes_are_those_of_the_same_trace() -> None:
         Entry(hour=hour, who=f"ps{rank}", line=number)
         for number, (hour, rank) in enumerate(zip(hours.tolist(), ranks.tolist(), strict=True), start=1)
     )
-    planned = Trace(source="t", entries=entries, header={}).schedule(
-        job_h=56, total_samples=CPR56.total_samples, batch_size=100, num_steps=job.num_steps, num_ps=8, seed=0
+    planned = schedule(
+        Trace(source="t", entries=entries, header={}),
+        job_h=56,
+        total_samples=CPR56.total_samples,
+        batch_size=100,
+        num_steps=job.num_steps,
+        num_ps=8,
+        seed=0,
     )
     drawn = planned_kills_at(hours, ranks, job)
     assert [(s.step, s.ranks, s.hours) for s in drawn] == [(s.step, s.ranks, s.hours) for s in planned]
@@ -154,7 +161,10 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
         (["cpr56", "--simulate", "10", "--model", "pareto"], "--model: 'pareto' is none of"),
         (["cpr56", "--simulate", "10", "--model", "weibull"], "--shape: weibull takes a shape from 0.2 to 100"),
         (["cpr56", "--simulate", "10", "--model", "pareto:t.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
-        (["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"], "empty.csv: 0 failures; to learn"),
+        (
+            ["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"],
+            "empty.csv: 0 failures; at least 3 are needed",
+        ),
         (["cpr56", "--model", "gamma", "--shape", "2"], "--model, --shape: the law of simulated traces; --simulate K"),
         (["cpr56", "--simulate", "1"], "--simulate: one trace has no spread; 2 or more"),
         (["cpr56", "--figure", "no_such_folder/plan.svg"], "--figure: no_such_folder: no such folder"),
@@ -209,13 +219,13 @@ def test_spread_of_a_learned_law(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("# length_h: soon\nhour,rank\n1,ps0\n", "length_h 'soon' in its header; a number above 0"),
+        ("# length_h: soon\nhour,rank\n1,ps0\n", "length_h 'soon' in its header; expected a number above 0"),
         ("# length_h: nan\nhour,rank\n1,ps0\n", "length_h 'nan' in its header"),
         ("# length_h: -3\nhour,rank\n1,ps0\n", "length_h '-3' in its header"),
-        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2; its header says 1 h were observed"),
+        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2, but its header says length_h 1"),
         ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
         ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
-        ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; a whole number, 4 to 1000000, would be right"),
+        ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; expected a whole number from 4 to 1000000"),
         ("hour,rank\n0,ps0\n", "no hours observed; '# length_h: HOURS' in its header would be right"),
         ("# ranks: 2\nhour,rank\n1,3\n", "3 ranks die in a failure, of 2 PS ranks"),
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.traces.importers import read_log
-from harness.traces.log import FailureLog
+from harness.traces.importers.findings import FailureLog
 
 BEGAN = datetime(2004, 10, 1)
 NUM_NODES = 8

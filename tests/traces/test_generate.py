@@ -15,6 +15,7 @@ from harness.core.plans import ps_index
 from harness.traces.generate import Deaths, generate, generate_many
 from harness.traces.laws import MODELS, law_of
 from harness.traces.presets import PRESETS, generate_preset
+from harness.traces.schedule import schedule
 from harness.traces.spec import GeneratorSpec, options, parse_sizes
 from harness.traces.trace import Trace, parse_trace
 
@@ -279,8 +280,8 @@ def test_a_preset_runs_under_its_profile_and_names_its_sources(name: str) -> Non
     profile = PROFILES[preset.profile]
     length_h = preset.spec.stretch_h or preset.spec.length_h
     assert (length_h, preset.spec.ranks) == (profile.job_h, profile.num_ps)
-    planned_kills = trace.schedule(
-        job_h=profile.job_h, total_samples=10**7, batch_size=1, num_steps=10**7, num_ps=profile.num_ps, seed=0
+    planned_kills = schedule(
+        trace, job_h=profile.job_h, total_samples=10**7, batch_size=1, num_steps=10**7, num_ps=profile.num_ps, seed=0
     )
     assert len(planned_kills) == round(preset.spec.expected_instants)
     assert all("[" in figure for figure in preset.figures)
@@ -310,28 +311,31 @@ def test_presets_have_the_published_figures() -> None:
         ({"shape": 2.0}, "--shape: exponential has no shape"),
         ({"model": "gamma"}, "--shape: gamma takes a shape from 0.1 to 1000, not None"),
         ({"model": "weibull", "shape": float("nan")}, "--shape: weibull takes a shape from 0.2 to 100, not nan"),
-        ({"model": "empirical"}, "--model empirical: say whose gaps, empirical:TRACE.csv"),
-        ({"model": "empirical", "gaps_h": (0.0,)}, "--model empirical: gaps are hours, not negative and not all zero"),
+        ({"model": "empirical"}, "--model empirical: which trace's gaps? expected empirical:TRACE.csv"),
+        (
+            {"model": "empirical", "gaps_h": (0.0,)},
+            "--model empirical: expected gaps from 0 h on, one above 0",
+        ),
         ({"mtbf_h": None}, "--mtbf-h or --node-mtbf-h: give one of them"),
         ({"node_mtbf_h": 3.0}, "--mtbf-h or --node-mtbf-h: give one of them"),
         ({"mtbf_h": 0.0}, "--mtbf-h: 0.0 is not a number of hours above 0"),
-        ({"mtbf_h": 1e-5}, "--length-h: 5.6e+06 deaths are to be expected, 1000000 at most can be made"),
+        ({"mtbf_h": 1e-5}, "--length-h: 5.6e+06 deaths expected, at most 1000000 allowed"),
         ({"length_h": float("inf")}, "--length-h: inf is not a number of hours above 0"),
         ({"stretch_h": 1e300}, "--stretch-h: 1e+300 is not a number of hours above 0, at most 1e+09"),
         ({"ranks": 0}, "--ranks: 0 is not between 1 and 1000"),
         ({"nodes": 0}, "--nodes: 0 is not at least 1"),
         ({"per": "node"}, "--per: 'node' is neither system nor rank"),
         ({"start": "now"}, "--start: 'now' is neither equilibrium nor fresh"),
-        ({"group_probability": 0.5}, "--group-probability, --group-sizes: one makes no sense alone"),
+        ({"group_probability": 0.5}, "--group-probability, --group-sizes: give both or none"),
         ({**GROUPS, "group_probability": 1.5}, "--group-probability: 1.5 is not between 0 and 1"),
-        ({**GROUPS, "rack_size": 2}, "--group-sizes: a group of 4; there can be 2 to 2"),
-        ({**GROUPS, "rack_size": 3}, "--rack-size: 8 ranks are no whole number of racks of 3"),
+        ({**GROUPS, "rack_size": 2}, "--group-sizes: a group of 4; expected 2 to 2"),
+        ({**GROUPS, "rack_size": 3}, "--rack-size: 8 ranks are not a whole number of racks of 3"),
         ({"early_factor": 0.0}, "--early-factor: 0.0 is not above 0"),
         ({"early_h": -1.0}, "--early-h: -1.0 is not a number of hours from 0 on"),
-        ({"repair_median_h": 1.0}, "--repair-median-h, --repair-mean-h: both or none"),
+        ({"repair_median_h": 1.0}, "--repair-median-h, --repair-mean-h: give both or none"),
         (
             {"repair_median_h": 2.0, "repair_mean_h": 1.0},
-            "--repair-mean-h: below the median; a lognormal's mean is above",
+            "--repair-mean-h: below the median; the mean of a lognormal is above",
         ),
     ],
 )

@@ -10,8 +10,8 @@ import pytest
 
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.importers import FORMATS, bamboo, cleaning, fta, infinitehbd, lanl, philly, read_log
-from harness.traces.log import FailureLog
+from harness.traces.importers import FORMATS, findings, fta, infinitehbd, lanl, philly, read_log, spot
+from harness.traces.importers.findings import FailureLog
 from tests.traces import made_logs
 from tests.traces.made_logs import MADE, NUM_NODES, WRITERS, events, job, lanl_line, minutes, read
 
@@ -37,7 +37,7 @@ def test_infinitehbd() -> None:
     assert round(statistics.mean(gaps(log)), 1) == 14.2
     assert round(statistics.median(gaps(log)), 1) == 5.6
     assert round(log.length_h / 24) == 349
-    assert log.changed == {cleaning.ZERO: 14, cleaning.DOWN: 2}
+    assert log.changed == {findings.ZERO: 14, findings.DOWN: 2}
     assert sum(outage.end_h is None for outage in log.outages) == 14
 
 
@@ -46,7 +46,7 @@ def test_lanl_system_20() -> None:
     """2,478 records read; a failure every 13.2 h, of those kept as of all."""
     log = read_log("lanl", REAL / "lanl" / "LA-UR-05-7318-system20.csv", system="20")
     assert (log.num_read, log.num_kept) == (2478, 2474)
-    assert (log.dropped, log.changed) == ({cleaning.SAME: 4}, {lanl.DIFFERS: 5, cleaning.DOWN: 11})
+    assert (log.dropped, log.changed) == ({findings.SAME: 4}, {lanl.DIFFERS: 5, findings.DOWN: 11})
     assert round(statistics.mean(gaps(log)), 1) == round(sum(gaps(log)) / 2477, 1) == 13.2
     assert (len(log.nodes), log.began) == (512, "2001-12-20T00:00:00")
     assert log.outages[0].start_h == 8
@@ -151,15 +151,15 @@ HALF = lanl_line("1/1/2002 1:00", "1/1/2002 2:00", "60", node="1")  # a second, 
 Counts = tuple[dict[str, int], dict[str, int]]  # dropped, changed
 
 RULES = [
-    ("intervals", "a,9,5\nb,6,7", 1, ({cleaning.NEGATIVE: 1}, {}), ":1"),
-    ("intervals", "b,6,7\na,5,5", 2, ({}, {cleaning.ZERO: 1}), ":2"),
-    ("intervals", "a,5,7\na,5,9\nb,5,6", 2, ({cleaning.SAME: 1}, {}), ":2"),
-    ("intervals", "a,5,20\na,7,9", 2, ({}, {cleaning.DOWN: 1}), ":2"),
-    ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {cleaning.ORDER: 1}), ":3"),
-    ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({bamboo.GONE: 1}, {}), ":3"),
-    ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {bamboo.THERE: 1}), ":2"),
+    ("intervals", "a,9,5\nb,6,7", 1, ({findings.NEGATIVE: 1}, {}), ":1"),
+    ("intervals", "b,6,7\na,5,5", 2, ({}, {findings.ZERO: 1}), ":2"),
+    ("intervals", "a,5,7\na,5,9\nb,5,6", 2, ({findings.SAME: 1}, {}), ":2"),
+    ("intervals", "a,5,20\na,7,9", 2, ({}, {findings.DOWN: 1}), ":2"),
+    ("bamboo", "0,add,a\n9,add,b\n5,remove,a", 1, ({}, {findings.ORDER: 1}), ":3"),
+    ("bamboo", "0,add,a\n5,remove,a\n6,remove,a", 1, ({spot.GONE: 1}, {}), ":3"),
+    ("bamboo", "0,add,a\n5,add,a\n6,remove,a", 1, ({}, {spot.THERE: 1}), ":2"),
     ("infinitehbd", events((1, "end", "a"), (2, "start", "a")), 1, ({infinitehbd.NO_START: 1}, {}), ": record 1"),
-    ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {cleaning.ORDER: 1}), ": record 2"),
+    ("infinitehbd", events((2, "start", "a"), (1, "start", "a")), 2, ({}, {findings.ORDER: 1}), ": record 2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 2:00', '-60')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('1/2/2002 3:00', '1/2/2002 3:00', '0')}", 1, ({lanl.NOT_POSITIVE: 1}, {}), ":2"),
     ("lanl", f"{HALF}\n{lanl_line('', '1/2/2002 3:00', '9')}", 1, ({lanl.NO_TIME: 1}, {}), ":2"),
@@ -200,7 +200,7 @@ def test_overlaps_end_and_the_down_time_stays(tmp_path: Path) -> None:
     spans = [(int(start), int(start + length)) for start, length in zip(starts_E, lengths_E, strict=True)]
     log = read(tmp_path, "intervals", "\n".join(f"a,{start},{end}" for start, end in spans))
     assert log.num_kept == 60
-    assert log.changed[cleaning.DOWN] > 20
+    assert log.changed[findings.DOWN] > 20
     assert all(
         before.end_h is not None and before.end_h <= after.start_h for before, after in itertools.pairwise(log.outages)
     )
@@ -279,7 +279,7 @@ WRONG = [
     (
         "lanl",
         lanl_line("31/12/2001 1:00", "1/1/2002 1:00", "9"),
-        ":1: Prob Started is '31/12/2001 1:00', not a US date",
+        ":1: Prob Started is '31/12/2001 1:00', not a date and time like 6/21/2005",
     ),
     ("lanl", lanl_line("1/1/9999 1:00", "", "9"), ":1: Prob Started 1/1/9999 1:00 is not between 1970 and 2100"),
     ("lanl", lanl_line("1/1/2002 1:00", "", "1e12"), ":1: Down Time is '1e12' minutes, more than ten years"),
@@ -293,9 +293,9 @@ WRONG = [
     ("infinitehbd", "[" * 100_000, ": nested too deeply"),
     ("infinitehbd", "[]", ": no events"),
     ("infinitehbd", "{}", ": the file is a dict, not a list"),
-    ("infinitehbd", "[3]", ": record 1: 3 is no object with 'event_type'"),
+    ("infinitehbd", "[3]", ": record 1: 3; expected an object with 'event_type'"),
     ("infinitehbd", '[{"node": 3}]', ": record 1: no 'event_type'; there are 'node'"),
-    ("infinitehbd", events((1, "start", "a")).replace("1", "NaN"), ": NaN is no JSON number"),
+    ("infinitehbd", events((1, "start", "a")).replace("1", "NaN"), ": NaN is not a JSON number"),
     ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 5000), "Exceeds the limit"),
     ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 500), ": record 1: event_time is 999"),
     ("infinitehbd", events((1, "start", "a")).replace("1", "true"), ": record 1: event_time is True, not a number"),
@@ -303,7 +303,7 @@ WRONG = [
     ("infinitehbd", events((1, "start", "")), ": record 1: node_id is '', not a name"),
     ("skypilot", '{"metadata": {}, "data": [1, 2]}', ": no 'gap_seconds'; there are ''"),
     ("skypilot", '{"metadata": {"gap_seconds": 0}, "data": [1, 2]}', ": gap_seconds is 0 for 2 ticks"),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1]}', ": 1 ticks in data; at least 2 are a log"),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1]}', ": 1 ticks in data; a log has at least 2"),
     ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": data is all zeros"),
     (
         "skypilot",
@@ -338,10 +338,10 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
     for format, options, message in [
         ("lanl", {"unit": "s"}, "format lanl has no option 'unit'; its options: system"),
         ("fta", {"unit": "s"}, "format fta has no option 'unit'; its options: none"),
-        ("intervals", {"unit": "y"}, "option unit: 'y'; there are ms, s, m, h, d"),
+        ("intervals", {"unit": "y"}, "option unit: 'y'; expected one of ms, s, m, h, d"),
         ("bamboo", {"by": "rack"}, "option by: 'rack' is neither 'slot' nor 'instance'"),
         ("lanl", {"system": 2}, f"{tmp_path}/made.lanl: no line of system 2; there are '20'"),
-        ("lanl", {"system": "all"}, "option system: system is 'all', not a number that it could be"),
+        ("lanl", {"system": "all"}, "option system: system is 'all', not a number"),
         ("nagios", {}, "format 'nagios'; there are infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals"),
     ]:
         with pytest.raises(TraceError) as refused:

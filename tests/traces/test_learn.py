@@ -96,7 +96,7 @@ def test_traces_that_give_counts_teach_a_system_but_no_rank() -> None:
 @pytest.mark.parametrize(
     ("rows", "asked", "message"),
     [
-        (("1,ps0", "1,ps1", "2,ps0"), {}, "some.csv: 2 failures; to learn a law from their gaps takes 3"),
+        (("1,ps0", "1,ps1", "2,ps0"), {}, "some.csv: 2 failures; at least 3 are needed to learn from"),
         (("1,ps0", "2,ps1", "3,ps2"), {"per": "rank"}, "some.csv: no rank failed twice"),
     ],
 )

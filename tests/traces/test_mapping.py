@@ -7,11 +7,10 @@ import numpy as np
 import pytest
 
 from harness.core.errors import TraceError
-from harness.traces.log import FailureLog, Outage
+from harness.traces.importers.findings import FailureLog, Outage
 from harness.traces.mapping import MapSpec, map_log, natural
-from harness.traces.schedule import read_trace
-from harness.traces.trace import Trace, parse_trace
-from harness.traces.write import to_text
+from harness.traces.schedule import schedule
+from harness.traces.trace import Trace, parse_trace, read_trace, to_text
 
 
 def make_log(*outages: tuple[float, str, float | None], length_h: float = 100.0, num_nodes: int = 12) -> FailureLog:
@@ -26,8 +25,6 @@ def make_log(*outages: tuple[float, str, float | None], length_h: float = 100.0,
         nodes=tuple(f"n{k}" for k in range(1, num_nodes + 1)),
         length_h=length_h,
         began="2026-01-01T00:00:00",
-        num_read=len(ordered) + 2,
-        num_kept=len(ordered),
         dropped={"records with down time <= 0 dropped": 2},
     )
 
@@ -159,7 +156,13 @@ def test_natural_order() -> None:
 def test_a_mapped_trace_fits_a_run(log: FailureLog) -> None:
     """The last failure of a window may fall on its last hour, and not behind it."""
     trace = map_log(make_log((99.99999, "n1", None)), MapSpec(stretch_h=56))
-    (planned_kill,) = parse_trace(to_text(trace).splitlines(), "t").schedule(
-        job_h=56, total_samples=1000, batch_size=10, num_steps=100, num_ps=12, seed=0
+    (planned_kill,) = schedule(
+        parse_trace(to_text(trace).splitlines(), "t"),
+        job_h=56,
+        total_samples=1000,
+        batch_size=10,
+        num_steps=100,
+        num_ps=12,
+        seed=0,
     )
     assert planned_kill.step == 99

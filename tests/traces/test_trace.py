@@ -7,6 +7,7 @@ import pytest
 from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
 from harness.core.plans import PlannedKill, ps_index
+from harness.traces.schedule import schedule as plan
 from harness.traces.trace import Trace, parse_trace
 
 FOLDER = Path(__file__).parents[2] / "failure_traces"
@@ -20,7 +21,7 @@ def read(text: str) -> Trace:
 def schedule(trace: Trace, **changes: float) -> tuple[PlannedKill, ...]:
     """Schedule on a job of 100 h, 1000 samples, batches of 10, 4 ranks."""
     values = {"job_h": 100, "total_samples": 1000, "batch_size": 10, "num_steps": 100, "num_ps": 4, "seed": 0}
-    return trace.schedule(**{**values, **changes})  # pyright: ignore[reportArgumentType]  # ints, but for job_h
+    return plan(trace, **{**values, **changes})  # pyright: ignore[reportArgumentType]  # ints, but for job_h
 
 
 def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:

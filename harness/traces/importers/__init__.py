@@ -1,91 +1,113 @@
-"""Failure logs of real clusters in their original form, each format one module and one entry of FORMATS."""
+"""Failure logs of real clusters in their original form.
+
+An importer is one function ``read(text, found, **options)``, which calls ``found.fail(node, start_s, end_s, where)``
+for each failure, ``found.drop`` or ``found.change`` with a rule's sentence where it leaves out or mends a record, and
+one entry of FORMATS. Overlaps, calendar, counts and ``--strict`` are common.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.core.errors import TraceError
-from harness.traces.importers import bamboo, fta, infinitehbd, intervals, lanl, philly, skypilot
-from harness.traces.importers.cleaning import HOUR_S, Cleaning, Observed, finish_pending_save, hour_zero, to_outages
+from harness.traces.importers import fta, infinitehbd, intervals, lanl, philly, spot
+from harness.traces.importers.findings import HOUR_S, FailureLog, Findings
 from harness.traces.importers.reading import read_text
-from harness.traces.log import FailureLog
 
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """A format: ``read(text, source, cleaning, **options)`` finds what a file claims, the rest is common.
+    """A format of failure logs.
 
-    ``options`` names what ``read`` takes, with what it means; values may be text, as a command line has them.
+    ``has_calendar``: times are seconds since 1970 in the log's own time zone; None: the size of the times decides.
+    ``options`` holds the meaning of each keyword of ``read``; values may be text, as the command line has them.
     """
 
-    read: Callable[..., Observed]
+    read: Callable[..., None]
     title: str
     licence: str
+    has_calendar: bool | None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
 FORMATS: dict[str, Importer] = {
     "infinitehbd": Importer(
-        read=infinitehbd.read, title="fault_start and fault_end events in days, JSON", licence=infinitehbd.LICENCE
+        read=infinitehbd.read,
+        title="fault_start and fault_end events in days, JSON",
+        licence="Apache-2.0, stepfun-ai/InfiniteHBD-Trace (arXiv 2502.03885)",
+        has_calendar=False,
     ),
     "lanl": Importer(
         read=lanl.read,
         title="Los Alamos' failures of 1996 to 2005, CSV of 26 columns",
-        licence=lanl.LICENCE,
+        licence="released by Los Alamos National Laboratory, LA-UR-05-7318; acknowledge LANL",
+        has_calendar=True,
         options={"system": "number of the system; all systems if none is named"},
     ),
     "bamboo": Importer(
-        read=bamboo.read,
+        read=spot.read_events,
         title="spot instances: milliseconds,add|remove,instance",
-        licence=bamboo.LICENCE,
+        licence="MIT, uclasystem/bamboo (NSDI 2023)",
+        has_calendar=False,
         options={"by": "what a node is: a 'slot' of the cluster, or an 'instance' by its name"},
     ),
     "skypilot": Importer(
-        read=skypilot.read, title="counts of live spot instances at each tick, JSON", licence=skypilot.LICENCE
+        read=spot.read_counts,
+        title="counts of live spot instances at each tick, JSON",
+        licence="skypilot-org/spot-traces (NSDI 2024); it names no licence: ask before passing it on, and cite",
+        has_calendar=False,
     ),
-    "fta": Importer(read=fta.read, title="event_trace.tab of the Failure Trace Archive", licence=fta.LICENCE),
-    "philly": Importer(read=philly.read, title="cluster_job_log of the Philly traces, JSON", licence=philly.LICENCE),
+    "fta": Importer(
+        read=fta.read,
+        title="event_trace.tab of the Failure Trace Archive",
+        licence="Failure Trace Archive; cite the archive and the data set's own source",
+        has_calendar=None,
+    ),
+    "philly": Importer(
+        read=philly.read,
+        title="cluster_job_log of the Philly traces, JSON",
+        licence="msr-fiddle/philly-traces, provided as is; cite Jeon et al., ATC 2019",
+        has_calendar=True,
+    ),
     "intervals": Importer(
         read=intervals.read,
         title="node,start,end",
-        licence=intervals.LICENCE,
+        licence="not stated in the file",
+        has_calendar=None,
         options={"unit": f"of start and end: {', '.join(intervals.UNITS)}"},
     ),
 }
 
 
 def read_log(format: str, path: Path, *, strict: bool = False, **options: str | int) -> FailureLog:
-    """The log in ``path``, cleaned by the rules of docs/TRACES.md; ``strict`` refuses what would need one.
+    """The log in ``path``, cleaned by the rules of docs/TRACES.md; ``strict`` refuses a log that needs one.
 
     Raises:
-        TraceError: one line with file, line or record, what is wrong and what would be right.
+        TraceError: an unknown format or option, or a file that is not as its format says; one line.
     """
     importer = FORMATS.get(format)
     if importer is None:
         raise TraceError(f"format {format!r}; there are {', '.join(FORMATS)}")
     for option in options:
         if option not in importer.options:
-            takes = ", ".join(importer.options) or "none"
-            raise TraceError(f"format {format} has no option {option!r}; its options: {takes}")
+            accepted = ", ".join(importer.options) or "none"
+            raise TraceError(f"format {format} has no option {option!r}; its options: {accepted}")
     text, checksum = read_text(path)
-    cleaning = Cleaning(strict=strict)
+    found = Findings(str(path), strict=strict)
     try:
-        observed = importer.read(text, str(path), cleaning, **options)
+        importer.read(text, found, **options)
     except RecursionError as error:
-        raise TraceError(f"{path}: nested too deeply to be a log of failures") from error
-    zero_s, began = hour_zero(observed, str(path))
-    outages = to_outages(finish_pending_save(observed.failures, cleaning), zero_s)
+        raise TraceError(f"{path}: nested too deeply for a log of failures") from error
+    zero_s, began = found.hour_zero(importer.has_calendar)
     return FailureLog(
         format=format,
         source=path.name,
         licence=importer.licence,
         checksum=checksum,
-        outages=outages,
-        nodes=tuple(sorted(set(observed.nodes))),
-        length_h=(observed.last_s - zero_s) / HOUR_S,
+        outages=found.outages(zero_s),
+        nodes=tuple(sorted(found.nodes)),
+        length_h=(found.last_s - zero_s) / HOUR_S,
         began=began,
-        num_read=cleaning.num_read,
-        num_kept=len(outages),
-        dropped=dict(cleaning.dropped),
-        changed=dict(cleaning.changed),
+        dropped=dict(found.dropped),
+        changed=dict(found.changed),
     )

@@ -1,4 +1,4 @@
-"""From bytes to values. Whatever is wrong is one TraceError that says where, what, and what would be right."""
+"""From bytes to values; a wrong value raises a TraceError with its place, itself, and what was expected."""
 
 import csv
 import hashlib
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import TraceError
-from harness.traces.importers.cleaning import LAST_S
 
+LAST_S = 4_102_444_800.0
+"""The year 2100 in seconds since 1970; long enough for a log that counts from 0."""
 _NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?")
-_ISO = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}:[0-9]{2}")
-_US = re.compile(r"([0-9]{1,2})/([0-9]{1,2})/([0-9]{4}|[0-9]{2}) ([0-9]{1,2}):([0-9]{2})")
-_MAX_NAME = 128  # characters; a longer name of a node is something else
+_MAX_NAME = 128  # characters of a node's name
 _1970 = datetime(1970, 1, 1)
 
 
@@ -28,44 +27,35 @@ def read_text(path: Path) -> tuple[str, str]:
         raise TraceError(f"{path}: is not a file")
     try:
         content = path.read_bytes()
+        text = content.decode("utf-8-sig")
     except OSError as error:
         raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from error
-    try:
-        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = content[: error.start].count(b"\n") + 1
-        raise TraceError(f"{path}:{line}: not UTF-8 (byte 0x{content[error.start]:02x}); convert it first") from error
+        line = error.object[: error.start].count(b"\n") + 1
+        byte = error.object[error.start]
+        raise TraceError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert it first") from error
     if not text.strip():
         raise TraceError(f"{path}: empty")
     return text, f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
-def numbered_lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines without their ends, of any kind, counted from 1."""
-    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
-        yield number, line.rstrip("\n")
-
-
 def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
     """``file:line`` and the stripped fields of each line that is not blank; any kind of line end."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    while True:
-        try:
-            row = next(reader)
-        except StopIteration:
-            return
-        except csv.Error as error:
-            raise TraceError(f"{source}:{reader.line_num}: not a line of CSV ({error})") from error
-        fields = [field.strip() for field in row]
-        if any(fields):
-            yield f"{source}:{reader.line_num}", fields
+    try:
+        for row in reader:
+            fields = [field.strip() for field in row]
+            if any(fields):
+                yield f"{source}:{reader.line_num}", fields
+    except csv.Error as error:
+        raise TraceError(f"{source}:{reader.line_num}: not a line of CSV ({error})") from error
 
 
 def parse_json(text: str, source: str) -> Any:
-    """The file's one value. NaN and Infinity are no JSON."""
+    """The file's one value. NaN and Infinity are refused, as in the JSON standard."""
 
     def refuse(word: str) -> float:
-        raise TraceError(f"{source}: {word} is no JSON number")
+        raise TraceError(f"{source}: {word} is not a JSON number")
 
     try:
         return json.loads(text, parse_constant=refuse)
@@ -76,9 +66,9 @@ def parse_json(text: str, source: str) -> Any:
 
 
 def member(value: Any, key: str, where: str) -> Any:
-    """``value[key]`` of a JSON object that must have it."""
+    """``value[key]`` of a JSON object."""
     if not isinstance(value, dict):
-        raise TraceError(f"{where}: {shown(value)} is no object with {key!r}")
+        raise TraceError(f"{where}: {shown(value)}; expected an object with {key!r}")
     if key not in value:
         raise TraceError(f"{where}: no {key!r}; there are {shown(', '.join(map(str, value)))}")
     return value[key]
@@ -98,7 +88,7 @@ def as_number(value: Any, what: str, where: str) -> float:
         with suppress(OverflowError):  # an integer of more digits than a float has
             if math.isfinite(number := float(value)):
                 return number
-    raise TraceError(f"{where}: {what} is {shown(value)}, not a number that it could be")
+    raise TraceError(f"{where}: {what} is {shown(value)}, not a number")
 
 
 def as_count(value: Any, what: str, where: str, *, most: int) -> int:
@@ -109,42 +99,27 @@ def as_count(value: Any, what: str, where: str, *, most: int) -> int:
     return int(number)
 
 
-def as_seconds(value: Any, what: str, where: str, *, unit_s: float) -> float:
-    """A time in units of ``unit_s`` seconds, since 1970 or since the log's beginning."""
+def as_seconds(value: Any, what: str, where: str, *, unit_s: float = 1.0) -> float:
+    """A time in units of ``unit_s`` seconds, since 1970 or since the log's beginning, in seconds."""
     seconds = as_number(value, what, where) * unit_s
     if not 0 <= seconds <= LAST_S:
         raise TraceError(f"{where}: {what} {shown(value)} lies before 0 or after the year 2100; is the unit right?")
     return seconds
 
 
-def iso_seconds(value: Any, what: str, where: str) -> float:
-    """Seconds since 1970 of ``2017-10-07 01:12:09``, in the log's own time zone."""
-    if isinstance(value, str) and _ISO.fullmatch(value):
+def date_seconds(value: Any, what: str, where: str, *, formats: tuple[str, ...], like: str) -> float:
+    """Seconds since 1970 of a date and time in one of ``formats`` (of ``strptime``), in the log's own time zone."""
+    for form in formats if isinstance(value, str) else ():
         with suppress(ValueError):
-            return _since_1970(datetime.fromisoformat(value), value, what, where)
-    raise TraceError(f"{where}: {what} is {shown(value)}, not a date and time like 2017-10-07 01:12:09")
-
-
-def us_seconds(text: str, what: str, where: str) -> float:
-    """Seconds since 1970 of ``6/21/2005 10:54``, month first; a year of two digits is 1970 to 2069."""
-    if match := _US.fullmatch(text):
-        month, day, year, hour, minute = map(int, match.groups())
-        if year < 100:
-            year += 2000 if year < 70 else 1900
-        with suppress(ValueError):
-            return _since_1970(datetime(year, month, day, hour, minute), text, what, where)
-    raise TraceError(f"{where}: {what} is {shown(text)}, not a US date and time like 6/21/2005 10:54")
-
-
-def _since_1970(moment: datetime, text: str, what: str, where: str) -> float:
-    seconds = (moment - _1970).total_seconds()
-    if not 0 <= seconds <= LAST_S:
-        raise TraceError(f"{where}: {what} {text} is not between 1970 and 2100")
-    return seconds
+            seconds = (datetime.strptime(value, form) - _1970).total_seconds()
+            if not 0 <= seconds <= LAST_S:
+                raise TraceError(f"{where}: {what} {value} is not between 1970 and 2100")
+            return seconds
+    raise TraceError(f"{where}: {what} is {shown(value)}, not a date and time like {like}")
 
 
 def as_name(value: Any, what: str, where: str) -> str:
-    """A node's name, fit for a line of CSV: printable, no comma, no quotation mark, at most 128 characters."""
+    """A node's name: printable, without comma or quotation mark, at most 128 characters."""
     name = value.strip() if isinstance(value, str) else ""
     if not name or len(name) > _MAX_NAME or not name.isprintable() or set(name) & set(",\"'"):
         raise TraceError(f"{where}: {what} is {shown(value)}, not a name of a node")
@@ -152,6 +127,6 @@ def as_name(value: Any, what: str, where: str) -> str:
 
 
 def shown(value: Any) -> str:
-    """A value as a message can bear it."""
+    """A value for a message, 60 characters at most."""
     text = repr(value) if isinstance(value, str | int | float | None) else f"a {type(value).__name__}"
     return text if len(text) <= 60 else f"{text[:57]}…"

@@ -1,0 +1,200 @@
+"""From the records of a log to a clean FailureLog; every rule for faulty records is a sentence and is counted."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from harness.core.errors import TraceError
+
+HOUR_S = 3600.0
+DAY_S = 86_400.0
+CALENDAR_S = 631_152_000.0  # the year 1990: logs that count from 0 are shorter than twenty years
+
+NEGATIVE = "records that end before they start dropped"
+ZERO = "records that end when they start: kept, repair time unknown"
+SAME = "second records of a node at one instant dropped, the later end kept"
+DOWN = "failures of a node that was down already: kept, the outage before ends there, the later end counts"
+ORDER = "events earlier than the event before them: put in their place"
+
+
+@dataclass(frozen=True, kw_only=True, order=True)
+class Outage:
+    """``node`` failed at ``start_h`` and was back at ``end_h`` (None if unknown), in hours since the log begins."""
+
+    start_h: float
+    node: str
+    end_h: float | None = None
+
+    @property
+    def repair_h(self) -> float | None:
+        """Repair time in hours, if known."""
+        return None if self.end_h is None else self.end_h - self.start_h
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureLog:
+    """A clean log: outages in order of (start, node), inside the log; those of one node do not overlap.
+
+    ``nodes`` are all known nodes, without an outage too, where the format names them. ``began`` is the calendar time of
+    hour 0 (ISO 8601), None where the log has none. ``dropped`` and ``changed`` count, by the rule's sentence, records
+    that were left out, and records that were mended and kept.
+    """
+
+    format: str
+    source: str
+    licence: str
+    checksum: str
+    outages: tuple[Outage, ...]
+    nodes: tuple[str, ...]
+    length_h: float
+    began: str | None = None
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    changed: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def num_kept(self) -> int:
+        """The number of records kept."""
+        return len(self.outages)
+
+    @property
+    def num_read(self) -> int:
+        """The number of records read, kept or dropped."""
+        return self.num_kept + sum(self.dropped.values())
+
+
+@dataclass(slots=True)
+class Failure:
+    """A record of the file: seconds on the file's own clock, and its place (``file:line``)."""
+
+    node: str
+    start_s: float
+    end_s: float | None
+    where: str
+
+
+@dataclass(slots=True)
+class Event:
+    """An event of ``node`` at ``time_s``; ``kind`` and ``detail`` are the format's own words."""
+
+    time_s: float
+    kind: str
+    node: str
+    where: str
+    detail: Any = None
+
+
+class Findings:
+    """Collects what an importer finds in a file; ``strict`` refuses the first record that needs a rule."""
+
+    def __init__(self, source: str, *, strict: bool) -> None:
+        self.source = source
+        self.failures: list[Failure] = []
+        self.nodes: dict[str, None] = {}
+        self.first_s, self.last_s = math.inf, -math.inf
+        self.dropped: Counter[str] = Counter()
+        self.changed: Counter[str] = Counter()
+        self._strict = strict
+
+    def saw(self, *times_s: float | None) -> None:
+        """Times that the log covers, of failures or not; None is no time."""
+        known_s = [time_s for time_s in times_s if time_s is not None]
+        self.first_s, self.last_s = min([self.first_s, *known_s]), max([self.last_s, *known_s])
+
+    def fail(self, node: str, start_s: float, end_s: float | None, where: str) -> Failure:
+        """A failure of ``node``; its ``end_s`` may still be set when a later event tells it."""
+        self.nodes[node] = None
+        self.saw(start_s, end_s)
+        self.failures.append(Failure(node, start_s, end_s, where))
+        return self.failures[-1]
+
+    def drop(self, rule: str, where: str) -> None:
+        """A record that ``rule`` leaves out."""
+        self._count(self.dropped, rule, where)
+
+    def change(self, rule: str, where: str) -> None:
+        """A record that ``rule`` mends and keeps, or a line without a failure that it skips."""
+        self._count(self.changed, rule, where)
+
+    def in_order(self, events: list[Event]) -> Iterator[Event]:
+        """By time; events of one instant stay in the file's order. Steps back of the clock are counted."""
+        latest_s = -math.inf
+        for event in events:
+            if event.time_s < latest_s:
+                self.change(ORDER, event.where)
+            latest_s = max(latest_s, event.time_s)
+        for event in sorted(events, key=lambda event: event.time_s):
+            self.saw(event.time_s)
+            yield event
+
+    def outages(self, zero_s: float) -> tuple[Outage, ...]:
+        """The failures, cleaned, in hours since ``zero_s``, in order of (start, node); the hours down stay the same."""
+        by_node: dict[str, list[Failure]] = {}
+        for failure in self.failures:
+            by_node.setdefault(failure.node, []).append(failure)
+        clean = (
+            Outage(
+                node=failure.node,
+                start_h=(failure.start_s - zero_s) / HOUR_S,
+                end_h=None if failure.end_s is None else (failure.end_s - zero_s) / HOUR_S,
+            )
+            for failures in by_node.values()
+            for failure in self._without_overlap(sorted(failures, key=lambda failure: failure.start_s))
+        )
+        return tuple(sorted(clean, key=lambda outage: (outage.start_h, outage.node)))
+
+    def _without_overlap(self, failures: Iterable[Failure]) -> Iterator[Failure]:
+        """The failures of one node, in order of time."""
+        current: Failure | None = None
+        for failure in failures:
+            end_s = failure.end_s
+            if end_s is not None and end_s < failure.start_s:
+                self.drop(NEGATIVE, failure.where)
+                continue
+            if end_s == failure.start_s:
+                self.change(ZERO, failure.where)
+                end_s = None
+            if current is not None and failure.start_s == current.start_s:
+                self.drop(SAME, failure.where)
+                current.end_s = _later(current.end_s, end_s)
+                continue
+            if current is not None:
+                if current.end_s is not None and failure.start_s < current.end_s:
+                    self.change(DOWN, failure.where)
+                    end_s, current.end_s = _later(current.end_s, end_s), failure.start_s
+                yield current
+            current = Failure(failure.node, failure.start_s, end_s, failure.where)
+        if current is not None:
+            yield current
+
+    def hour_zero(self, has_calendar: bool | None) -> tuple[float, str | None]:
+        """The second of the file's clock at which the log begins, and its calendar time.
+
+        A log with a calendar (times since 1970) begins at the midnight before its first event, so that the time of day
+        is ``hour mod 24``; others begin at their own 0. ``None``: the size of the times decides.
+
+        Raises:
+            TraceError: some times count from 1970, some from 0.
+        """
+        if has_calendar is None:
+            has_calendar = self.last_s >= CALENDAR_S
+            if has_calendar and self.first_s < CALENDAR_S:
+                raise TraceError(
+                    f"{self.source}: times of {self.first_s:.15g} s and of {self.last_s:.15g} s; "
+                    "all must count from 1970, or all from the log's beginning"
+                )
+        if not has_calendar:
+            return 0.0, None
+        zero_s = self.first_s // DAY_S * DAY_S
+        return zero_s, datetime.fromtimestamp(zero_s, UTC).replace(tzinfo=None).isoformat()
+
+    def _count(self, counts: Counter[str], rule: str, where: str) -> None:
+        if self._strict:
+            raise TraceError(f"{where}: --strict refuses this; without it: {rule}")
+        counts[rule] += 1
+
+
+def _later(one_s: float | None, other_s: float | None) -> float | None:
+    return max((time_s for time_s in (one_s, other_s) if time_s is not None), default=None)
