@@ -1,10 +1,10 @@
-"""From the log of a cluster to the trace of a job: which hours, which nodes, which ranks, how fast. Pure."""
+"""From the log of a cluster to the trace of a job: a window of hours, the nodes, their ranks, and the time scale."""
 
 import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Literal
 
@@ -19,20 +19,20 @@ from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 How = Literal["by-node", "round-robin", "seeded"]
 Kind = Literal["densest", "median", "quietest"]
 
-_STARTS_PER_LENGTH = 16  # windows of a length are looked for at every sixteenth of it
-_MOST_WINDOWS = 100_000  # that a log is divided into: shorter ones are a mistaken unit
+_STARTS_PER_LENGTH = 16  # windows of a length are searched at every sixteenth of it
+_MOST_WINDOWS = 100_000  # into which a log is divided; shorter ones are a mistaken unit
 _LEAST_HOURS = 0.01  # of a trace, whose lines have four decimals
 
 
 @dataclass(frozen=True, kw_only=True)
 class MapSpec:
-    """What a job is to see of a log.
+    """The part of a log that a job's trace has.
 
-    The window is ``first`` to ``last``, hours of the log or ISO dates, or the ``kind`` of window of ``length_h`` hours.
-    ``nodes`` is a regular expression that a node's whole name must match. ``num_ranks`` is of the job; None: a rank for
-    every node. With ``keep_rate`` a failure is kept with probability ranks / nodes, so that a rank fails as often as a
-    node did; without, the job sees the failures of all nodes. ``num_nodes`` is how many nodes were watched, where the
-    log names only those that failed. ``stretch_h``: hours that the window becomes, repairs in proportion.
+    The window is ``first`` to ``last`` (hours of the log or ISO dates), or the ``kind`` of window ``length_h`` hours long.
+    ``nodes`` is a regular expression for whole names of nodes. ``num_ranks`` are the job's; None: a rank for every
+    node. ``keep_rate`` keeps a failure with probability ranks / nodes, so that a rank fails as often as a node did;
+    otherwise the job has the failures of all nodes. ``num_nodes``: how many nodes were watched, where the log names
+    only those that failed. ``stretch_h``: hours to which the window is scaled, repair times in proportion.
     """
 
     first: str | None = None
@@ -61,29 +61,49 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     outages = [
         outage for outage in outages if first_h <= outage.start_h < last_h or outage.start_h == last_h == log.length_h
     ]
-    num_nodes = max(spec.num_nodes or 0, len(nodes))
-    num_ranks = spec.num_ranks or len(nodes)
+    num_nodes, num_ranks = max(spec.num_nodes or 0, len(nodes)), spec.num_ranks or len(nodes)
     rules = Counter[str]()
     if spec.keep_rate:
         outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)
     ranks = _ranks_of(nodes, num_ranks, spec)
-    scale = 1.0 if spec.stretch_h is None else spec.stretch_h / (last_h - first_h)
-    _check_size((last_h - first_h) * scale, max(num_ranks, num_nodes))
-    moved = [_move(outage, first_h, scale) for outage in outages]
-    length_h = (last_h - first_h) * scale
-    entries = _entries(moved, ranks, length_h, has_repairs=spec.has_repairs, rules=rules)
-    header = _header(log, spec, first_h, last_h, length_h, num_ranks, num_nodes, rules)
+    length_h = last_h - first_h if spec.stretch_h is None else spec.stretch_h
+    if not _LEAST_HOURS <= length_h <= MAX_HOURS:
+        expected = f"expected {_LEAST_HOURS:g} to {MAX_HOURS:g}"
+        raise TraceError(f"--length, --stretch: a trace of {length_h:g} hours; {expected}")
+    if max(num_ranks, num_nodes) > MAX_RANKS:
+        raise TraceError(f"--ranks, --keep-rate, --num-nodes: {max(num_ranks, num_nodes)}; at most {MAX_RANKS}")
+    entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.has_repairs, rules)
+    counts = {**log.dropped, **log.changed, **rules}
+    told = [f"{count} {rule}" for rule, count in counts.items() if count]
+    header = {
+        "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} ranks",
+        "source": log.source,
+        "licence": log.licence,
+        "checksum": log.checksum,
+        "format": log.format,
+        "records": f"kept {log.num_kept} of {log.num_read}",
+        **{f"rule {number}": rule for number, rule in enumerate(told, start=1)},
+        **({"began": _date(log.began, first_h)} if log.began else {}),
+        "window_h": f"{first_h:g}-{last_h:g}",
+        **({} if spec.stretch_h is None else {"stretch": f"{last_h - first_h:g} h to {spec.stretch_h:g} h"}),
+        "length_h": f"{length_h:g}",
+        "nodes": str(num_nodes),
+        "ranks": str(num_ranks),
+        "seed": str(spec.seed),
+    }
     return Trace(source=log.source, entries=entries, header=header)
 
 
 def natural(name: str) -> tuple[tuple[bool, int, str], ...]:
-    """Sorts names as people do: node2 before node10."""
+    """A sort key by which node2 comes before node10."""
     return tuple(
         (not part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.findall(r"\d+|\D+", name)
     )
 
 
-# --- which ------------------------------------------------------------------------------------------------------------
+def _date(began: str, hour: float) -> str:
+    """Calendar time of an hour of the log."""
+    return (datetime.fromisoformat(began) + timedelta(hours=hour)).isoformat(timespec="seconds")
 
 
 def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
@@ -99,7 +119,7 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
 
 
 def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[float, float]:
-    """First and last hour."""
+    """The first and last hour of the window."""
     if spec.kind is not None:
         if spec.first is not None or spec.last is not None or spec.length_h is None:
             raise TraceError(f"--window {spec.kind}: takes --length HOURS, and neither --from nor --to")
@@ -111,8 +131,7 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
         last_h = log.length_h if spec.length_h is None else first_h + spec.length_h
     if not 0 <= first_h < last_h <= log.length_h:
         raise TraceError(
-            f"--from, --to: hours {first_h:g} to {last_h:g} are no window of {log.source}, which has 0 to "
-            f"{log.length_h:g}"
+            f"--from, --to: hours {first_h:g} to {last_h:g} are not within {log.source}, 0 to {log.length_h:g}"
         )
     return first_h, last_h
 
@@ -123,7 +142,7 @@ def _hour(log: FailureLog, option: str, text: str) -> float:
         hour = float(text)
     except ValueError:
         if log.began is None:
-            raise TraceError(f"{option}: {text!r} is no number of hours, and {log.source} has no calendar") from None
+            raise TraceError(f"{option}: {text!r} is not a number of hours, and {log.source} has no calendar") from None
         try:
             hour = (datetime.fromisoformat(text) - datetime.fromisoformat(log.began)).total_seconds() / 3600
         except (ValueError, TypeError):
@@ -131,18 +150,15 @@ def _hour(log: FailureLog, option: str, text: str) -> float:
                 f"{option}: {text!r} is neither hours since the log begins nor a date like {log.began}"
             ) from None
     if not math.isfinite(hour):
-        raise TraceError(f"{option}: {text!r} is no hour")
+        raise TraceError(f"{option}: {text!r} is not an hour")
     return hour
 
 
 def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float) -> tuple[float, float]:
-    """The first window with the most, the median, or the fewest failures among those that begin at every sixteenth
-    of its length.
-    """
+    """The first window with the most, the median or the fewest failures, of those that begin at sixteenths of it."""
     if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
         raise TraceError(
-            f"--length: {length_h:g} hours; {log.source} has {log.length_h:g}, and a window at least 1/{_MOST_WINDOWS} "
-            "of them"
+            f"--length: {length_h:g} hours; {log.source} has {log.length_h:g}, windows 1/{_MOST_WINDOWS} of it or more"
         )
     starts_W = np.arange(0, log.length_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
     hours_E = np.array([outage.start_h for outage in outages])
@@ -154,28 +170,20 @@ def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_
 
 
 def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Counter[str]) -> list[Outage]:
-    """Each failure with this probability: a rank fails as often as a node, whichever nodes were the bad ones.
+    """Each failure with this probability, so that a rank fails as often as a node.
 
-    A seeded choice of as many nodes would keep single nodes' histories, but a handful of them holds most failures, so
-    a small job would nearly always see too few or far too many.
+    A choice of nodes instead would keep the histories of nodes, but a handful of them holds most failures, so that a
+    small job would nearly always have too few or far too many.
     """
     if probability > 1:
-        raise TraceError(f"--keep-rate: more ranks than nodes; {1 / probability:.3g} nodes for each rank")
+        raise TraceError(
+            f"--keep-rate: more ranks than nodes; {1 / probability:.3g} nodes per rank, expected at least 1"
+        )
     kept = generator(seed, "trace", "thin").random(len(outages)) < probability
     rules[f"failures left out to keep the rate of a node, each with probability {1 - probability:.6g}"] = int(
         (~kept).sum()
     )
     return [outage for outage, is_kept in zip(outages, kept, strict=True) if is_kept]
-
-
-def _check_size(length_h: float, num: int) -> None:
-    """Hours and ranks that a trace can hold."""
-    if not _LEAST_HOURS <= length_h <= MAX_HOURS:
-        raise TraceError(
-            f"--length, --stretch: a trace of {length_h:g} hours; {_LEAST_HOURS:g} to {MAX_HOURS:g} would be right"
-        )
-    if num > MAX_RANKS:
-        raise TraceError(f"--ranks, --keep-rate, --num-nodes: {num}; at most {MAX_RANKS}")
 
 
 def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[str, Rank]:
@@ -192,30 +200,25 @@ def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[s
     return {node: ps_rank(int(order[index]) % num_ranks) for node, index in nodes.items()}
 
 
-# --- what becomes of them ---------------------------------------------------------------------------------------------
-
-
-def _move(outage: Outage, first_h: float, scale: float) -> Outage:
-    """In hours of the job."""
-    repair_h = outage.repair_h
-    start_h = (outage.start_h - first_h) * scale
-    return replace(outage, start_h=start_h, end_h=None if repair_h is None else start_h + repair_h * scale)
-
-
-def _entries(
-    outages: Sequence[Outage], ranks: Mapping[str, Rank], length_h: float, *, has_repairs: bool, rules: Counter[str]
+def _entries(  # noqa: PLR0917
+    outages: Sequence[Outage],
+    ranks: Mapping[str, Rank],
+    first_h: float,
+    scale: float,
+    length_h: float,
+    has_repairs: bool,
+    rules: Counter[str],
 ) -> tuple[Entry, ...]:
     """Lines of the trace, to a ten-thousandth of an hour; of failures of one rank at one instant the longest counts."""
     found: dict[tuple[float, Rank], tuple[float | None, str]] = {}
     for outage in outages:
-        hour = min(round(outage.start_h, 4), math.floor(length_h * 1e4) / 1e4)
+        hour = min(round((outage.start_h - first_h) * scale, 4), math.floor(length_h * 1e4) / 1e4)
         key = hour, ranks[outage.node]
-        repair_h = None if outage.repair_h is None or not has_repairs else round(outage.repair_h, 4)
+        repair_h = None if outage.repair_h is None or not has_repairs else round(outage.repair_h * scale, 4)
+        before_h, node = found.get(key, (None, outage.node))
         if key in found:
             rules["failures of a node whose rank dies at that instant already"] += 1
-            before = found[key][0]
-            repair_h = max((hours for hours in (before, repair_h) if hours is not None), default=None)
-        found[key] = repair_h, found[key][1] if key in found else outage.node
+        found[key] = max((hours for hours in (before_h, repair_h) if hours is not None), default=None), node
     return tuple(
         Entry(
             hour=hour,
@@ -228,38 +231,3 @@ def _entries(
             sorted(found.items(), key=lambda item: (item[0][0], natural(item[0][1]))), start=1
         )
     )
-
-
-def _header(  # noqa: PLR0917 - all that a reader of the trace must know of where it comes from
-    log: FailureLog,
-    spec: MapSpec,
-    first_h: float,
-    last_h: float,
-    length_h: float,
-    num_ranks: int,
-    num_nodes: int,
-    rules: Mapping[str, int],
-) -> dict[str, str]:
-    """Provenance, in the order in which it is written."""
-    told = [f"{count} {rule}" for rule, count in {**log.dropped, **log.changed, **rules}.items() if count]
-    return {
-        "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} ranks",
-        "source": log.source,
-        "licence": log.licence,
-        "checksum": log.checksum,
-        "format": log.format,
-        "records": f"kept {log.num_kept} of {log.num_read}",
-        **{f"rule {number}": rule for number, rule in enumerate(told, start=1)},
-        **({"began": _began(log.began, first_h)} if log.began else {}),
-        "window_h": f"{first_h:g}-{last_h:g}",
-        **({} if spec.stretch_h is None else {"stretch": f"{last_h - first_h:g} h to {spec.stretch_h:g} h"}),
-        "length_h": f"{length_h:g}",
-        "nodes": str(num_nodes),
-        "ranks": str(num_ranks),
-        "seed": str(spec.seed),
-    }
-
-
-def _began(began: str, first_h: float) -> str:
-    """Calendar time of the window's first hour."""
-    return (datetime.fromisoformat(began) + timedelta(hours=first_h)).isoformat(timespec="seconds")

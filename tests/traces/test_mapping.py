@@ -123,10 +123,10 @@ def test_text_and_back(log: FailureLog, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (MapSpec(first="50", last="20"), "--from, --to: hours 50 to 20 are no window of made.csv, which has 0 to 100"),
-        (MapSpec(last="101"), "hours 0 to 101 are no window"),
+        (MapSpec(first="50", last="20"), "--from, --to: hours 50 to 20 are not within made.csv, 0 to 100"),
+        (MapSpec(last="101"), "hours 0 to 101 are not within"),
         (MapSpec(first="soon"), "--from: 'soon' is neither hours since the log begins nor a date like 2026-01-01"),
-        (MapSpec(first="nan"), "--from: 'nan' is no hour"),
+        (MapSpec(first="nan"), "--from: 'nan' is not an hour"),
         (MapSpec(kind="densest"), "--window densest: takes --length HOURS"),
         (MapSpec(kind="densest", length_h=500), "--length: 500 hours; made.csv has 100"),
         (MapSpec(nodes="m.*"), "--nodes: no node of made.csv matches 'm.*'"),
