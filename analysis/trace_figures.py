@@ -1,4 +1,4 @@
-"""Pictures of a failure trace: when ranks died, how long they lasted, and what the fits make of it."""
+"""Figures of a failure trace: deaths over time, survival and hazard with the fits, time of day."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     Draw = Callable[[Axes], None]
 
 FAMILY_COLOURS = {"exponential": "#e69f00", "gamma": "#009e73", "weibull": "#d55e00", "lognormal": "#0072b2"}
-"""One colour for each family (Okabe and Ito's palette, as for strategies)."""
+"""The colour of each family (Okabe and Ito's palette, as for strategies)."""
 CAPTIONS = {
-    "time": "When ranks died: each dot is a death, and the line counts them; straight if the rate never changes.",
-    "survival": "The part of the times between failures that are longer than so many hours: as observed (black, Kaplan "
-    "and Meier, with 95 % band) and by the fits.",
-    "hazard": "Failures per hour of what had lasted so long: in classes of equally many failures (bars: their width "
-    "and 95 % intervals), and by the fits. Level is no memory; falling means that failures come in bursts.",
+    "time": "Deaths over time: each dot is a death of a rank, the line their number; straight if the rate is constant.",
+    "survival": "Share of the times between failures that are longer than so many hours: observed (black, Kaplan-Meier "
+    "with 95 % band) and fitted.",
+    "hazard": "Failures per hour of gaps that have lasted so long: in classes with equal numbers of failures (bars: "
+    "class width and 95 % interval), and fitted. A constant hazard has no memory; a falling one means bursts.",
     "clock": "Instants of failure by the hour of the day, and by the day of the week.",
 }
 _GREY = "#333333"
-_MOST_POINTS = 300  # of a curve; more are not seen
-_LEAST_GAPS = 5  # for a curve to show anything
+_MOST_POINTS = 300  # of a curve; more are not visible
+_LEAST_GAPS = 5  # for a curve
 _MOST_DOTS = 2_000  # drawn as vectors; more would make a page of megabytes
 
 
@@ -47,13 +47,13 @@ def draw_trace(trace: Trace, told: TraceStatistics, folder: Path) -> list[Path]:
 
 
 def trace_svgs(trace: Trace, told: TraceStatistics, prefix: str) -> dict[str, str]:
-    """Each figure as an element of a page, by its name in ``CAPTIONS``; ids begin with ``prefix``."""
+    """Each figure as an SVG element, by its name in ``CAPTIONS``; ids begin with ``prefix``."""
     with style():
         return {name: to_svg(figure, f"{prefix}-{name}") for name, figure in _figures(trace, told)}
 
 
 def _figures(trace: Trace, told: TraceStatistics) -> list[tuple[str, "Figure"]]:
-    """Those that there is something for."""
+    """The figures for which there are data."""
     levels = [(name, level) for name, level in levels_of(told) if level.gaps.num >= _LEAST_GAPS]
     drawn: dict[str, list[Draw]] = {
         "time": [lambda axes: _time(axes, trace, told)] if told.num_deaths else [],
@@ -65,7 +65,7 @@ def _figures(trace: Trace, told: TraceStatistics) -> list[tuple[str, "Figure"]]:
 
 
 def _row(panels: Sequence["Draw"]) -> "Figure":
-    from matplotlib.figure import Figure  # noqa: PLC0415  half a second, for who needs it
+    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
 
     figure = Figure(figsize=(5.2 * max(len(panels), 1.6), 3.6), layout="constrained")
     for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
@@ -74,7 +74,7 @@ def _row(panels: Sequence["Draw"]) -> "Figure":
 
 
 def _time(axes: "Axes", trace: Trace, told: TraceStatistics) -> None:
-    """Deaths by hour and rank, and their count. Where ranks are unknown, the count alone."""
+    """Deaths by hour and rank, and their number; the number alone where ranks are unknown."""
     observed = observe(trace)
     counts = axes
     if observed.rank_E is not None:
@@ -106,9 +106,8 @@ def _survival(axes: "Axes", name: str, level: Level) -> None:
     assert curve is not None
     chosen = _thinned(len(curve.hours_T))
     hours_T = curve.hours_T[chosen]
-    axes.fill_between(
-        hours_T, curve.low_T[chosen], curve.high_T[chosen], step="post", color=_GREY, alpha=0.15, linewidth=0
-    )
+    band: dict[str, Any] = {"step": "post", "color": _GREY, "alpha": 0.15, "linewidth": 0}
+    axes.fill_between(hours_T, curve.low_T[chosen], curve.high_T[chosen], **band)
     axes.step(hours_T, curve.survival_T[chosen], where="post", color=_GREY, linewidth=1.5, label="observed")
     grid_G = _grid(level)
     for fit in level.fits:
@@ -120,19 +119,16 @@ def _survival(axes: "Axes", name: str, level: Level) -> None:
 def _hazard(axes: "Axes", name: str, level: Level) -> None:
     grid_G = _grid(level)
     seen = [one for one in level.hazard if one.num_events]
-    middles = [(max(one.from_h, grid_G[0]) * one.to_h) ** 0.5 for one in seen]
-    bars = [[one.rate_per_h - one.interval.low for one in seen], [one.interval.high - one.rate_per_h for one in seen]]
-    rates = [one.rate_per_h for one in seen]
-    widths = [
-        [middle - max(one.from_h, grid_G[0]) for one, middle in zip(seen, middles, strict=True)],
-        [one.to_h - middle for one, middle in zip(seen, middles, strict=True)],
-    ]
+    from_K, to_K, rate_K, low_K, high_K = np.array(
+        [(max(o.from_h, grid_G[0]), o.to_h, o.rate_per_h, o.interval.low, o.interval.high) for o in seen]
+    ).T
+    middle_K = np.sqrt(from_K * to_K)
     look: dict[str, Any] = {"linestyle": "", "marker": "o", "markersize": 4, "color": _GREY, "elinewidth": 1}
-    axes.errorbar(middles, rates, xerr=widths, yerr=bars, label="observed", **look)
+    widths_2K, bars_2K = (middle_K - from_K, to_K - middle_K), (rate_K - low_K, high_K - rate_K)
+    axes.errorbar(middle_K, rate_K, xerr=widths_2K, yerr=bars_2K, label="observed", **look)
     for fit in level.fits:
         axes.plot(grid_G, fit.hazard(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
-    spread: list[float] = [end for one in seen for end in (one.interval.low, one.interval.high)]
-    axes.set(xscale="log", yscale="log", xlim=(grid_G[0], grid_G[-1]), ylim=(0.5 * min(spread), 2 * max(spread)))
+    axes.set(xscale="log", yscale="log", xlim=(grid_G[0], grid_G[-1]), ylim=(0.5 * low_K.min(), 2 * high_K.max()))
     _finish(axes, name, "failures per hour")
 
 
@@ -159,9 +155,9 @@ def _finish(axes: "Axes", name: str, what: str) -> None:
 
 
 def _grid(level: Level) -> Any:
-    """Hours at which fits are drawn: where there are durations."""
+    """Hours at which fits are drawn: the range of the durations."""
     sample = level.sample
-    last = max(sample.ended_E.max(), sample.cut_C.max(initial=0.0))
+    last = sample.all_N.max()
     first = max(float(np.quantile(sample.ended_E, 0.01)) / 2, last * 1e-6)
     return np.geomspace(min(first, last / 10), last, 200)
 

@@ -15,7 +15,7 @@ from harness.traces.trace import Trace, read_trace
 
 
 def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
-    """One for each trace that finished cells were run under, in order of their names."""
+    """A section for each trace of finished cells, in order of paths."""
     by_path: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell["trace"] is not None and cell["status"] == "done":
@@ -31,9 +31,9 @@ def _section(path: Path, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
         trace = read_trace(path)
         told = describe(trace)
     except TraceError as error:
-        return [f'<p class="note">Nothing can be told of it: {escape(str(error))}</p>']
+        return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(trace, cells):
-        return [f'<p class="note">{escape(str(path))} is not the file of these runs any more.</p>']
+        return [f'<p class="note">{escape(str(path))} has changed since these runs.</p>']
     figures = (
         f"<figure>{svg}<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
         for name, svg in trace_svgs(trace, told, prefix).items()
@@ -42,7 +42,7 @@ def _section(path: Path, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
-    """Whether the kills on record are at the hours and lines of the file as it is now."""
+    """Whether the recorded kills are at the hours and lines of the present file."""
     hours = {(entry.line, entry.hour) for entry in trace.entries}
     events = (event for cell in cells for event in record_of(RunDir(Path(cell["path"]))).events)
     return all((event.line, event.hour) in hours for event in events if isinstance(event, Killed))

@@ -28,7 +28,7 @@ _LEAST_HOURS = 0.01  # of a trace, whose lines have four decimals
 class MapSpec:
     """The part of a log that a job's trace has.
 
-    The window is ``first`` to ``last`` (hours of the log or ISO dates), or the ``kind`` of window ``length_h`` hours long.
+    The window is ``first`` to ``last`` (hours of the log or ISO dates), or the ``kind`` of window of ``length_h`` h.
     ``nodes`` is a regular expression for whole names of nodes. ``num_ranks`` are the job's; None: a rank for every
     node. ``keep_rate`` keeps a failure with probability ranks / nodes, so that a rank fails as often as a node did;
     otherwise the job has the failures of all nodes. ``num_nodes``: how many nodes were watched, where the log names

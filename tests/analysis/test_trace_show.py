@@ -143,6 +143,6 @@ def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
     assert 'id="trace0-time-' in page()
     text = trace.read_text()
     trace.write_text(text.replace("hour,rank\n", "hour,rank\n0.5,ps0\n"))
-    assert "is not the file of these runs any more" in page()
+    assert "has changed since these runs" in page()
     trace.unlink()
-    assert "Nothing can be told of it: no trace file" in page()
+    assert "No statistics: no trace file" in page()

@@ -71,7 +71,7 @@ def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Pat
     first = out.read_text().splitlines()
     code, _, error = trace_command(capsys, *words)
     assert code == 2
-    assert "is there already; --force" in error
+    assert "exists; --force" in error
     assert trace_command(capsys, *words, "--force")[0] == 0
     changes = [pair for pair in zip(first, out.read_text().splitlines(), strict=True) if pair[0] != pair[1]]
     assert changes == [(line, f"{line} --force") for line in first if line.startswith("# command")]
@@ -82,7 +82,7 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     for out, what in (("/dev/null", "device"), (tmp_path, "folder")):
         code, _, error = trace_command(capsys, "generate", "--mtbf-h", "5", "--out", out, "--force")
         assert code == 2
-        assert f"--out: {out} is no file but a {what}; name a file" in error
+        assert f"--out: {out} is a {what}; expected a file" in error
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     link.symlink_to(target)
     assert trace_command(capsys, "generate", "--mtbf-h", "5", "--out", link)[0] == 0
@@ -98,10 +98,10 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (["import", "LOG", "--format", "lanl", "--unit", "h"], "format lanl has no option 'unit'"),
         (["import", "LOG", "--format", "intervals", "--unit", "h", "--window", "densest"], "takes --length HOURS"),
         (["import", "LOG", *UNITS, "--window", "densest", "--length", "1e-9"], "--length: 1e-09 hours; jobs.csv has"),
-        (["import", "LOG", *UNITS, "--stretch", "1e-300"], "a trace of 1e-300 hours; 0.01 to 1e+09 would be right"),
-        (["import", "LOG", *UNITS, "--stretch", "1e300"], "a trace of 1e+300 hours; 0.01 to 1e+09 would be right"),
+        (["import", "LOG", *UNITS, "--stretch", "1e-300"], "a trace of 1e-300 hours; expected 0.01 to 1e+09"),
+        (["import", "LOG", *UNITS, "--stretch", "1e300"], "a trace of 1e+300 hours; expected 0.01 to 1e+09"),
         (["import", "LOG", *UNITS, "--ranks", "99999999"], "--ranks, --keep-rate, --num-nodes: 99999999; at most"),
-        (["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"], "--keep-rate 2, --ranks 1: both say how many"),
+        (["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"], "--keep-rate 2, --ranks 1: both are the ranks"),
         (["generate"], "--mtbf-h or --node-mtbf-h: give one"),
         (["generate", "--preset", "llama3", "--ranks", "9"], "--preset: has its own --ranks"),
         (["generate", "--preset", "llama"], "--preset: 'llama' is none of"),
@@ -133,7 +133,7 @@ def test_what_is_read_is_never_overwritten(capsys: pytest.CaptureFixture[str], l
         for words in (("import", log, *UNITS), ("generate", "--model", f"fit:{log}")):
             code, _, error = trace_command(capsys, *words, "--out", out, "--force")
             assert code == 2
-            assert "is the file that is read; name another" in error
+            assert "is the input file; name another" in error
     assert log.read_bytes() == before
 
 
