@@ -109,7 +109,8 @@ def fit_sample(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -
         intervals = [mean_interval(sample.exposure_h, sample.num_events, confidence, is_cut=is_cut)]
     else:
         with np.errstate(over="ignore", invalid="ignore"):
-            intervals = [_profile_interval(likelihood, theta_P, index, confidence) for index in range(len(names))]
+            step = 1 / math.sqrt(sample.num_events)
+            intervals = [_profile_interval(likelihood, theta_P, index, confidence, step) for index in (0, 1)]
     return Fit(
         family=family,
         parameters=dict(zip(names, np.exp(theta_P).tolist(), strict=True)),
@@ -184,53 +185,30 @@ def maximise(family: str, sample: Sample) -> tuple[F64, LogLikelihood]:
 # --- intervals --------------------------------------------------------------------------------------------------------
 
 
-def _profile_interval(likelihood: LogLikelihood, theta_P: F64, index: int, confidence: float) -> Interval:
+def _profile_interval(likelihood: LogLikelihood, theta_P: F64, index: int, confidence: float, step: float) -> Interval:
     """The interval of parameter ``index`` (of two): where its profile has fallen by half the chi-square quantile.
 
-    The root of the deviance is nearly linear in the log parameter, so a few steps find the crossing.
+    The root of the deviance is nearly linear in the log parameter, so a few steps find the crossing. ``step`` is about
+    a standard error of the log parameter.
     """
-    top = likelihood(theta_P)
-    allowed = float(special.chdtri(1, 1 - confidence))
-    slope, error = _curvature(likelihood, theta_P, index)
+    top, allowed = likelihood(theta_P), math.sqrt(special.chdtri(1, 1 - confidence))
 
     def excess(offset: float) -> float:
         """The root of the deviance at ``offset`` from the maximum, less the root that is allowed."""
-        guess = theta_P[1 - index] + slope * offset
-        drop = top - _best_other(likelihood, index, theta_P[index] + offset, guess, abs(offset))
-        return math.sqrt(2 * max(drop, 0.0)) - math.sqrt(allowed)
+        at_P = theta_P.copy()
+        at_P[index] += offset
 
-    ends = [_crossing(excess, side, error * math.sqrt(allowed)) for side in (-1, 1)]
-    low, high = (theta_P[index] + end for end in ends)
+        def loss(other: float) -> float:
+            at_P[1 - index] = other
+            value = -likelihood(at_P) if abs(other) < _BEYOND else math.inf
+            return value if math.isfinite(value) else _NEVER
+
+        best = theta_P[1 - index]
+        found: Any = optimize.minimize_scalar(loss, bracket=(best, best + step), options={"xtol": 1e-6})
+        return math.sqrt(2 * max(top + float(found.fun), 0.0)) - allowed
+
+    low, high = (theta_P[index] + _crossing(excess, side, step * allowed) for side in (-1, 1))
     return Interval(math.exp(low) if low > -math.inf else 0.0, math.exp(high) if high < 700 else math.inf)
-
-
-def _curvature(likelihood: LogLikelihood, theta_P: F64, index: int) -> tuple[float, float]:
-    """At the maximum, the slope of the other parameter's best value in ``index``, and the latter's standard error."""
-    step = 1e-3  # of a log parameter: rounding and the fourth derivative both far below what a first step needs
-
-    def at(own: float, other: float) -> float:
-        return likelihood(theta_P + step * np.array([own, other] if index == 0 else [other, own]))
-
-    own = (at(1, 0) + at(-1, 0) - 2 * at(0, 0)) / step**2
-    other = (at(0, 1) + at(0, -1) - 2 * at(0, 0)) / step**2
-    both = (at(1, 1) - at(1, -1) - at(-1, 1) + at(-1, -1)) / (4 * step**2)
-    information = both**2 / other - own if other < 0 else 0.0
-    return (-both / other, 1 / math.sqrt(information)) if information > 0 else (0.0, 1.0)
-
-
-def _best_other(likelihood: LogLikelihood, index: int, value: float, guess: float, width: float) -> float:
-    """The greatest log likelihood with log parameter ``index`` held at ``value``."""
-
-    def loss(other: float) -> float:
-        if abs(other) > _BEYOND:
-            return _NEVER
-        found = -likelihood(np.array([value, other] if index == 0 else [other, value]))
-        return found if math.isfinite(found) else _NEVER
-
-    reach = 0.1 * width + 1e-4
-    bracket = (guess - reach, guess + reach)
-    found: Any = optimize.minimize_scalar(loss, bracket=bracket, method="brent", options={"xtol": 1e-6})
-    return -float(found.fun)
 
 
 def _crossing(excess: Callable[[float], float], side: int, step: float) -> float:

@@ -15,7 +15,6 @@ from harness.traces.fits import Fit, fit_all
 from harness.traces.gaps import First, Gaps, Observed, Per, gaps_of
 from harness.traces.survival import (
     CONFIDENCE,
-    I64,
     HazardClass,
     Interval,
     Sample,
@@ -90,7 +89,7 @@ def level_of(
     if bootstrap:
         fits = [bootstrapped(one, sample, gaps.watched_R, num=bootstrap, seed=seed, tick=tick) for one in fits]
     return Level(
-        mtbf=_rank_mtbf(observed) if per == "rank" else _system_mtbf(observed),
+        mtbf=_mtbf(observed, per),
         gaps=_summary(gaps),
         sample=sample,
         survival=survival_of(sample) if sample.num_events else None,
@@ -101,23 +100,20 @@ def level_of(
     )
 
 
-def _rank_mtbf(observed: Observed) -> Mtbf:
-    """Of one rank; dispersion over ranks, so that a few bad ones widen the interval."""
-    assert observed.rank_E is not None
-    assert observed.num_ranks is not None
-    num_R = np.bincount(observed.rank_E, minlength=observed.num_ranks)
-    return _mtbf(observed.num_ranks * observed.length_h, num_R)
-
-
-def _system_mtbf(observed: Observed) -> Mtbf:
-    """Of instants; dispersion over equal windows of time (index of dispersion, Cox & Lewis, 1966)."""
-    hour_I = observed.instants[0]
-    num_windows = min(_MAX_WINDOWS, len(hour_I) // _EVENTS_PER_WINDOW)
-    num_windows = num_windows if num_windows >= _LEAST_WINDOWS else 1
-    return _mtbf(observed.length_h, np.histogram(hour_I, num_windows, (0, observed.length_h))[0])
-
-
-def _mtbf(exposure_h: float, num_W: I64) -> Mtbf:
+def _mtbf(observed: Observed, per: Per) -> Mtbf:
+    """Of one rank, dispersed over ranks, so that a few bad ones widen the interval; or of instants, dispersed over
+    equal windows of time (index of dispersion, Cox & Lewis, 1966).
+    """
+    if per == "rank":
+        assert observed.rank_E is not None
+        assert observed.num_ranks is not None
+        exposure_h = observed.num_ranks * observed.length_h
+        num_W = np.bincount(observed.rank_E, minlength=observed.num_ranks)
+    else:
+        exposure_h, hour_I = observed.length_h, observed.instants[0]
+        num_windows = min(_MAX_WINDOWS, len(hour_I) // _EVENTS_PER_WINDOW)
+        num_windows = num_windows if num_windows >= _LEAST_WINDOWS else 1
+        num_W = np.histogram(hour_I, num_windows, (0, observed.length_h))[0]
     num = int(num_W.sum())
     hours = exposure_h / num if num else math.inf
     poisson = mean_interval(exposure_h, num, is_cut=True)

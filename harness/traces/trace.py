@@ -118,14 +118,9 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     if len(values) != len(columns):
         raise TraceError(f"{where}: {len(values)} values for {len(columns)} columns ({','.join(columns)})")
     extra = dict(zip(columns[2:], values[2:], strict=True))
-    repair = extra.get("repair_h")
-    return Entry(
-        hour=_hours("hour", values[0], where),
-        who=_who(values[1], where),
-        repair_h=_hours("repair_h", repair, where) if repair else None,
-        line=number,
-        extra=extra,
-    )
+    hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
+    repair_h = _hours("repair_h", repair, where) if repair else None
+    return Entry(hour=hour, who=_who(values[1], where), repair_h=repair_h, line=number, extra=extra)
 
 
 def _hours(column: str, text: str, where: str) -> float:
@@ -134,28 +129,21 @@ def _hours(column: str, text: str, where: str) -> float:
     except ValueError:
         raise TraceError(f"{where}: {column} {text!r} is not a number") from None
     if not 0 <= hours <= MAX_HOURS:  # nan is not
-        raise TraceError(f"{where}: {column} {text} cannot be; hours are from 0 to {MAX_HOURS:g}")
+        raise TraceError(f"{where}: {column} {text} is out of range; expected hours from 0 to {MAX_HOURS:g}")
     return hours
 
 
 def _who(text: str, where: str) -> Rank | int:
+    """The rank, or the number of ranks. Numbers are compared by length first: thousands of digits make no int."""
+    short = text if len(text) <= 20 else f"{text[:20]}…"
     if found := _PS.fullmatch(text):
-        if _is_beyond(found[1], MAX_RANKS - 1):
-            raise TraceError(f"{where}: no rank {_short(text)}; the last that a trace can name is ps{MAX_RANKS - 1}")
+        if len(found[1]) > len(str(MAX_RANKS)) or int(found[1]) >= MAX_RANKS:
+            raise TraceError(f"{where}: no rank {short}; the highest rank of a trace is ps{MAX_RANKS - 1}")
         return text
     if _COUNT.fullmatch(text):
-        if _is_beyond(text, MAX_RANKS):
-            raise TraceError(f"{where}: {_short(text)} ranks cannot die; {MAX_RANKS} at most")
+        if len(text) > len(str(MAX_RANKS)) or int(text) > MAX_RANKS:
+            raise TraceError(f"{where}: {short} ranks; at most {MAX_RANKS} can die at once")
         return int(text)
     if _TRAINER.fullmatch(text):
-        raise TraceError(f"{where}: {text} cannot be killed: there is one trainer")
-    raise TraceError(f"{where}: rank {text!r}; expected a name such as 'ps3', or how many ranks die, at least 1")
-
-
-def _is_beyond(digits: str, most: int) -> bool:
-    """Whether the number is above ``most``; thousands of digits would not even become an int."""
-    return len(digits) > len(str(most)) or int(digits) > most
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 20 else f"{text[:20]}…"
+        raise TraceError(f"{where}: {text} cannot be killed: only PS ranks can")
+    raise TraceError(f"{where}: rank {text!r}; expected a name such as 'ps3', or a number of ranks, at least 1")

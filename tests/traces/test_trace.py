@@ -46,27 +46,30 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
         ('hour,rank\n1,"ps0\n', "busy.csv:2: not a line of CSV (unexpected end of data)"),
         ("hour,rank\nsoon,ps0\n", "busy.csv:2: hour 'soon' is not a number"),
         ("hour,rank\n,ps0\n", "busy.csv:2: hour '' is not a number"),
-        ("hour,rank\n-1,ps0\n", "busy.csv:2: hour -1 cannot be; hours are from 0 to 1e+09"),
-        ("hour,rank\nnan,ps0\n", "busy.csv:2: hour nan cannot be; hours are from 0 to 1e+09"),
-        ("hour,rank\ninf,ps0\n", "busy.csv:2: hour inf cannot be; hours are from 0 to 1e+09"),
-        ("hour,rank\n1e999,ps0\n", "busy.csv:2: hour 1e999 cannot be; hours are from 0 to 1e+09"),
+        ("hour,rank\n-1,ps0\n", "busy.csv:2: hour -1 is out of range; expected hours from 0 to 1e+09"),
+        ("hour,rank\nnan,ps0\n", "busy.csv:2: hour nan is out of range; expected hours from 0 to 1e+09"),
+        ("hour,rank\ninf,ps0\n", "busy.csv:2: hour inf is out of range; expected hours from 0 to 1e+09"),
+        ("hour,rank\n1e999,ps0\n", "busy.csv:2: hour 1e999 is out of range; expected hours from 0 to 1e+09"),
         (
             "hour,rank\n5,ps0\n\n3,ps1\n",
             "busy.csv:4: hour 3.0 comes after hour 5.0; hours must not go backwards",
         ),
-        ("hour,rank\n1e308,ps0\n", "busy.csv:2: hour 1e308 cannot be; hours are from 0 to 1e+09"),
-        ("hour,rank,repair_h\n1,ps0,1e10\n", "busy.csv:2: repair_h 1e10 cannot be; hours are from 0 to 1e+09"),
+        ("hour,rank\n1e308,ps0\n", "busy.csv:2: hour 1e308 is out of range; expected hours from 0 to 1e+09"),
+        (
+            "hour,rank,repair_h\n1,ps0,1e10\n",
+            "busy.csv:2: repair_h 1e10 is out of range; expected hours from 0 to 1e+09",
+        ),
         (
             "hour,rank\n1,ps1000000\n",
-            "busy.csv:2: no rank ps1000000; the last that a trace can name is ps999999",
+            "busy.csv:2: no rank ps1000000; the highest rank of a trace is ps999999",
         ),
-        ("hour,rank\n1,1000001\n", "busy.csv:2: 1000001 ranks cannot die; 1000000 at most"),
-        (f"hour,rank\n1,{'9' * 5000}\n", f"busy.csv:2: {'9' * 20}… ranks cannot die; 1000000 at most"),
-        ("hour,rank\n1,trainer0\n", "busy.csv:2: trainer0 cannot be killed: there is one trainer"),
+        ("hour,rank\n1,1000001\n", "busy.csv:2: 1000001 ranks; at most 1000000 can die at once"),
+        (f"hour,rank\n1,{'9' * 5000}\n", f"busy.csv:2: {'9' * 20}… ranks; at most 1000000 can die at once"),
+        ("hour,rank\n1,trainer0\n", "busy.csv:2: trainer0 cannot be killed: only PS ranks can"),
         *(
             (
                 f"hour,rank\n1,{who}\n",
-                f"busy.csv:2: rank '{who}'; expected a name such as 'ps3', or how many ranks die, at least 1",
+                f"busy.csv:2: rank '{who}'; expected a name such as 'ps3', or a number of ranks, at least 1",
             )
             for who in ("0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
         ),
