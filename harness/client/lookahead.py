@@ -94,6 +94,7 @@ class LookaheadClient:
         self._window: Window | None = None
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
+        self._stops: dict[int, int] = {}  # of windows that are planned and not begun: first step -> where to end
         self._under_way: tuple[Rows, DirtyRows | None, StartedRequests] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
         self._has_counts = True  # counts of unsaved updates are up to date
@@ -156,9 +157,12 @@ class LookaheadClient:
 
     def _enter(self, progress: Progress) -> None:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
+        self._receive(progress)
+        if self._must_ask and any(self._stop_of(first) != stop for first, stop in self._stops.items()):
+            self.reset()  # the forecast of saves was revised; every row is clean here
         window = self._following or self._plan(progress.step).result()
         assert window.first == progress.step
-        self._receive(progress)
+        del self._stops[window.first]
         if self._window is None:
             self._hold(window)
         following = self._look_ahead(window)
@@ -195,13 +199,14 @@ class LookaheadClient:
         return following
 
     def _plan(self, first: int) -> Future[Window]:
-        """Plan the window that begins at ``first``, in the background: numpy mostly runs without the interpreter lock.
-
-        It ends after ``lookahead / 2`` steps, or at the first boundary where something is due.
-        """
-        last = min(first + self._window_steps, self._num_steps)
-        stop = next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
+        """Plan the window that begins at ``first``, in the background: numpy mostly runs without interpreter lock."""
+        stop = self._stops[first] = self._stop_of(first)
         return self._planner.submit(self._oracle.plan, first, stop, is_flushed=self._is_boundary(stop))
+
+    def _stop_of(self, first: int) -> int:
+        """A window ends after ``lookahead / 2`` steps, or at the first boundary where something is due."""
+        last = min(first + self._window_steps, self._num_steps)
+        return next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 

@@ -39,11 +39,12 @@ class Strategy(Protocol):
       ``progress`` holds what is true at that boundary, the newest save included. The steps that run again after a
       rollback reach their boundaries again: each is asked again, with the progress of then.
     - ``next_save(progress)`` is the forecast: samples at or after which the next save is due, as known now, or None
-      for never. It is asked at a boundary after the decision and the save, before the first step, and after a
-      rollback. It stands until the first boundary at or after it: before that boundary ``plan_save`` returns None, and
+      for never. It stands until the first boundary at or after it: before that boundary ``plan_save`` returns None, and
       an answer asked for in between is never earlier. At that boundary the decision is free, also to save nothing,
-      and the forecast is revised. A cache reads from it how far messages may run ahead; the simulator, which
+      and the forecast is revised. A client reads from it how far messages may run ahead; the simulator, which
       boundaries to skip.
+    - ``next_save(progress, after)`` is the first save due past ``after`` samples, as known now. Beyond the next save it
+      is a guess: the lookahead cache plans by it, and plans anew, with an empty cache, where it is revised.
 
     Answers depend on ``progress`` alone, so a step that runs again meets the same decisions.
     """
@@ -70,8 +71,8 @@ class Strategy(Protocol):
         """What to save at this boundary, None for nothing. Asked exactly once at each boundary."""
         ...
 
-    def next_save(self, progress: Progress) -> int | None:
-        """Samples at or after which the next save is due, as known at this boundary; None for never."""
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
+        """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never."""
         ...
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
@@ -91,7 +92,7 @@ class _Unsaving(Strategy):
         """Nothing."""
         return None
 
-    def next_save(self, progress: Progress) -> int | None:
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
         """Never."""
         return None
 
@@ -144,12 +145,13 @@ class _Saving(Strategy):
         closes = progress.samples // interval > num_before * quantum // (unit * interval)
         return SavePlan(kind=self._kind, closes_interval=closes)
 
-    def next_save(self, progress: Progress) -> int | None:
-        """The first multiple of ``r * interval`` after this boundary; None if it lies at or beyond the run's end."""
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
+        """The next multiple of ``r * interval``, which never changes; None if it lies at or beyond the run's end."""
         if self.interval.samples is None:
             return None
         quantum, unit = self._quantum(self.interval.samples)
-        due = -(-(progress.samples * unit // quantum + 1) * quantum // unit)
+        start = progress.samples if after is None else max(after, progress.samples)
+        due = -(-(start * unit // quantum + 1) * quantum // unit)
         return due if due < progress.total_samples else None
 
     def _quantum(self, interval: int) -> tuple[int, int]:

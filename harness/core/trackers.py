@@ -47,7 +47,7 @@ class Tracker(Protocol):
     needs_samples: ClassVar[bool]
     """Whether :meth:`sampled` must be called."""
     needs_touches: ClassVar[bool]
-    """Whether :meth:`touched` must be called. A run whose client cache cannot report every step's rows is refused."""
+    """Whether :meth:`touched` must be called."""
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None: ...
 

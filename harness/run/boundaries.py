@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from harness.core.errors import RunFailed
 from harness.core.plans import Progress, SavePlan
 from harness.core.strategies import Strategy
 
@@ -43,31 +44,41 @@ class Due:
 
 
 class Boundaries:
-    """Answers what is due, for the present boundary and, as known now, for later ones.
+    """Answers what is due: as known now for later boundaries, and decided for the present one.
 
     Args:
-        progress_at: progress at a boundary; of a later one with the newest save as of now.
+        progress: the progress of the run now.
     """
 
-    def __init__(self, schedule: Schedule, strategy: Strategy, progress_at: Callable[[int], Progress]) -> None:
+    def __init__(self, schedule: Schedule, strategy: Strategy, progress: Callable[[], Progress]) -> None:
         self._schedule = schedule
         self._strategy = strategy
-        self._progress_at = progress_at
+        self._progress = progress
         self._killed: set[int] = set()
         self._evaluated_step = 0
 
     def at(self, step: int) -> Due:
-        """What is due at boundary ``step``, as known now."""
+        """What is due at the later boundary ``step``, as known now. Answers change only where a save is due."""
         return Due(
-            save=self._strategy.plan_save(self._progress_at(step)) is not None,
+            save=self._saves_at(step),
             evaluate=self._evaluates_at(step),
             kill=self.kills_at(step),
             is_last=step == self._schedule.num_steps,
         )
 
-    def plan_save(self, step: int) -> SavePlan | None:
-        """The strategy's decision at the present boundary ``step``."""
-        return self._strategy.plan_save(self._progress_at(step))
+    def plan_save(self, *, announced: bool) -> SavePlan | None:
+        """The strategy's decision at the present boundary; to be asked once.
+
+        Raises RunFailed if it is a save that was not ``announced``: requests may have run ahead of this boundary.
+        """
+        progress = self._progress()
+        plan = self._strategy.plan_save(progress)
+        if plan is not None and not announced:
+            raise RunFailed(
+                f"step {progress.step}: the strategy plans a save at {progress.samples} samples; "
+                "expected none before the samples that its next_save gave"
+            )
+        return plan
 
     def kills_at(self, step: int) -> bool:
         """Whether a planned kill is due; each happens once, also where steps run again."""
@@ -80,6 +91,11 @@ class Boundaries:
     def evaluated(self, step: int) -> None:
         """An evaluation took place; steps that run again are not evaluated again."""
         self._evaluated_step = step
+
+    def _saves_at(self, step: int) -> bool:
+        size = self._schedule.batch_size
+        due = self._strategy.next_save(self._progress(), after=(step - 1) * size)
+        return due is not None and due <= step * size < self._schedule.total_samples
 
     def _evaluates_at(self, step: int) -> bool:
         every = self._schedule.evaluate_every_steps

@@ -60,17 +60,17 @@ def _make_trainer(
         evaluate_every_steps=config.eval.every_steps,
     )
 
-    def progress_at(step: int) -> Progress:
+    def progress() -> Progress:
         return Progress(
-            step=step,
-            samples=step * schedule.batch_size,
-            previous_samples=max(0, step - 1) * schedule.batch_size,
+            step=steps.step,
+            samples=steps.step * schedule.batch_size,
+            previous_samples=max(0, steps.step - 1) * schedule.batch_size,
             total_samples=schedule.total_samples,
             saved_step=saves.saved_step,
             saved_samples=saves.saved_samples,
         )
 
-    boundaries = Boundaries(schedule, run_spec.strategy, progress_at)
+    boundaries = Boundaries(schedule, run_spec.strategy, progress)
     steps = StepLog(
         supervisor,
         num_steps=schedule.num_steps,
@@ -144,7 +144,7 @@ def _make_trainer(
         network=network,
         steps=steps,
         boundaries=boundaries,
-        progress_at=progress_at,
+        progress=progress,
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,
         overlaps=cluster.overlaps,

@@ -19,7 +19,7 @@ from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.strategies import Strategy, make_strategy
-from harness.core.trackers import TRACKERS, TrackerSpec
+from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import ModelSize, model_size
@@ -144,11 +144,6 @@ class RunSpec:
         """Raise the UserError of whatever cannot work."""
         check_backend(self.config.trainer)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
-        if self.config.cache.mode == "lookahead" and TRACKERS[self.strategy.tracker].needs_touches:
-            raise ConfigError(
-                f"cache.mode: lookahead does not report the rows of every step to the PS ranks, and the tracker "
-                f"{self.strategy.tracker!r} of strategy.name={self.config.strategy.name} needs them; use none or stale"
-            )
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: cuda, but torch sees no CUDA device here; cpu always works")
 

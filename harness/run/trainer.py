@@ -12,7 +12,6 @@ import xxhash
 
 from harness.client.protocol import EmbeddingClient
 from harness.cluster.protocol import Digest, Initialise, SupervisorClient
-from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished
 from harness.core.lookup import BatchPlan
 from harness.core.plans import CHIEF, Progress, SavePlan
@@ -34,7 +33,7 @@ class Trainer:
     Args:
         overlaps: requests travel while this process computes; the dense update is then made meanwhile.
         saves_initially: a full save precedes the first step.
-        progress_at: progress at a boundary, with the newest save as of now.
+        progress: the progress of the run now.
         count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
@@ -50,7 +49,7 @@ class Trainer:
         network: DenseNetwork,
         steps: StepLog,
         boundaries: Boundaries,
-        progress_at: Callable[[int], Progress],
+        progress: Callable[[], Progress],
         num_steps: int,
         saves_initially: bool,
         overlaps: bool,
@@ -66,7 +65,7 @@ class Trainer:
         self._network = network
         self._steps = steps
         self._boundaries = boundaries
-        self._progress_at = progress_at
+        self._progress = progress
         self._num_steps = num_steps
         self._saves_initially = saves_initially
         # While a message is under way one thread makes the update, and leaves a core to the message.
@@ -100,9 +99,6 @@ class Trainer:
             self._checkpointer.finish_pending(self._progress())
         self._kill_if_due()
 
-    def _progress(self) -> Progress:
-        return self._progress_at(self._steps.step)
-
     # --- a step ---------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
@@ -116,12 +112,8 @@ class Trainer:
         self._finish_step(loss, plan, began_s)
         if due.anything:
             self._checkpointer.finish_pending(self._progress())
-        save = self._boundaries.plan_save(self._steps.step)
+        save = self._boundaries.plan_save(announced=due.save)
         if save is not None:
-            if not due.save:
-                raise RunFailed(
-                    f"step {self._steps.step}: the strategy plans a save that its next_save had not announced"
-                )
             self._steps.flush()
             self._save(save, is_charged=True)
         if due.evaluate:

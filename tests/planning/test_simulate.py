@@ -109,7 +109,7 @@ class Adaptive(Full):
         assert progress.saved_samples is not None
         return SavePlan(kind="full") if progress.samples >= self._due(progress.saved_samples) else None
 
-    def next_save(self, progress: Progress) -> int | None:
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
         """The newest save's, None beyond the run."""
         assert progress.saved_samples is not None
         due = self._due(progress.saved_samples)
