@@ -35,31 +35,31 @@ _LEAST_GAPS = 5  # for a curve
 _MOST_DOTS = 2_000  # drawn as vectors; more would make a page of megabytes
 
 
-def draw_trace(trace: Trace, told: TraceStatistics, folder: Path) -> list[Path]:
+def draw_trace(trace: Trace, stats: TraceStatistics, folder: Path) -> list[Path]:
     """Write each figure into ``folder`` as ``NAME.svg`` and ``NAME.png``."""
     paths: list[Path] = []
     with style():
-        for name, figure in _figures(trace, told):
+        for name, figure in _figures(trace, stats):
             paths += [folder / f"{name}.svg", folder / f"{name}.png"]
             figure.savefig(paths[-2], metadata={"Date": None})
             figure.savefig(paths[-1], dpi=150)
     return paths
 
 
-def trace_svgs(trace: Trace, told: TraceStatistics, prefix: str) -> dict[str, str]:
+def trace_svgs(trace: Trace, stats: TraceStatistics, prefix: str) -> dict[str, str]:
     """Each figure as an SVG element, by its name in ``CAPTIONS``; ids begin with ``prefix``."""
     with style():
-        return {name: to_svg(figure, f"{prefix}-{name}") for name, figure in _figures(trace, told)}
+        return {name: to_svg(figure, f"{prefix}-{name}") for name, figure in _figures(trace, stats)}
 
 
-def _figures(trace: Trace, told: TraceStatistics) -> list[tuple[str, "Figure"]]:
+def _figures(trace: Trace, stats: TraceStatistics) -> list[tuple[str, "Figure"]]:
     """The figures for which there are data."""
-    levels = [(name, level) for name, level in levels_of(told) if level.gaps.num >= _LEAST_GAPS]
+    levels = [(name, level) for name, level in levels_of(stats) if level.gaps.num >= _LEAST_GAPS]
     drawn: dict[str, list[Draw]] = {
-        "time": [lambda axes: _time(axes, trace, told)] if told.num_deaths else [],
+        "time": [lambda axes: _time(axes, trace, stats)] if stats.num_deaths else [],
         "survival": [lambda axes, of=of: _survival(axes, *of) for of in levels],
         "hazard": [lambda axes, of=of: _hazard(axes, *of) for of in levels],
-        "clock": [lambda axes: _hours(axes, told), lambda axes: _weekdays(axes, told)] if told.time_of_day else [],
+        "clock": [lambda axes: _hours(axes, stats), lambda axes: _weekdays(axes, stats)] if stats.time_of_day else [],
     }
     return [(name, _row(panels)) for name, panels in drawn.items() if panels]
 
@@ -73,7 +73,7 @@ def _row(panels: Sequence["Draw"]) -> "Figure":
     return figure
 
 
-def _time(axes: "Axes", trace: Trace, told: TraceStatistics) -> None:
+def _time(axes: "Axes", trace: Trace, stats: TraceStatistics) -> None:
     """Deaths by hour and rank, and their number; the number alone where ranks are unknown."""
     observed = observe(trace)
     counts = axes
@@ -83,21 +83,21 @@ def _time(axes: "Axes", trace: Trace, told: TraceStatistics) -> None:
             observed.rank_E,
             linestyle="",
             marker=".",
-            markersize=4 if told.num_deaths < 300 else 2,
+            markersize=4 if stats.num_deaths < 300 else 2,
             color=FAMILY_COLOURS["weibull"],
-            rasterized=told.num_deaths > _MOST_DOTS,
+            rasterized=stats.num_deaths > _MOST_DOTS,
         )
         axes.set_ylabel("rank", color=FAMILY_COLOURS["weibull"])
         counts = axes.twinx()
         counts.grid(visible=False)
         counts.spines["right"].set_visible(True)
-    chosen = _thinned(len(told.hour_I))
-    total_I = np.cumsum(told.num_I)
-    hours = np.concatenate([[0.0], told.hour_I[chosen], [told.length_h]])
+    chosen = _thinned(len(stats.hour_I))
+    total_I = np.cumsum(stats.num_I)
+    hours = np.concatenate([[0.0], stats.hour_I[chosen], [stats.length_h]])
     counts.step(hours, np.concatenate([[0], total_I[chosen], [total_I[-1]]]), where="post", color=_GREY, linewidth=1.3)
     counts.set_ylabel("deaths so far", color=_GREY)
     counts.set_ylim(bottom=0)
-    axes.set_xlim(0, told.length_h)
+    axes.set_xlim(0, stats.length_h)
     axes.set_xlabel("hours")
 
 
@@ -132,16 +132,16 @@ def _hazard(axes: "Axes", name: str, level: Level) -> None:
     _finish(axes, name, "failures per hour")
 
 
-def _hours(axes: "Axes", told: TraceStatistics) -> None:
-    assert told.time_of_day is not None
-    axes.bar(np.arange(24) + 0.5, told.time_of_day.num_by_hour, width=0.9, color=FAMILY_COLOURS["lognormal"])
+def _hours(axes: "Axes", stats: TraceStatistics) -> None:
+    assert stats.time_of_day is not None
+    axes.bar(np.arange(24) + 0.5, stats.time_of_day.num_by_hour, width=0.9, color=FAMILY_COLOURS["lognormal"])
     axes.set(xlim=(0, 24), xticks=range(0, 25, 6), xlabel="hour of the day", ylabel="instants of failure")
     axes.grid(visible=False, axis="x")
 
 
-def _weekdays(axes: "Axes", told: TraceStatistics) -> None:
-    assert told.time_of_day is not None
-    axes.bar(range(7), told.time_of_day.num_by_weekday, color=FAMILY_COLOURS["lognormal"])
+def _weekdays(axes: "Axes", stats: TraceStatistics) -> None:
+    assert stats.time_of_day is not None
+    axes.bar(range(7), stats.time_of_day.num_by_weekday, color=FAMILY_COLOURS["lognormal"])
     axes.set_xticks(range(7), ["Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun"])
     axes.set_ylabel("instants of failure")
     axes.grid(visible=False, axis="x")

@@ -29,16 +29,16 @@ def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
 def _section(path: Path, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
     try:
         trace = read_trace(path)
-        told = describe(trace)
+        stats = describe(trace)
     except TraceError as error:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(trace, cells):
         return [f'<p class="note">{escape(str(path))} has changed since these runs.</p>']
     figures = (
         f"<figure>{svg}<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
-        for name, svg in trace_svgs(trace, told, prefix).items()
+        for name, svg in trace_svgs(trace, stats, prefix).items()
     )
-    return [*(f'<p class="note">{escape(line)}</p>' for line in _lines(told)), *figures]
+    return [*(f'<p class="note">{escape(line)}</p>' for line in _lines(stats)), *figures]
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
@@ -48,11 +48,11 @@ def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
     return all((event.line, event.hour) in hours for event in events if isinstance(event, Killed))
 
 
-def _lines(told: TraceStatistics) -> Iterator[str]:
-    yield f"{headline(told)}."
-    for name, level in levels_of(told):
+def _lines(stats: TraceStatistics) -> Iterator[str]:
+    yield f"{headline(stats)}."
+    for name, level in levels_of(stats):
         yield (
             f"A failure of {LEVELS[name]} every {number(level.mtbf.hours)} h (95 %: {between(level.mtbf.poisson)} if "
             f"Poisson, {between(level.mtbf.dispersed)} as dispersed). {level.verdict}"
         )
-    yield from remarks(told)
+    yield from remarks(stats)

@@ -20,35 +20,35 @@ _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SIGNIFICANT = 0.05
 
 
-def show_trace(told: TraceStatistics) -> RenderableType:
+def show_trace(stats: TraceStatistics) -> RenderableType:
     """All statistics of a trace for the console; unknown values are shown as such."""
-    parts: list[RenderableType] = [Text(headline(told), style="bold"), _often(told), *map(Text, _often_notes(told))]
-    for name, level in levels_of(told):
-        parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level, told)] if level.fits else [])]
+    parts: list[RenderableType] = [Text(headline(stats), style="bold"), _often(stats), *map(Text, _often_notes(stats))]
+    for name, level in levels_of(stats):
+        parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level, stats)] if level.fits else [])]
         parts += [Text(line) for line in (level.verdict, *_doubts(level))]
         if level.hazard:
             parts.append(_hazard(level))
-    return Group(*parts, *map(Text, remarks(told)))
+    return Group(*parts, *map(Text, remarks(stats)))
 
 
-def headline(told: TraceStatistics) -> str:
+def headline(stats: TraceStatistics) -> str:
     """Title, deaths, instants, hours and ranks."""
-    ranks = "ranks unknown" if told.num_ranks is None else _counted(told.num_ranks, "rank")
-    counts = f"{_counted(told.num_deaths, 'death')} at {_counted(len(told.hour_I), 'instant')}"
-    return f"{told.title or told.source}: {counts}, {number(told.length_h)} h, {ranks}"
+    ranks = "ranks unknown" if stats.num_ranks is None else _counted(stats.num_ranks, "rank")
+    counts = f"{_counted(stats.num_deaths, 'death')} at {_counted(len(stats.hour_I), 'instant')}"
+    return f"{stats.title or stats.source}: {counts}, {number(stats.length_h)} h, {ranks}"
 
 
-def levels_of(told: TraceStatistics) -> list[tuple[str, Level]]:
+def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
     """The kinds of gap that are known: of one rank, if ranks are named, and of any rank."""
-    return [*([("rank", told.rank)] if told.rank else []), ("system", told.system)]
+    return [*([("rank", stats.rank)] if stats.rank else []), ("system", stats.system)]
 
 
-def remarks(told: TraceStatistics) -> Iterator[str]:
+def remarks(stats: TraceStatistics) -> Iterator[str]:
     """Sentences on ranks, groups, trend, time of day and repairs, one a line."""
-    yield from _who(told)
-    yield from _together(told)
-    yield from _when(told)
-    if (repairs := told.repairs) is not None:
+    yield from _who(stats)
+    yield from _together(stats)
+    yield from _when(stats)
+    if (repairs := stats.repairs) is not None:
         down = "" if repairs.down_frac is None else f"; {repairs.down_frac:.3%} of all ranks' hours"
         unknown = f", {repairs.num_unknown:,} unknown" if repairs.num_unknown else ""
         yield (
@@ -56,7 +56,7 @@ def remarks(told: TraceStatistics) -> Iterator[str]:
             f"{number(repairs.median_h)}, nine in ten within {number(repairs.p90_h)}, longest "
             f"{number(repairs.longest_h)}{down}."
         )
-    if not told.num_bootstraps and told.num_deaths:
+    if not stats.num_bootstraps and stats.num_deaths:
         yield "Goodness of fit: p is a bound that can refute a family, not confirm it; --bootstrap B gives p itself."
 
 
@@ -91,11 +91,11 @@ def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
     return Table(*found, box=SIMPLE_HEAD, pad_edge=False)
 
 
-def _often(told: TraceStatistics) -> Table:
+def _often(stats: TraceStatistics) -> Table:
     intervals = "95 % if Poisson", "95 % as dispersed", "dispersion"
     gap_columns = "mean gap, h", "median", "CV", "burstiness", "memory"
     table = _table("failure of", "MTBF, h", *intervals, *gap_columns, left=("failure of",))
-    for name, level in levels_of(told):
+    for name, level in levels_of(stats):
         gaps, mtbf = level.gaps, level.mtbf
         figures = (mtbf.dispersion, gaps.mean_h, gaps.median_h, gaps.cv, gaps.burstiness, gaps.memory)
         table.add_row(
@@ -104,16 +104,16 @@ def _often(told: TraceStatistics) -> Table:
     return table
 
 
-def _often_notes(told: TraceStatistics) -> Iterator[str]:
+def _often_notes(stats: TraceStatistics) -> Iterator[str]:
     """How to read the table of MTBFs."""
-    if told.death_gap_mean_h is not None:
-        mean, median = number(told.death_gap_mean_h), number(told.death_gap_median_h)
+    if stats.death_gap_mean_h is not None:
+        mean, median = number(stats.death_gap_mean_h), number(stats.death_gap_median_h)
         yield f"From one death to the next, also at one instant: {mean} h on average, {median} h in the median."
     yield (
         "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as "
         "dispersed: by the scatter of their numbers over ranks, or over windows of time."
     )
-    if told.first == "left_out":
+    if stats.first == "left_out":
         yield "A window of a log, or generated like one: gaps count from each first failure on, not from hour 0."
 
 
@@ -123,9 +123,9 @@ def _gaps_title(name: str, level: Level) -> str:
     return f"\nTime between failures of {LEVELS[name]}: {_counted(level.gaps.num, 'gap')}, {cut}"
 
 
-def _fits(level: Level, told: TraceStatistics) -> Table:
-    is_resampled = bool(told.num_bootstraps)
-    words = ["family", "parameters (95 % by the likelihood)", f"(95 % by {told.num_bootstraps:,} samples)"]
+def _fits(level: Level, stats: TraceStatistics) -> Table:
+    is_resampled = bool(stats.num_bootstraps)
+    words = ["family", "parameters (95 % by the likelihood)", f"(95 % by {stats.num_bootstraps:,} samples)"]
     p = "p" if is_resampled else "p at most"
     columns = [words[0], "ΔAIC", "mean, h", "distance", p, *words[1 : 2 + is_resampled]]
     table = _table(*columns, left=tuple(words))
@@ -162,8 +162,8 @@ def _hazard(level: Level) -> Table:
     return table
 
 
-def _who(told: TraceStatistics) -> Iterator[str]:
-    who = told.concentration
+def _who(stats: TraceStatistics) -> Iterator[str]:
+    who = stats.concentration
     if who is None:
         return
     top = f"the {who.num_top:,} that {'fails' if who.num_top == 1 else 'fail'} most: {who.top_share:.0%} of all deaths"
@@ -171,28 +171,28 @@ def _who(told: TraceStatistics) -> Iterator[str]:
     if who.p is not None:
         unlike = "have different rates, and the gaps of 'one rank' mix them"
         alike = f" Ranks {unlike if who.p < _SIGNIFICANT else 'may have equal rates'} ({p_value(who.p)}, Poisson)."
-    yield f"Who: {who.num_failed:,} of {told.num_ranks:,} ranks failed; {top}.{alike}"
+    yield f"Who: {who.num_failed:,} of {stats.num_ranks:,} ranks failed; {top}.{alike}"
     if who.offenders:
         named = (f"ps{one.rank}{f' ({one.node})' if one.node else ''} {one.num_failures:,}×" for one in who.offenders)
         yield f"Again and again: {', '.join(named)}."
 
 
-def _together(told: TraceStatistics) -> Iterator[str]:
-    groups = {size: num for size, num in told.group_sizes.items() if size > 1}
+def _together(stats: TraceStatistics) -> Iterator[str]:
+    groups = {size: num for size, num in stats.group_sizes.items() if size > 1}
     if groups:
         shown = [f"{num:,}× {size:,} ranks" for size, num in groups.items()]
         shown = shown if len(shown) <= 6 else [*shown[:3], "…", *shown[-2:]]
-        share = sum(size * num for size, num in groups.items()) / told.num_deaths
+        share = sum(size * num for size, num in groups.items()) / stats.num_deaths
         yield f"Together: {', '.join(shown)} at one instant, {share:.0%} of all deaths."
 
 
-def _when(told: TraceStatistics) -> Iterator[str]:
-    if told.trend:
-        crowd = "at the beginning" if told.trend.score < 0 else "towards the end"
-        found = f"failures crowd {crowd}" if told.trend.p < _SIGNIFICANT else "none found over time"
-        yield f"Trend: {found} (Lewis and Robinson's score {told.trend.score:.1f}, {p_value(told.trend.p)})."
-    if told.time_of_day:
-        hours, days = told.time_of_day.num_by_hour, told.time_of_day.num_by_weekday
+def _when(stats: TraceStatistics) -> Iterator[str]:
+    if stats.trend:
+        crowd = "at the beginning" if stats.trend.score < 0 else "towards the end"
+        found = f"failures crowd {crowd}" if stats.trend.p < _SIGNIFICANT else "none found over time"
+        yield f"Trend: {found} (Lewis and Robinson's score {stats.trend.score:.1f}, {p_value(stats.trend.p)})."
+    if stats.time_of_day:
+        hours, days = stats.time_of_day.num_by_hour, stats.time_of_day.num_by_weekday
         thirds = ", ".join(f"{first:02}–{first + 8:02} h {sum(hours[first : first + 8]):,}" for first in (0, 8, 16))
         week = ", ".join(f"{day} {num:,}" for day, num in zip(_DAYS, days, strict=True))
-        yield f"Time of day: {thirds} (uniform: {p_value(told.time_of_day.p)}). {week}."
+        yield f"Time of day: {thirds} (uniform: {p_value(stats.time_of_day.p)}). {week}."

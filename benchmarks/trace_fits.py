@@ -1,12 +1,11 @@
-"""Whether fits of times between failures are as sure as they say: how often intervals hold the parameter that is true.
+"""Coverage of the confidence intervals of fits: how often they contain the true parameter.
 
     python benchmarks/trace_fits.py [--trials 300] [--traces 1000] [--events 400] [--seed 0] [--workers 2] [--json FILE]
 
-First, durations drawn at random: each parameter of each family alone, by how many of the 95 % intervals hold it; none
-cut short, or about a third by a random clock. Second, traces of the generator (harness/traces/generate.py): by how many
-of the 99 % intervals, from a system process of which so many gaps are seen in full, from ranks whose clocks start at 0,
-and from ranks that have long been running, each rank's last gap cut short. The last column says what is within chance:
-if intervals hold as often as they claim, a line is outside that range once in a thousand.
+First, the 95 % intervals of each parameter of each family, from random durations; none censored, or about a third.
+Second, the 99 % intervals from generated traces (harness/traces/generate.py): a system process with so many full gaps,
+ranks that start at hour 0, and ranks that have long been running, each rank's last gap censored. The last column is
+the range within chance: with exact coverage a line lies outside once in a thousand.
 """
 
 import argparse

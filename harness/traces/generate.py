@@ -32,7 +32,7 @@ _DECIMALS = 6  # of hours in a file: 4 ms
 _TRACES_TO_TRY = 10_000
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Deaths:
     """The deaths of K traces, in order of (trace, hour, rank); those of one instant have exactly the same hour.
 
@@ -65,14 +65,10 @@ def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int
     ]
     if not blocks:
         raise TraceError(f"{num_traces} traces asked for; expected at least 1")
-    repairs = [block.repairs_E for block in blocks if block.repairs_E is not None]
-    return Deaths(
-        num_traces=num_traces,
-        traces_E=np.concatenate([block.traces_E for block in blocks]) - first,
-        hours_E=np.concatenate([block.hours_E for block in blocks]),
-        ranks_E=np.concatenate([block.ranks_E for block in blocks]),
-        repairs_E=np.concatenate(repairs) if repairs else None,
-    )
+    traces_E, hours_E, ranks_E = (np.concatenate(parts) for parts in zip(*(block[:3] for block in blocks), strict=True))
+    repairs = [repairs_E for *_, repairs_E in blocks if repairs_E is not None]
+    repairs_E = np.concatenate(repairs) if repairs else None
+    return Deaths(num_traces, traces_E - first, hours_E, ranks_E, repairs_E)
 
 
 def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Trace:
@@ -98,29 +94,24 @@ def generate(spec: GeneratorSpec, seed: int, *, is_typical: bool = False) -> Tra
 
 def _header(spec: GeneratorSpec, seed: int, number: int, is_typical: bool) -> dict[str, str]:
     """All parameters, as options of the command line."""
-    typical = " --typical" if is_typical else ""
-    stretch = {} if spec.stretch_h is None else {"stretch": f"{spec.length_h:g} h to {spec.stretch_h:g} h"}
+    is_exact = spec.start == "equilibrium" or spec.model == "exponential"
+    doubt = "" if is_exact else " at the rate of the long run, other than that of a fresh start"
+    k = f"{spec.ranks_per_instant:.6g} ranks in each on average"
+    command = f"run.py trace generate {options(spec)} --seed {seed}{' --typical' if is_typical else ''}"
     return {
         "title": f"{spec.model} failures of {spec.ranks} ranks, generated",
         "source": "generated" + (f" after {spec.like}" if spec.like else ""),
         "format": "generated",
-        **stretch,
+        **({} if spec.stretch_h is None else {"stretch": f"{spec.length_h:g} h to {spec.stretch_h:g} h"}),
         "length_h": f"{spec.length_h if spec.stretch_h is None else spec.stretch_h:g}",
         "ranks": str(spec.ranks),
-        "expected": f"{spec.expected_instants:.6g} failures{_in_the_long_run(spec)}, "
-        f"{spec.ranks_per_instant:.6g} ranks in each on average",
+        "expected": f"{spec.expected_instants:.6g} failures{doubt}, {k}",
         "start": spec.start,
         **({"number": f"{number}, the first trace of the seed with the expected number"} if is_typical else {}),
         "parameters": options(spec),
         "seed": str(seed),
-        "command": f"run.py trace generate {options(spec)} --seed {seed}{typical}",
+        "command": command,
     }
-
-
-def _in_the_long_run(spec: GeneratorSpec) -> str:
-    """The reservation about the expected number, if any."""
-    is_exact = spec.start == "equilibrium" or spec.model == "exponential"
-    return "" if is_exact else " at the rate of the long run, other than that of a fresh start"
 
 
 def _typical(spec: GeneratorSpec, seed: int) -> int:
@@ -138,8 +129,8 @@ def _typical(spec: GeneratorSpec, seed: int) -> int:
 # --- instants ---------------------------------------------------------------------------------------------------------
 
 
-def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> Deaths:
-    """The deaths of the traces with these numbers."""
+def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64, F64 | None]:
+    """Traces, hours, ranks and repair times of the deaths of the traces with these numbers."""
     traces_E, hours_E, ranks_E = _instants(spec, seed, numbers_K)
     order = np.lexsort((ranks_E, hours_E, traces_E))
     traces_E, hours_E, ranks_E = traces_E[order], hours_E[order], ranks_E[order]
@@ -147,13 +138,7 @@ def _generate_block(spec: GeneratorSpec, seed: int, numbers_K: I64) -> Deaths:
         traces_E, hours_E, ranks_E = _with_groups(spec, seed, traces_E, hours_E, ranks_E)
     scale = 1.0 if spec.stretch_h is None else spec.stretch_h / spec.length_h
     repairs_E = _repairs(spec, seed, traces_E)
-    return Deaths(
-        num_traces=len(numbers_K),
-        traces_E=traces_E,
-        hours_E=hours_E * scale,
-        ranks_E=ranks_E,
-        repairs_E=None if repairs_E is None else repairs_E * scale,
-    )
+    return traces_E, hours_E * scale, ranks_E, None if repairs_E is None else repairs_E * scale
 
 
 def _instants(spec: GeneratorSpec, seed: int, numbers_K: I64) -> tuple[I64, F64, I64]:

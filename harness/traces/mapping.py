@@ -74,7 +74,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         raise TraceError(f"--ranks, --keep-rate, --num-nodes: {max(num_ranks, num_nodes)}; at most {MAX_RANKS}")
     entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.has_repairs, rules)
     counts = {**log.dropped, **log.changed, **rules}
-    told = [f"{count} {rule}" for rule, count in counts.items() if count]
+    applied = [f"{count} {rule}" for rule, count in counts.items() if count]
     header = {
         "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} ranks",
         "source": log.source,
@@ -82,7 +82,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         "checksum": log.checksum,
         "format": log.format,
         "records": f"kept {log.num_kept} of {log.num_read}",
-        **{f"rule {number}": rule for number, rule in enumerate(told, start=1)},
+        **{f"rule {number}": rule for number, rule in enumerate(applied, start=1)},
         **({"began": _date(log.began, first_h)} if log.began else {}),
         "window_h": f"{first_h:g}-{last_h:g}",
         **({} if spec.stretch_h is None else {"stretch": f"{last_h - first_h:g} h to {spec.stretch_h:g} h"}),

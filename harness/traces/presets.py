@@ -121,12 +121,12 @@ def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
         raise TraceError(f"--preset: {name!r} is none of {', '.join(PRESETS)}")
     preset = PRESETS[name]
     trace = generate(preset.spec, seed, is_typical=is_typical)
-    told = {
+    origin = {
         "title": preset.title,
         "source": f"generated from figures of {preset.source}",
         **{f"figure {number}": figure for number, figure in enumerate(preset.figures, start=1)},
         "profile": preset.profile,
     }
     command = f"run.py trace generate --preset {name} --seed {seed}" + (" --typical" if is_typical else "")
-    header = {**told, **{key: value for key, value in trace.header.items() if key not in told}, "command": command}
+    header = {**origin, **{key: value for key, value in trace.header.items() if key not in origin}, "command": command}
     return replace(trace, source=f"preset {name}", header=header)
