@@ -1,1 +1,5 @@
-"""Failure logs of real clusters, what can be said about them, and made-up ones: files that the injector replays."""
+"""Failure traces: reading and writing (trace), planned kills of a run (schedule), import, generation, statistics.
+
+From a public log: importers, then mapping. Generated: laws, spec, generate, presets; learn takes a spec from a trace.
+Statistics: statistics (all of a trace) from levels (one kind of gap), gaps, fits, families, survival, bootstrap, verdict.
+"""

@@ -104,7 +104,7 @@ class Findings:
         self.first_s, self.last_s = min([self.first_s, *known_s]), max([self.last_s, *known_s])
 
     def fail(self, node: str, start_s: float, end_s: float | None, where: str) -> Failure:
-        """A failure of ``node``; its ``end_s`` may still be set when a later event tells it."""
+        """A failure of ``node``; its ``end_s`` may still be set by a later event."""
         self.nodes[node] = None
         self.saw(start_s, end_s)
         self.failures.append(Failure(node, start_s, end_s, where))

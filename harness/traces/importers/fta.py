@@ -21,7 +21,7 @@ _NAMES = {
     _STOP: ("event_stop_time", "event_end_time"),
 }
 _NUM_COLUMNS = 8, 9  # event_end_reason is not always there
-_MAX_TYPE = 1_000_000  # types above 10,000 are the user's own, says the format
+_MAX_TYPE = 1_000_000  # types above 10,000 are user-defined
 
 
 def read(text: str, found: Findings) -> None:
