@@ -1,4 +1,4 @@
-"""Loops over the bytes and values of click logs, compiled (see :mod:`harness.kernels.compiler`).
+"""Parsing of click logs and numbering of their categories.
 
 Shapes: R rows, X bytes, I = 13 integers, F = 26 categories, N values, S slots of a hash table.
 """
@@ -23,7 +23,7 @@ _32 = np.uint64(32)
 
 @compiled_for('boolean(Array(uint8, 1, "C", readonly=True), int64, uint8[::1], int64[:, ::1], uint32[:, ::1])')
 def decode(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_RI: Any, out_categories_RF: Any) -> Any:
-    """Read rows of ``harness.data.criteo``'s format; whether all of them are in it.
+    """Parse rows of ``harness.data.criteo``'s format. Returns False if one of them is malformed.
 
     ``text_X`` ends with a newline and has R of them. ``max_digits`` of an integer.
     """
@@ -72,7 +72,7 @@ def decode(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_RI: Any
 def number(  # noqa: PLR0917 - compiled functions take values by place
     values_N: Any, start: int, slots_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
 ) -> Any:
-    """Number the values from ``start`` on, as ``harness.data.numbering`` says: how far it came, ids there are now.
+    """Ids of the values from ``start`` on, as ``harness.data.numbering`` gives them: (next position, number of ids).
 
     It stops before the value that would make more than ``most_ids``, which must be fewer than there are slots.
     """
@@ -98,7 +98,7 @@ def number(  # noqa: PLR0917 - compiled functions take values by place
 
 @compiled_for("void(uint64[::1], uint64[::1])")
 def move(slots_S: Any, out_slots_S: Any) -> None:
-    """All that is in a table into an empty one with more room."""
+    """Copy a hash table into an empty one with more slots."""
     num_slots = uint64(len(out_slots_S))
     for slot in slots_S:
         if slot != 0:
