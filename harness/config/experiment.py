@@ -12,24 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
-from harness.config.keys import (
-    complaint,
-    group_keys,
-    leaf_keys,
-    list_keys,
-    no_option,
-    option_keys,
-    show,
-    strategy_keys,
-    unknown,
-)
+from harness.config.build import at, build, fitted, refuse_unknown, tree
+from harness.config.keys import complaint, group_keys, list_keys, option_keys, show
 from harness.config.model import Config
-from harness.config.profiles import PROFILES
 from harness.config.yaml_file import Setting, read_argument, read_settings
 from harness.core.errors import ConfigError
-from harness.core.strategies import DEFAULT, OPTIONS
+from harness.core.strategies import OPTIONS
 
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
@@ -62,7 +50,7 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     ``name`` and ``out`` default to the file's stem and ``runs/<stem>``.
     """
     given = _given(path, overrides)
-    return _build(_fitted([given]))[0]
+    return build(fitted([given]))[0]
 
 
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
@@ -72,10 +60,10 @@ def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[
     """
     given = _given(path, overrides)
     for setting in given:
-        if setting.key == "strategy.name" and setting.value not in OPTIONS:
-            raise ConfigError(_at(setting, complaint(setting.key, setting.value)))
+        if setting.key == "strategy.name" and setting.value not in [*OPTIONS]:
+            raise ConfigError(at(setting, complaint(setting.key, setting.value)))
     names = [Setting(key="strategy.name", value=name, where="") for name in strategies]
-    configs = _build(_fitted([_join(given, [name]) for name in names]))
+    configs = build(fitted([_join(given, [name]) for name in names]))
     return {config.strategy.name: config for config in configs}
 
 
@@ -88,22 +76,22 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     base, grids = read_settings(path, group_keys())
     arguments = _arguments(overrides)
     base = _join(_defaults(path), base)
-    _refuse_unknown([*base, *itertools.chain(*(grids or [])), *arguments])
+    refuse_unknown([*base, *itertools.chain(*(grids or [])), *arguments])
     for setting in base:
         if isinstance(setting.value, list) and setting.key not in list_keys():
-            raise ConfigError(_at(setting, f"{complaint(setting.key, setting.value)}; an axis stands under `grids:`"))
+            raise ConfigError(at(setting, f"{complaint(setting.key, setting.value)}; an axis stands under `grids:`"))
     overridden = {setting.key for setting in arguments}
     axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids or [[]]]
     combinations = [list(combination) for grid in axes for combination in itertools.product(*map(_values, grid))]
-    fitted = _fitted([_join(base, combination) for combination in combinations])
-    configs = _build(fitted)
+    fit = fitted([_join(base, combination) for combination in combinations])
+    configs = build(fit)
     keys = dict.fromkeys(setting.key for combination in combinations for setting in combination)
     varied = [key for key in keys if len({repr(_value(config, key)) for config in configs}) > 1]
     cells: dict[str, Cell] = {}
     for config in configs:
         slug, digest = _slug(config, varied), cell_hash(config)
         cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
-    return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fitted))
+    return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fit))
 
 
 def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
@@ -115,41 +103,12 @@ def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
             raise ConfigError(f"{path}: has `grids:`, which is for `run.py grid {path}`")
         base = _join(_defaults(path), settings)
     given = _join(base, _arguments(overrides))
-    _refuse_unknown(given)
+    refuse_unknown(given)
     hint = "; a list is an axis of `run.py grid`" if path else ""
     for setting in given:
         if isinstance(setting.value, list) and setting.key not in list_keys():
-            raise ConfigError(_at(setting, complaint(setting.key, setting.value) + hint))
+            raise ConfigError(at(setting, complaint(setting.key, setting.value) + hint))
     return given
-
-
-def _fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
-    """Each combination without the options that its strategy does not have.
-
-    Raises ConfigError for an option that the strategy of no combination has, unless a file gives it and the name of the
-    strategy comes from elsewhere: the file may have been written for another strategy.
-    """
-    names = [next((s.value for s in settings if s.key == "strategy.name"), DEFAULT) for settings in combinations]
-    known = list(dict.fromkeys(name for name in names if isinstance(name, str) and name in OPTIONS))
-    options = frozenset[str]().union(*map(strategy_keys, known))
-    if len(known) == len({repr(name) for name in names}):
-        wrong = [
-            _at(setting, no_option(setting.key, known))
-            for settings in combinations
-            for setting in settings
-            if setting.key in option_keys() - options and (setting.argument is not None or not _is_renamed(settings))
-        ]
-        if wrong:
-            raise ConfigError("\n".join(dict.fromkeys(wrong)))
-    return [
-        [s for s in settings if s.key not in option_keys() or name not in known or s.key in strategy_keys(name)]
-        for name, settings in zip(names, combinations, strict=True)
-    ]
-
-
-def _is_renamed(settings: Iterable[Setting]) -> bool:
-    """Whether something else than a file names the strategy."""
-    return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
 
 
 def _defaults(path: Path) -> list[Setting]:
@@ -179,16 +138,6 @@ def _join(*parts: Iterable[Setting]) -> list[Setting]:
     return list(joined.values())
 
 
-def _refuse_unknown(settings: Iterable[Setting]) -> None:
-    known = leaf_keys().keys() | group_keys()
-    wrong = [_at(setting, unknown(setting.key)) for setting in settings if setting.key not in known]
-    for setting in settings:
-        if setting.key == "profile" and isinstance(setting.value, dict):
-            wrong += [_at(setting, unknown(f"profile.{k}")) for k in setting.value if f"profile.{k}" not in known]
-    if wrong:
-        raise ConfigError("\n".join(dict.fromkeys(wrong)))
-
-
 def _values(setting: Setting) -> list[Setting]:
     """The values of an axis, each as a setting."""
     value = setting.value
@@ -198,89 +147,10 @@ def _values(setting: Setting) -> list[Setting]:
     if not is_axis:
         return [setting]
     if not value:
-        raise ConfigError(_at(setting, f"{setting.key}: an empty list leaves no cells; give at least one value"))
+        raise ConfigError(at(setting, f"{setting.key}: an empty list leaves no cells; give at least one value"))
     if setting.key in _FIXED:
-        raise ConfigError(
-            _at(setting, f"{setting.key}: {show(value)} is a list, but all cells share one {setting.key}")
-        )
+        raise ConfigError(at(setting, f"{setting.key}: {show(value)} is a list, but all cells share one {setting.key}"))
     return [Setting(key=setting.key, value=v, where=setting.where, argument=setting.argument) for v in value]
-
-
-def _build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
-    """The validated configurations. Raises ConfigError with every distinct mistake of all of them, one line each."""
-    configs: list[Config] = []
-    mistakes: dict[str, None] = {}
-    for settings in combinations:
-        try:
-            _refuse_unknown(settings)
-            configs.append(Config.model_validate(_tuples(_tree(settings)), strict=True))
-        except ValidationError as error:
-            mistakes |= dict.fromkeys(_sentences(error, settings))
-        except ConfigError as error:
-            mistakes[str(error)] = None
-    if mistakes:
-        raise ConfigError("\n".join(mistakes))
-    return configs
-
-
-def _tree(settings: Iterable[Setting]) -> dict[str, Any]:
-    """Nested mappings. ``profile.x`` on top of ``profile: NAME`` becomes a change of that profile."""
-    tree: dict[str, Any] = {}
-    for setting in settings:
-        if setting.key in group_keys() or setting.key == "profile.base":
-            _check_group(setting)
-        group, _, leaf = setting.key.rpartition(".")
-        target = tree
-        if group:
-            inner = tree.get(group, {})
-            target = {"base": inner} if isinstance(inner, str) else dict(inner)
-            tree[group] = target
-        target[leaf] = setting.value
-    return tree
-
-
-def _check_group(setting: Setting) -> None:
-    """Of the groups only ``profile`` takes a value of its own: a profile's name, or (on an axis) a mapping."""
-    key, value = setting.key, setting.value
-    if key == "profile" and isinstance(value, dict):
-        key, value = "profile.base", value.get("base", Config().emulated.name)
-    if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
-        raise ConfigError(_at(setting, complaint(key, value)))
-
-
-def _tuples(value: Any) -> Any:
-    """Strict validation takes tuples, YAML gives lists."""
-    if isinstance(value, dict):
-        return {key: _tuples(inner) for key, inner in value.items()}
-    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
-
-
-def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[str]:
-    """One line for every setting that pydantic refuses."""
-    given = {setting.key: setting for setting in settings}
-    for problem in error.errors():
-        if problem["loc"] == ("profile", "str"):  # the other half of the union; what is wrong inside is told already
-            continue
-        parts = [str(part) for part in problem["loc"] if part != "Profile"]
-        if parts[0] == "strategy":  # the name that chose the options stands second; without it, it is at fault
-            parts[1:2] = [] if len(parts) > 1 else ["name"]
-        key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
-        if key is None:  # found by a validator that looks at several keys
-            yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
-            continue
-        value = given[key].value
-        if key == "profile" and isinstance(value, dict) and len(parts) > 1:
-            value, name = value.get(parts[1]), f"profile.{parts[1]}"
-            yield _at(given[key], complaint(name, value))
-        else:
-            yield _at(given[key], complaint(key, value))
-
-
-def _at(setting: Setting, sentence: str) -> str:
-    """``sentence`` with where it was found."""
-    if setting.argument is None:
-        return f"{setting.where}: {sentence}"
-    return f"{sentence} ({setting.argument} on the command line)"
 
 
 def _slug(config: Config, varied: Iterable[str]) -> str:
@@ -302,7 +172,7 @@ def _slug(config: Config, varied: Iterable[str]) -> str:
 
 def _value(config: Config, key: str) -> Any:
     if key == "profile.base":
-        return None  # told by the profile's constants
+        return None  # the constants of the profile stand for it
     value: Any = config
     for attribute in key.split("."):
         value = getattr(value, attribute, None)  # None: an option of another strategy
@@ -310,11 +180,11 @@ def _value(config: Config, key: str) -> Any:
 
 
 def _resolved(
-    base: Iterable[Setting], axes: Iterable[Iterable[Setting]], fitted: Iterable[Iterable[Setting]]
+    base: Iterable[Setting], axes: Iterable[Iterable[Setting]], combinations: Iterable[Iterable[Setting]]
 ) -> dict[str, Any]:
     """The experiment as a file would say it: base settings, then grids of dotted keys; without options of no cell."""
-    idle = option_keys() - {setting.key for settings in fitted for setting in settings}
+    idle = option_keys() - {setting.key for settings in combinations for setting in settings}
     axes = [[axis for axis in grid if axis.key not in idle] for grid in axes]
     grids = [{axis.key: [v.value for v in _values(axis)] for axis in grid if axis.key not in _FIXED} for grid in axes]
     fixed = [axis for grid in axes for axis in grid if axis.key in _FIXED]
-    return {**_tree(setting for setting in _join(base, fixed) if setting.key not in idle), "grids": grids}
+    return {**tree(setting for setting in _join(base, fixed) if setting.key not in idle), "grids": grids}

@@ -1,4 +1,4 @@
-"""Every configuration key, what it takes, and the sentence that says so; derived from the models of ``core.config``."""
+"""Every configuration key, what it takes, and the sentence that says so; derived from ``config.model``."""
 
 import difflib
 import json

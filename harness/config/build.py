@@ -1,0 +1,130 @@
+"""From settings to validated configurations; every mistake is a line with its place."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from harness.config.keys import complaint, group_keys, leaf_keys, no_option, option_keys, strategy_keys, unknown
+from harness.config.model import Config
+from harness.config.profiles import PROFILES
+from harness.config.yaml_file import Setting
+from harness.core.errors import ConfigError
+from harness.core.strategies import DEFAULT, OPTIONS
+
+
+def refuse_unknown(settings: Iterable[Setting]) -> None:
+    """Raise ConfigError for keys that do not exist, one line each."""
+    known = leaf_keys().keys() | group_keys()
+    wrong = [at(setting, unknown(setting.key)) for setting in settings if setting.key not in known]
+    for setting in settings:
+        if setting.key == "profile" and isinstance(setting.value, dict):
+            wrong += [at(setting, unknown(f"profile.{k}")) for k in setting.value if f"profile.{k}" not in known]
+    if wrong:
+        raise ConfigError("\n".join(dict.fromkeys(wrong)))
+
+
+def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
+    """Each combination without the options that its strategy does not have.
+
+    Raises ConfigError for an option that the strategy of no combination has, unless a file gives it and the name of the
+    strategy comes from elsewhere: the file may have been written for another strategy.
+    """
+    names = [next((s.value for s in settings if s.key == "strategy.name"), DEFAULT) for settings in combinations]
+    known = list(dict.fromkeys(name for name in names if isinstance(name, str) and name in OPTIONS))
+    options = frozenset[str]().union(*map(strategy_keys, known))
+    if len(known) == len({repr(name) for name in names}):
+        wrong = [
+            at(setting, no_option(setting.key, known))
+            for settings in combinations
+            for setting in settings
+            if setting.key in option_keys() - options and (setting.argument is not None or not _is_renamed(settings))
+        ]
+        if wrong:
+            raise ConfigError("\n".join(dict.fromkeys(wrong)))
+    return [
+        [s for s in settings if s.key not in option_keys() or name not in known or s.key in strategy_keys(name)]
+        for name, settings in zip(names, combinations, strict=True)
+    ]
+
+
+def _is_renamed(settings: Iterable[Setting]) -> bool:
+    """Whether something else than a file names the strategy."""
+    return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
+
+
+def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
+    """The validated configurations. Raises ConfigError with every distinct mistake of all of them, one line each."""
+    configs: list[Config] = []
+    mistakes: dict[str, None] = {}
+    for settings in combinations:
+        try:
+            refuse_unknown(settings)
+            configs.append(Config.model_validate(_tuples(tree(settings)), strict=True))
+        except ValidationError as error:
+            mistakes |= dict.fromkeys(_sentences(error, settings))
+        except ConfigError as error:
+            mistakes[str(error)] = None
+    if mistakes:
+        raise ConfigError("\n".join(mistakes))
+    return configs
+
+
+def tree(settings: Iterable[Setting]) -> dict[str, Any]:
+    """Nested mappings. ``profile.x`` on top of ``profile: NAME`` becomes a change of that profile."""
+    root: dict[str, Any] = {}
+    for setting in settings:
+        if setting.key in group_keys() or setting.key == "profile.base":
+            _check_group(setting)
+        group, _, leaf = setting.key.rpartition(".")
+        target = root
+        if group:
+            inner = root.get(group, {})
+            target = {"base": inner} if isinstance(inner, str) else dict(inner)
+            root[group] = target
+        target[leaf] = setting.value
+    return root
+
+
+def _check_group(setting: Setting) -> None:
+    """Of the groups only ``profile`` takes a value of its own: a profile's name, or (on an axis) a mapping."""
+    key, value = setting.key, setting.value
+    if key == "profile" and isinstance(value, dict):
+        key, value = "profile.base", value.get("base", Config().emulated.name)
+    if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
+        raise ConfigError(at(setting, complaint(key, value)))
+
+
+def _tuples(value: Any) -> Any:
+    """Strict validation takes tuples, YAML gives lists."""
+    if isinstance(value, dict):
+        return {key: _tuples(inner) for key, inner in value.items()}
+    return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
+
+
+def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[str]:
+    """One line for every setting that pydantic refuses."""
+    given = {setting.key: setting for setting in settings}
+    for problem in error.errors():
+        if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines
+            continue
+        parts = [str(part) for part in problem["loc"] if part != "Profile"]
+        if parts[0] == "strategy":  # the name that chose the options stands second; without it, it is at fault
+            parts[1:2] = [] if len(parts) > 1 else ["name"]
+        key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
+        if key is None:  # found by a validator that looks at several keys
+            yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
+            continue
+        value = given[key].value
+        if key == "profile" and isinstance(value, dict) and len(parts) > 1:
+            value, name = value.get(parts[1]), f"profile.{parts[1]}"
+            yield at(given[key], complaint(name, value))
+        else:
+            yield at(given[key], complaint(key, value))
+
+
+def at(setting: Setting, sentence: str) -> str:
+    """``sentence`` with the place of ``setting``: file and line, or the word of the command line."""
+    if setting.argument is None:
+        return f"{setting.where}: {sentence}"
+    return f"{sentence} ({setting.argument} on the command line)"
