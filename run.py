@@ -7,6 +7,9 @@ Exit codes: 0 well; 1 a run, a cell or a comparison failed; 2 bad input, one lin
 import sys
 from collections.abc import Sequence
 
+if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before an import fails with many
+    sys.exit("Python 3.11 or newer is needed, got %d.%d" % sys.version_info[:2])  # noqa: UP031
+
 from harness.cli.arguments import parser as make_parser
 
 

@@ -1,11 +1,13 @@
-"""How processes of ours are started: forked, in milliseconds, from a server that has imported what they need."""
+"""How this package starts processes: forked, in milliseconds, from a server that has imported what they need."""
 
+import inspect
 import multiprocessing
 import os
 import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, resource_tracker, util
@@ -33,53 +35,82 @@ def fork_server() -> ForkServerContext:
     return context
 
 
-def own_fork_server() -> None:
-    """:func:`nest_fork_server`, where that can be: for a command that is about to start processes.
+def can_nest() -> bool:
+    """Whether the fork server of this Python is one that :func:`nest_fork_server` can take the place of.
 
-    It cannot where this process has not imported all that a fork server has, where another thread of Python's runs, or
-    where there is a fork server. Then :func:`fork_server` does as ever.
+    It sets private attributes of ``multiprocessing.forkserver``, as Python 3.11 to 3.13 have them. 3.14 added a key
+    that the server shares with its clients. Wherever the attributes or the arguments of the server's main function
+    are others, the answer is no, and processes are started by the public functions alone.
     """
-    server: Any = forkserver._forkserver
+    server = getattr(forkserver, "_forkserver", None)
+    if set(getattr(server, "__dict__", ())) != _SERVER_ATTRIBUTES:
+        return False
+    return tuple(inspect.signature(forkserver.main).parameters) == _MAIN_PARAMETERS
+
+
+_SERVER_ATTRIBUTES = {
+    "_forkserver_address",
+    "_forkserver_alive_fd",
+    "_forkserver_pid",
+    "_inherited_fds",
+    "_lock",
+    "_preload_modules",
+}
+_MAIN_PARAMETERS = ("listener_fd", "alive_r", "preload", "main_path", "sys_path")
+
+
+def own_fork_server() -> bool:
+    """:func:`nest_fork_server`, for a command that is about to start processes; whether it did.
+
+    A no-op where this process has not imported all that a fork server has, where another Python thread runs, or where
+    there is a fork server already.
+    """
     has_all = all(module in sys.modules for module in _PRELOAD)
-    if has_all and threading.active_count() == 1 and server._forkserver_pid is None:
-        nest_fork_server()
+    return has_all and threading.active_count() == 1 and nest_fork_server()
 
 
-def nest_fork_server() -> None:
+def nest_fork_server() -> bool:
     """Fork a fork server from this process, which has imported all that is needed and has done little else.
 
-    :func:`fork_server` then finds it running. A fresh one would import everything again, 1.5 s of it. It has this
-    process's standard streams and no other open file, has SIGINT blocked, and dies with this process. To be called
-    while no thread but a leash's runs: a fork takes over one thread alone, and every lock as it is.
+    :func:`fork_server` then finds it running. A new one would import everything again, which takes 1.5 s. The nested
+    server has this process's standard streams and no other open file, has SIGINT blocked, and dies with this process.
+    To be called while no thread runs but that of a leash: a fork copies one thread alone, and every lock as it is.
 
-    This is ``ForkServer.ensure_running`` of Python 3.11 with a fork in the place of a new interpreter.
+    Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server; :func:`fork_server` then
+    starts a new one. This is ``ForkServer.ensure_running`` of Python 3.11, with a fork instead of a new interpreter.
     """
+    if not can_nest():
+        return False
     server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        return False
     owner = os.getpid()
     with socket.socket(socket.AF_UNIX) as listener:
         address = f"{util.get_temp_dir()}/forkserver-{owner}"  # in a folder for this user alone, removed at the end
         listener.bind(address)
         listener.listen()
         alive_r, alive_w = os.pipe()
-        with _interrupts_blocked():
+        with _interrupts_blocked(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: the leash's thread runs
             pid = os.fork()
             if pid == 0:
                 _serve_forks(owner, listener.fileno(), alive_r)
     os.close(alive_r)
     server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
+    return True
 
 
 def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
-    """All that the nested fork server does; never returns into what was forked."""
+    """The main function of the nested fork server. It ends the process, and never returns to its caller."""
     try:
         kept = {0, 1, 2, listener_fd, alive_fd}
         for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
-            with suppress(OSError):  # the one that listed them
+            with suppress(OSError):  # of the listing itself, closed by now
                 os.close(fd)
         hold_leash(owner)
         forkserver.main(listener_fd, alive_fd, [])
     except SystemExit:
-        os._exit(0)  # nobody is left to fork for
+        os._exit(0)  # every process that could ask it to fork has ended
     finally:
         os._exit(1)
 

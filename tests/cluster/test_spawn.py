@@ -1,0 +1,58 @@
+"""Fork servers: nested where this Python's is known, by public functions where it is not."""
+
+import subprocess
+import sys
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from harness.cluster import spawn
+
+ROOT = Path(__file__).parents[2]
+STARTS_A_PROCESS = """
+import multiprocessing.forkserver as forkserver, os, sys
+from harness.cluster import spawn
+{change}
+spawn._PRELOAD[:] = ["harness.cluster.leash"]
+nested = spawn.nest_fork_server()
+assert not spawn.nest_fork_server(), "there is one"
+process = spawn.fork_server().Process(target=os.getpid)
+process.start()
+process.join()
+print(nested, process.exitcode)
+"""
+
+
+def outcome(change: str) -> str:
+    """Whether a new interpreter, changed so, nested a fork server, and the exit code of a process forked from it."""
+    command = [sys.executable, "-c", STARTS_A_PROCESS.format(change=change)]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT)
+    assert not ran.stderr
+    return ran.stdout.strip()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="its fork server has a key, so none is nested")
+def test_a_known_fork_server_is_nested() -> None:
+    """Of Python 3.11 to 3.13."""
+    assert outcome("") == "True 0"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "forkserver._forkserver._forkserver_authkey = None",
+        "del forkserver._forkserver._inherited_fds",
+        "forkserver.main = lambda listener_fd, alive_r, preload, main_path, sys_path, authkey_r: None",
+    ],
+    ids=["new attribute", "attribute gone", "new argument"],
+)
+def test_an_unknown_fork_server_is_left_alone(change: str) -> None:
+    """Processes are then forked from a server that Python itself starts."""
+    assert outcome(change) == "False 0"
+
+
+def test_a_python_without_the_private_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard itself raises nothing."""
+    monkeypatch.delattr(forkserver, "_forkserver")
+    assert not spawn.can_nest()
