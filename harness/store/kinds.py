@@ -39,7 +39,8 @@ class SaveKind(Protocol):
 
         None of them: the file is a base, and :meth:`rows` must give every table's span. Otherwise a base and the deltas
         after it: the file is a delta. All of ``records`` where the save writes what changed since the last one; the
-        base alone where it writes everything that changed since that.
+        base alone where it writes everything that changed since that. A kind that leaves a delta out must write all
+        rows of it again, also where its tracker was reset since: until the next base it then builds on all.
         """
         ...
 

@@ -16,7 +16,7 @@ from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import PlannedKill
-from harness.run.assemble import make_world, services_of
+from harness.run.assemble import DEFAULT, Parts, make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 
@@ -37,10 +37,11 @@ def run_job(
     root: Path,
     job: Callable[[Cluster, SupervisorClient], None],
     planned_kills: tuple[PlannedKill, ...] = (),
+    parts: Parts = DEFAULT,
 ) -> list[Any]:
     """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
     spec = RunSpec(config).rank_spec(root)
-    world = make_world(config, spec, job)
+    world = make_world(config, spec, job, parts)
     notes = Notes()
     try:
         world.start()

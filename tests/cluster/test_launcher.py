@@ -1,0 +1,68 @@
+"""A launcher of its own can take the place of ``fork``, and is all that starts, watches and ends processes."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
+from harness.config.model import Config
+from harness.core.plans import PlannedKill
+from harness.run.assemble import Parts
+from tests.cluster import worlds
+
+
+class Renamed:
+    """A rank's process behind another one's methods, as a process of another host would be."""
+
+    def __init__(self, inner: RankProcess, notes: list[tuple]) -> None:
+        self.inner = inner
+        self._notes = notes
+        self.pid = inner.pid
+
+    @property
+    def exitcode(self) -> int | None:
+        """As of the inner one."""
+        return self.inner.exitcode
+
+    def kill(self) -> None:
+        """Write it down, and do it."""
+        self._notes.append(("kill", self.pid))
+        self.inner.kill()
+
+    def join(self, timeout_s: float) -> None:
+        """As the inner one."""
+        self.inner.join(timeout_s)
+
+
+class Noting:
+    """A launcher that writes down what it is asked."""
+
+    def __init__(self) -> None:
+        self._fork = ForkLauncher()
+        self.notes: list[tuple] = []
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+        """Write it down, and fork."""
+        process = Renamed(self._fork.spawn(context, main, work), self.notes)
+        self.notes.append(("spawn", context.rank, context.generation, process.pid))
+        return process
+
+    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
+        """Of the inner processes."""
+        return self._fork.watched([process.inner for process in processes if isinstance(process, Renamed)])
+
+    def close(self) -> None:
+        """Write it down."""
+        self.notes.append(("close",))
+
+
+def test_a_launcher_starts_kills_and_replaces_every_rank(config: Config, tmp_path: Path) -> None:
+    """Each rank once, the killed one by its pid and once more in the next generation; closed last."""
+    launcher = Noting()
+    planned_kill = PlannedKill(step=5, ranks=("ps2",), hours=(1.0,), lines=(2,))
+    parts = Parts(launcher=launcher)
+    worlds.run_job(config, tmp_path, worlds.kill_and_replace, (planned_kill,), parts)
+    pids = {(note[1], note[2]): note[3] for note in launcher.notes if note[0] == "spawn"}
+    assert [*pids] == [(f"ps{k}", 0) for k in range(4)] + [("trainer0", 0), ("ps2", 1)]
+    assert ("kill", pids["ps2", 0]) in launcher.notes
+    assert launcher.notes[-1] == ("close",)

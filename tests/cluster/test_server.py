@@ -1,0 +1,176 @@
+"""What a rank's server tells its tracker, and kinds of save that the shipped ones are not."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.cluster.protocol import Exchange, Initialise, Push, Restore, Save, WriteBack, Written
+from harness.cluster.server import RankServer, RankSpec
+from harness.config.model import Config
+from harness.core import trackers
+from harness.core.errors import ConfigError
+from harness.core.placement import Placement
+from harness.core.plans import SavePlan
+from harness.core.trackers import TRACKERS, NullTracker, TrackerSpec
+from harness.run.spec import RunSpec
+from harness.store import RAW, SAVE_KINDS, FileRecord
+from tests.runs import changed
+
+DIM = 4
+NUM_ROWS = 60
+
+
+class Noting(NullTracker):
+    """Writes down every call; chooses the rows that were updated since the last full save."""
+
+    needs_touches: ClassVar[bool] = True
+    needs_samples: ClassVar[bool] = True
+
+    def __init__(self, shard: Any, spec: TrackerSpec) -> None:
+        self.calls: list[tuple] = []
+        self.changed: set[int] = set()
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """Write it down."""
+        self.calls.append(("touched", step, rows_N.tolist(), counts_N.tolist()))
+        self.changed |= set(rows_N.tolist())
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """Write it down."""
+        self.calls.append(("sampled", step, rows_N[is_sampled_N].tolist()))
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """All that differ from the base."""
+        return torch.tensor(sorted(self.changed), dtype=torch.int64)
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """Write it down."""
+        self.calls.append(("saved", table, rows if isinstance(rows, slice) else rows.tolist()))
+        if isinstance(rows, slice):
+            self.changed.clear()
+
+
+class Differential:
+    """Everything that changed since the base, so that a restore reads two files."""
+
+    encoding = RAW
+
+    def rows(self, shard: Any, tracker: trackers.Tracker, tracked: Sequence[int], step: int) -> dict:
+        """The tracker's."""
+        return {table: tracker.choose(table, step) for table in tracked}
+
+    def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
+        """The base alone."""
+        return records[:1]
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> RankServer:
+    """A rank of one table, with a tracker that notes its calls."""
+    monkeypatch.setitem(TRACKERS, "noting", Noting)
+    monkeypatch.setitem(SAVE_KINDS, "differential", Differential())
+    spec = RankSpec(
+        placement=Placement("row", (NUM_ROWS,), 1),
+        embedding_dim=DIM,
+        seed=0,
+        tracker=TrackerSpec("noting", (0,)),
+        count_updates=True,
+        checkpoints=tmp_path,
+        fsync=False,
+        save_buffer_bytes=1 << 16,
+    )
+    server = RankServer(spec, "ps0")
+    server.handle(Initialise(step=0))
+    return server
+
+
+def push(step: int, rows: list[int], counts: list[int], sampled: list[bool]) -> Exchange:
+    """A step's gradients, all ones."""
+    return Exchange(
+        push=Push(
+            step=step,
+            rows_N=torch.tensor(rows),
+            grads_ND=torch.ones(len(rows), DIM),
+            counts_N=torch.tensor(counts, dtype=torch.int32),
+            sampled_N=torch.tensor(sampled),
+            learning_rate=0.1,
+        )
+    )
+
+
+def calls(server: RankServer) -> list[tuple]:
+    """What the tracker was told."""
+    tracker = server._tracker
+    assert isinstance(tracker, Noting)
+    return tracker.calls
+
+
+STEPS = ((1, [2, 5, 9], [1, 3, 1], [False, True, True]), (2, [5], [2], [False]), (3, [0, 9], [1, 1], [True, False]))
+TOUCHED = [("touched", step, rows, counts) for step, rows, counts, _ in STEPS]
+SAMPLED = [("sampled", 1, [5, 9]), ("sampled", 3, [0])]
+
+
+def test_a_tracker_is_told_of_every_step_once(server: RankServer) -> None:
+    """Of each step its rows, counts and sampled rows; of a step that is sent again, nothing."""
+    for step in STEPS:
+        for _ in range(2):
+            server.handle(push(*step))
+    assert [call for call in calls(server) if call[0] == "touched"] == TOUCHED
+    assert [call for call in calls(server) if call[0] == "sampled" and call[2]] == SAMPLED
+
+
+def test_a_client_cache_reports_steps_when_it_writes_back(server: RankServer) -> None:
+    """The same calls in the same order of steps, with one message for several steps; sent again, nothing."""
+    written = WriteBack(
+        step=3,
+        rows_N=torch.tensor([0, 2, 5, 9]),
+        values_ND=torch.ones(4, DIM),
+        counts_N=torch.tensor([1, 1, 5, 2], dtype=torch.int32),
+        sampled=tuple((step, torch.tensor(rows)) for _, step, rows in SAMPLED),
+        touched=tuple((step, torch.tensor(rows), torch.tensor(counts)) for _, step, rows, counts in TOUCHED),
+    )
+    for _ in range(2):
+        server.handle(Exchange(push=written))
+    assert [call for call in calls(server) if call[0] == "touched"] == TOUCHED
+    assert [call for call in calls(server) if call[0] == "sampled"] == SAMPLED
+
+
+def test_a_kind_of_save_may_leave_files_out(server: RankServer) -> None:
+    """Differential: a base, then each time all that changed since; the newest delta replaces the one before."""
+
+    def save(kind: str, sequence: int, records: tuple[FileRecord, ...]) -> Written:
+        step = server.shard.applied_step
+        plan = SavePlan(kind=kind)
+        return server.handle(Save(plan=plan, sequence=sequence, step=step, records=records))
+
+    full = save("full", 0, ())
+    server.handle(push(*STEPS[0]))
+    first = save("differential", 1, full.records)
+    server.handle(push(*STEPS[1]))
+    server.handle(push(*STEPS[2]))
+    second = save("differential", 2, first.records)
+    assert [call for call in calls(server) if call[0] == "saved"] == [
+        ("saved", 0, slice(0, NUM_ROWS)),
+        ("saved", 0, [2, 5, 9]),
+        ("saved", 0, [0, 2, 5, 9]),
+    ]
+    assert [len(each.records) for each in (full, first, second)] == [1, 2, 2]
+    assert (first.persisted_updates, second.persisted_updates) == (5, 4)
+    assert second.records[0] == full.records[0]
+    assert second.payload_bytes == 4 * (4 + 4 * DIM)
+    rows_MD = server.shard.rows_MD.clone()
+    server.shard.rows_MD.zero_()
+    server.handle(Restore(records=second.records, step=3))
+    assert torch.equal(server.shard.rows_MD, rows_MD)
+
+
+def test_a_tracker_that_a_cache_cannot_serve_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before the run begins, in one line that says what to do."""
+    monkeypatch.setitem(TRACKERS, "mfu", Noting)
+    RunSpec(changed(config, strategy__name="cpr_mfu")).validate()
+    with pytest.raises(ConfigError, match=r"^cache\.mode: lookahead does not report .* 'mfu' .*; use none or stale$"):
+        RunSpec(changed(config, strategy__name="cpr_mfu", cache__mode="lookahead")).validate()
