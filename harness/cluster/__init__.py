@@ -1,1 +1,1 @@
-"""The one seam between where rows live and who asks for them: in this process, or behind torch RPC."""
+"""The seam between PS ranks and those that call them: ranks in this process, or in others behind torch RPC."""

@@ -28,7 +28,7 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def accept(listener: socket.socket, authkey: bytes) -> Connection:
-    """The next connection, once it has shown that it knows ``authkey``.
+    """The next connection, once it has proved to have ``authkey``.
 
     Raises AuthenticationError, OSError, EOFError.
     """

@@ -30,11 +30,11 @@ MAX_WORLDS = 32_000
 
 
 class WorldBroken(HarnessError):
-    """A generation could not be formed: someone died while it was. The next one is to be awaited."""
+    """A generation could not be formed, since a rank died. The supervisor orders the next one."""
 
 
 class WorldIncomplete(WorldBroken):
-    """A generation was not complete in time: someone is mute."""
+    """A generation was not complete in time: a rank neither joined nor died."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class ControlStore(Store):
         self._ask("set", key, value)
 
     def get(self, key: str) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value of ``key``, once somebody has published it."""
+        """The value of ``key``; waits until it is published."""
         return self._ask("get", key)
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -106,6 +106,6 @@ def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, o
 
 
 def leave() -> None:
-    """Leave the current world, if any, without a word to anybody."""
+    """Leave the current world at once, without a message to its other ranks; a no-op outside of one."""
     if _is_current_rpc_agent_set():
         rpc.shutdown(graceful=False)

@@ -76,7 +76,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Several:
-    """To one rank, a message each and all at once, served in any order. Reply: the tuple of their replies."""
+    """Messages to one rank, sent at once and served one at a time, in any order. Reply: the tuple of their replies."""
 
     exchanges: tuple[Exchange, ...]
 
@@ -122,7 +122,7 @@ class Save:
 class Collect:
     """Wait until ``save``, begun in the background, is on disk. Reply: :class:`Written`.
 
-    A rank that knows nothing of it is a replacement: it saves what it has now, under the step of ``save``.
+    A rank without a pending save is a replacement: it saves its rows as of now, under the step of ``save``.
     """
 
     save: Save
@@ -130,9 +130,16 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """``records`` restore the shard. ``persisted_*`` are the updates this save made safe; None if nobody counts.
+    """A save of one shard, on disk.
 
-    ``waited_s``: how long steps waited for a save in the background.
+    Attributes:
+        records: files that restore the shard, oldest first.
+        payload_bytes: what the save is charged for; rows as encoded, and the ids of chosen rows.
+        num_rows: rows written.
+        persisted_updates, persisted_tracked: updates that this save persists, of all tables and of the tracked ones;
+            None if the shard does not count updates.
+        compacted: whether older files were merged into a new base.
+        waited_s: how long steps waited for a save in the background, seconds.
     """
 
     records: tuple[FileRecord, ...]
@@ -161,7 +168,7 @@ class Failure:
 
 
 class Cluster(Protocol):
-    """PS ranks, wherever they are."""
+    """The PS ranks, as a trainer calls them."""
 
     @property
     def overlaps(self) -> bool:
@@ -186,7 +193,7 @@ class Cluster(Protocol):
         ...
 
     def start(self, requests: Mapping[Rank, Request]) -> Any:
-        """Set every request on its way and do not wait; what comes back is for :meth:`finish`."""
+        """Send every request and do not wait. The result is the argument of :meth:`finish`."""
         ...
 
     def finish(self, underway: Any) -> dict[Rank, Reply]:
@@ -194,14 +201,14 @@ class Cluster(Protocol):
         ...
 
     def kill_planned(self, step: int, samples: int) -> float | None:
-        """A planned kill is due at this boundary: let the injector act. Who dies is not told.
+        """Have the supervisor carry out the planned kill of this boundary. Which ranks die is not returned.
 
-        Emulated hours that rescheduling takes, None where the trace does not say.
+        Returns the emulated hours that rescheduling takes, None where the trace does not say.
         """
         ...
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Start replacements for ``lost`` (rank -> the transport's words) and form a new generation.
+        """Start replacements for ``lost`` (rank to the transport's error text) and form a new generation.
 
         The replacements' shards hold nothing until they are restored or initialised. ``seconds``: request to failure.
         Raises RankLost if ranks died while the generation was being formed.
@@ -221,7 +228,7 @@ class SupervisorClient(Protocol):
         ...
 
     def status(self, **values: Any) -> None:
-        """Tell whoever watches: see RunStatus."""
+        """Report where the run stands: fields of ``RunStatus``."""
         ...
 
 

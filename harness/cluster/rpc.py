@@ -39,7 +39,7 @@ from harness.store import Manifest
 
 
 class Stopped(Exception):
-    """The supervisor wants this rank to end."""
+    """The supervisor ordered this rank to end."""
 
 
 class ControlLink:
@@ -67,7 +67,7 @@ class ControlLink:
         """Ask the supervisor to do something, and wait until it is done."""
         self.send("call", method, args)
         message = self._connection.recv()
-        while message[0] in ("value", "broken"):  # late words about a world that was given up
+        while message[0] in ("value", "broken"):  # late answers about a generation that was given up
             message = self._connection.recv()
         if message[0] == "stop":
             raise Stopped
@@ -99,7 +99,7 @@ class ControlLink:
             if message[0] not in ("value", "broken"):
                 self._orders.append(message)
             elif message[1] != generation:
-                continue  # a late word about a world that was given up
+                continue  # a late answer about a generation that was given up
             elif message[0] == "value":
                 return message[2]
             raise group.WorldBroken(f"generation {generation} was given up")
@@ -157,7 +157,7 @@ def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorCl
         link.send("failed", error)
         link.order()
     except (Stopped, EOFError, ConnectionError):
-        pass  # the run is over, and why is known to whoever ended it
+        pass  # the supervisor ended the run, and has the reason
     except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
         words = f"{rank_context.rank} raised {type(error).__name__}: {error}"
         link.send("failed", RunFailed(f"{words}\n{traceback.format_exc()}"))
@@ -180,7 +180,7 @@ class RemoteSupervisor:
         self._link.call("commit", manifest)
 
     def status(self, **values: Any) -> None:
-        """Tell whoever watches."""
+        """Report where the run stands."""
         self._link.send("tell", "status", values)
 
 
@@ -205,7 +205,7 @@ class RpcCluster:
         try:
             self._link.join(self._generation)
         except group.WorldBroken as error:
-            dead = ", ".join(self._link.call("dead")) or "nobody"
+            dead = ", ".join(self._link.call("dead")) or "no rank"
             raise RunFailed(f"the first world was not formed: {error}; dead before training began: {dead}") from error
 
     @property
@@ -223,7 +223,7 @@ class RpcCluster:
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
             parts = request.exchanges if isinstance(request, Several) else (request,)
-            calls = [_call(part) for part in parts]  # what this raises is nobody's death
+            calls = [_call(part) for part in parts]  # an error here is no rank's death
             try:
                 sent = tuple(self._send(rank, *call) for call in calls)
             except RuntimeError as error:
@@ -241,7 +241,7 @@ class RpcCluster:
         detail = dict(underway.detail)
         replies: dict[Rank, Reply] = {}
         for rank, future in underway.futures.items():
-            # A rank's own exceptions travel as Failure values, so whatever is raised here is the transport's:
+            # A rank's own exceptions travel as Failure values, so an error raised here is the transport's:
             # end of file, broken pipe, connection refused, or no answer within the timeout.
             try:
                 replies[rank] = (
@@ -258,7 +258,7 @@ class RpcCluster:
         return replies
 
     def kill_planned(self, step: int, samples: int) -> float | None:
-        """Wait at this boundary until the injector has acted."""
+        """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped."""
         return self._link.call("kill_planned", step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""THE code of a PS rank: serves requests on one shard. Both engines run this class and nothing else."""
+"""The code of a PS rank, on both engines: one class that serves requests on one shard."""
 
 import traceback
 from collections.abc import Callable
@@ -37,7 +37,7 @@ from harness.store.format import bytes_of
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """All that a PS rank is told at birth; pickles."""
+    """What a PS rank is built from; pickles."""
 
     placement: Placement
     embedding_dim: int
@@ -80,7 +80,7 @@ class RankServer:
         }
 
     def handle(self, request: Request) -> Reply:
-        """Serve one request. What it raises becomes a :class:`Failure`: the rank itself lives on."""
+        """Serve one request; the reply. An exception becomes a :class:`Failure`, and the rank goes on."""
         try:
             return self._handlers[type(request)](request)
         except HarnessError as error:
@@ -89,7 +89,7 @@ class RankServer:
             return Failure(RankFailed(f"{self.rank} failed at {type(request).__name__}:\n{traceback.format_exc()}"))
 
     def close(self) -> None:
-        """Leave no thread behind: what is being written is of no use any more."""
+        """Abandon a pending save, so that no thread is left."""
         self._saver.abandon()
 
     def _exchange(self, request: Exchange) -> Tensor | Counted | None:

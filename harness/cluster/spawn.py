@@ -24,7 +24,7 @@ _PRELOAD = ["torch", "harness.run.assemble"]
 def fork_server() -> ForkServerContext:
     """The context to start processes with, its fork server running.
 
-    The server, and so every process it forks, finds this package from whatever folder the command was given, dies with
+    The server, and so every process it forks, finds this package whatever the working folder, dies with
     this process, and has SIGINT blocked: Ctrl-C on a terminal reaches the process that the user started, which decides.
     """
     context = multiprocessing.get_context("forkserver")

@@ -112,7 +112,7 @@ def _exchange(words_W: Tensor) -> Tensor:
     try:
         assert _handler is not None, "not a PS rank"
         return reply_tensor(_handler(exchange_of(words_W)))
-    except Exception:  # noqa: BLE001 - whatever leaves this function, the caller takes for the rank's death
+    except Exception:  # noqa: BLE001 - the caller takes any exception of this function for the rank's death
         return reply_tensor(Failure(RankFailed(f"a PS rank failed at a message:\n{traceback.format_exc()}")))
 
 

@@ -6,8 +6,8 @@
     │   ├── DataError        a TSV row, a prepared data folder
     │   ├── TraceError       a failure trace
     │   └── StoreError       a checkpoint, a run folder
-    ├── RankLost             ranks died; every other rank has answered. Caught by recovery, never by users
-    ├── RankFailed           the code of a rank raised: a bug of ours, not a failure under study
+    ├── RankLost             ranks died; every other rank has answered. Recovery handles it; users never see it
+    ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
     └── RunFailed            a run ended without a result: exit code 1
 
 A message says what is wrong, where (``file:line`` or a dotted key), and what would be right.
@@ -42,12 +42,12 @@ class StoreError(UserError):
 
 
 class RankLost(HarnessError):
-    """Requests failed because ranks are gone. Certain: every rank not named here has answered.
+    """Requests failed because ranks are dead. Every rank that is not named here has answered.
 
     Attributes:
         ranks: the names of the dead, e.g. ``frozenset({"ps3"})``.
-        replies: what the survivors answered, by rank.
-        detail: the transport's own words, one string per dead rank (part of the machine, not of the run).
+        replies: replies of the other ranks, by rank.
+        detail: the transport's error text, one string per dead rank (part of the machine, not of the run).
     """
 
     def __init__(

@@ -95,7 +95,7 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Killed(Event):
-    """The injector killed a rank. machine: pid, signal, exitcode (the wait status, -9)."""
+    """A planned kill was carried out. machine: pid, signal, exitcode (the wait status, -9)."""
 
     kind: ClassVar[str] = "kill"
     rank: str
@@ -125,7 +125,7 @@ class Regrouped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered(Event):
-    """A recovery plan was carried out. ``step``/``samples``: where the failure struck.
+    """A recovery plan was carried out. ``step``/``samples``: where the failure was found.
 
     machine: seconds (load), reschedule_seconds (detection, replacement, forming the generation).
     """
@@ -170,7 +170,7 @@ class Finished(Event):
     lost_tracked: int | None
     recovered_updates: int | None = None  # that deaths would have lost without the trainer's cache
     recovered_tracked: int | None = None
-    num_failures: int  # failure events that struck
+    num_failures: int  # failures: boundaries or steps at which ranks were lost
     num_lost_ranks: int
     num_unplanned: int
     num_saves: int  # charged ones

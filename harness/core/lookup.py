@@ -1,4 +1,4 @@
-"""What a batch asks of the ranks: rows deduplicated, counted, ordered by rank and row.
+"""The lookups of a batch: rows deduplicated, counted, ordered by rank and row.
 
 B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A = B*F accesses.
 """
@@ -98,6 +98,6 @@ def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
 
 
 def _sum_runs(values_XD: Tensor, order_P: Tensor, starts_N: Tensor, num_tables: int, num_vectors: int) -> Tensor:
-    """The only routine that adds up duplicates. It sums each run in order, so both engines get the same bits."""
+    """Sums each run in order, so both engines get the same bits."""
     summed_ND = row_loops.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
     return torch.from_numpy(summed_ND)

@@ -43,7 +43,7 @@ class PlsLedger:
     def saved(self, samples: int) -> None:
         """Every shard was saved at ``samples``, by a save that closes an interval: others do not count (R).
 
-        A save in the background is told of once it is committed: a shard restored meanwhile counts from there.
+        Called when the save is committed. Of a shard that was restored since, samples still count from its restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
@@ -133,16 +133,18 @@ class UpdateLedger:
         self._checkpoint = self._saving
 
     def lost(
-        self, rank: Rank, spared: tuple[int, int] = (0, 0), recovered: tuple[int, int] = (0, 0)
+        self, rank: Rank, in_flight: tuple[int, int] = (0, 0), recovered: tuple[int, int] = (0, 0)
     ) -> tuple[int, int]:
-        """``rank`` died and partial recovery goes on: updates that are gone, ``(all, tracked)``.
+        """``rank`` died and partial recovery goes on. Returns the updates that are lost, ``(all, tracked)``.
 
-        ``spared``: so many that were sent and not persisted its replacement gets all the same. ``recovered``: so many
-        live on in rows that the trainer holds, until a save captures them or the rank dies again.
+        ``in_flight``: updates that count as sent, not persisted, and reach the replacement all the same, since their
+        message is sent again; negative where a message is lost whose updates do not count as sent yet. ``recovered``:
+        updates in salvaged rows, of which the trainer has a newer copy than the checkpoint; they count as neither lost
+        nor persisted until a save holds them or the rank dies again.
         """
         tally = self._tallies[rank]
-        gone = tally.sent - tally.persisted - tally.lost - spared[0] - recovered[0]
-        gone_tracked = tally.sent_tracked - tally.persisted_tracked - tally.lost_tracked - spared[1] - recovered[1]
+        gone = tally.sent - tally.persisted - tally.lost - in_flight[0] - recovered[0]
+        gone_tracked = tally.sent_tracked - tally.persisted_tracked - tally.lost_tracked - in_flight[1] - recovered[1]
         tally.lost += gone
         tally.lost_tracked += gone_tracked
         tally.recovered += recovered[0]

@@ -1,4 +1,4 @@
-"""Puts a run together: the one place that knows which engine it runs on."""
+"""Assembles and carries out one run. The only module whose code depends on the engine."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What lets a save go on beside the steps: a thread for the work, and a snapshot between two threads."""
+"""Saves beside training steps: a thread for the work, and a snapshot that two threads share."""
 
 import threading
 import time
@@ -20,14 +20,14 @@ class Background(Generic[T]):
     def __init__(self, name: str, work: Callable[[], T]) -> None:
         self._future: Future[T] = Future()
         self._work = work
-        # A daemon: who drops it without waiting wants to end, and has nothing to lose.
+        # A daemon: a process that ends without waiting for it needs no result.
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         try:
             self._future.set_result(self._work())
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks for the result
+        except BaseException as error:  # noqa: BLE001 - raised again by result()
             self._future.set_exception(error)
 
     def result(self) -> T:
@@ -94,7 +94,7 @@ class FrozenRows:
             self._moved.notify()
 
     def give_up(self) -> None:
-        """Nobody wants what is being written: the next read raises."""
+        """The save is abandoned: the next read raises, and changes no longer wait."""
         with self._moved:
             self._is_given_up = True
             self._snapshot = None

@@ -3,8 +3,8 @@
     magic (8 bytes) | format version (u32) | bytes of JSON (u32) | XXH3 of these and the JSON (u64) | JSON | payload
 
 Numbers are little-endian; the JSON is padded with spaces so that the payload starts at a multiple of 4096. A second
-checksum (XXH3, 64 bits) covers the whole file and is kept by whoever names it, so a file that is whole but not the one
-meant is noticed too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
+checksum (XXH3, 64 bits) covers the whole file and stands in the file's record, so a file that is whole but another
+one is noticed too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
 """
 
 import json

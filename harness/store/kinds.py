@@ -30,7 +30,7 @@ class SaveKind(Protocol):
         """By table, the rows that this save writes: row ids (int64 local flat rows, distinct), or the table's span.
 
         Tables that are left out are not written. Decided at the step of the save; the values are those of this step
-        also if they are written later. The rows' updates count as persisted, and the tracker is told of its tables.
+        also if they are written later. The rows' updates count as persisted, and the tracker's ``saved`` is called.
         """
         ...
 

@@ -51,7 +51,7 @@ class RowSource(Protocol):
 
 
 class StillRows:
-    """Rows that nobody changes while they are written."""
+    """Rows that do not change while they are written."""
 
     def __init__(self, rows_MD: Tensor, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.rows_MD = rows_MD

@@ -1,8 +1,8 @@
 """Rows of a shard as of one step, while the shard goes on changing.
 
-Nothing is copied beforehand. The writer walks the shard once, in ascending order of rows, a chunk at a time; whoever is
-about to change rows first has their values set aside, of those that the writer still needs. What is set aside first is
-the value of the save's step, and is laid over the chunk once the writer has copied it.
+Nothing is copied beforehand. The writer walks the shard once, in ascending order of rows, a chunk at a time. Before
+rows change, the values of those that the writer has still to read are set aside, and laid over the chunk once the
+writer has copied it.
 
 Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for rows set aside.
 """
@@ -24,7 +24,7 @@ _FREE = -1
 class Snapshot:
     """The rows of ``parts`` as of now, in at most ``buffer_bytes`` and one byte a row of the shard.
 
-    Knows nothing of threads: ``copy`` may run while rows change, ``put_aside`` and ``lay_over`` exclude each other.
+    Takes no lock: ``copy`` may run while rows change, ``put_aside`` and ``lay_over`` exclude each other.
 
     Args:
         parts: what will be read, each row once; None for the whole shard.
