@@ -1,12 +1,13 @@
-"""From run directories to tables, statistics, figures and a report. Reads records, never logs."""
+"""Tables, statistics, figures and a report from run directories. Reads the event logs; runs nothing."""
 
 from analysis.audit import check
+from analysis.blocks import blocks_of
 from analysis.cells import load
 from analysis.compare import compare, compare_to
 from analysis.regimes import regime_table
 from analysis.report import report
 from analysis.show import is_damaged, show
-from analysis.table import blocks_of, table
+from analysis.table import table
 from analysis.trace_figures import draw_trace
 from analysis.trace_show import show_trace
 

@@ -1,19 +1,19 @@
-"""Paired differences between folders: what varies inside a folder is matched, what varies between them is compared."""
+"""Paired differences between folders: keys that vary inside the folders are matched, the rest is what differs."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
+from rich.table import Table
 from rich.text import Text
 
+from analysis.blocks import strategy_order
 from analysis.cells import Cell, cells_of, load, swept_keys
-from analysis.stats import Estimate, estimate
-from analysis.table import show_interval, strategy_order
+from analysis.render import Heading, rich_table, show_interval
+from analysis.stats import SETTING, Estimate, estimate
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -32,10 +32,19 @@ METRICS: dict[str, tuple[str, float, int]] = {
 }
 """Column: heading, scale and digits."""
 
+_MAX_RATIO = 99  # larger ratios are not shown: the difference hardly depends on the seed
+_LEGEND = Text(
+    "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
+    "standard errors.",
+    style="dim",
+)
+
+Pair = tuple[Cell, Cell]
+
 
 @dataclass(frozen=True)
 class Comparison:
-    """``other`` less ``base`` for the pairs of one group (strategy and what else varies inside the folders)."""
+    """``other`` minus ``base`` for the pairs of one group (strategy and the other keys that vary in the folders)."""
 
     base: str
     other: str
@@ -44,52 +53,68 @@ class Comparison:
     differences: dict[str, Estimate | None]
 
 
-def comparisons(dirs: Sequence[Path | str]) -> list[Comparison]:
-    """The first folder against each other one, in pairs of equal seed and of equal value in all that varies inside.
+def compare(dirs: Sequence[Path | str]) -> RenderableType:
+    """``comparisons`` as tables, each with the config keys in which the two folders differ. Raises as that does."""
+    frames = [load(path) for path in dirs]
+    found = comparisons(dirs, frames)
+    parts: list[RenderableType] = []
+    for other in dict.fromkeys(item.other for item in found):
+        title = f"{other} less {found[0].base}"
+        parts.append(_table([item for item in found if item.other == other], title))
+        parts.append(Text(_config_difference(found[0].base, other), style="dim"))
+    return Group(*parts, _LEGEND, *_left_out(frames))
 
-    A config key that varies in the others alone need not be equal: the first folder is compared with every value of it.
+
+def compare_to(path: Path | str, baseline: str) -> RenderableType:
+    """``comparisons_to`` as a table. Raises as that does."""
+    frame = load(path)
+    found = comparisons_to(path, baseline, frame)
+    return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND, *_left_out([frame]))
+
+
+def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None) -> list[Comparison]:
+    """The first folder against each other one, in pairs of equal seed and equal values of the keys that vary inside.
+
+    A config key that varies only in the other folder is not matched: the first folder is compared with each value.
+    ``frames`` are the folders' if they are loaded already.
 
     Raises:
-        UserError: fewer than two folders, or two that share no pair of finished cells.
-        StoreError: a folder without a run; or no pair is left, and there are damaged cells: the first is named.
+        UserError: fewer than two folders, or two without a pair of finished cells.
+        StoreError: a folder without a run; or no pair, and there are damaged cells: the first is named.
     """
-    return _comparisons(dirs, [load(path) for path in dirs])
-
-
-def _comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame]") -> list[Comparison]:
     if len(dirs) < 2:
-        raise UserError("compare takes two folders or more, the first is the base; or one folder and --to STRATEGY")
+        raise UserError(f"compare: expected two or more folders, or one folder and --to STRATEGY; got {len(dirs)}")
+    frames = frames or [load(path) for path in dirs]
     keys = _matched_keys(frames)
     base, *others = (_done(frame) for frame in frames)
     found: list[Comparison] = []
     for path, frame, cells in zip(dirs[1:], frames[1:], others, strict=True):
-        pairs = [(left, right) for left in base for right in cells if _is_pair(left, right, keys)]
-        if not pairs:
+        groups: dict[tuple[str, ...], list[Pair]] = {}
+        for left in base:
+            for right in cells:
+                if all(left[key] == right.get(key) for key in keys if key in left):
+                    group = tuple(str(right.get(key)) for key in keys if key != "seed")
+                    groups.setdefault(group, []).append((left, right))
+        if not groups:
             _refuse_damaged(frames[0], frame)
             raise UserError(
-                f"{dirs[0]} and {path} share no finished cells of equal {', '.join(keys)}: nothing to compare in pairs"
+                f"{dirs[0]} and {path}: no two finished cells with equal {', '.join(keys)}; none to compare"
             )
-        groups: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
-        for left, right in pairs:
-            groups.setdefault(tuple(str(right.get(key)) for key in keys if key != "seed"), []).append((left, right))
         named = sorted(groups.items(), key=lambda item: (strategy_order(item[1][0][1]["strategy"]), item[0]))
-        found += [_compare(str(dirs[0]), str(path), ", ".join(words), group) for words, group in named]
+        found += [_compare(str(dirs[0]), str(path), words, pairs) for words, pairs in named]
     return found
 
 
-def comparisons_to(path: Path | str, baseline: str) -> list[Comparison]:
+def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None) -> list[Comparison]:
     """Every other strategy of one folder against ``baseline``, in pairs of equal seed, engine, trace and profile.
 
-    Keys that only one of the two sweeps (an interval of its own, say) need not be equal; where the baseline ran with
-    several values of such a key, the pair with most keys in common is taken.
+    Keys that only one of the two sweeps are not matched; if the baseline ran with several values of such a key, the
+    cell with most values in common is the partner. ``frame`` is the folder's if it is loaded already.
 
-    Raises UserError if ``baseline`` has no finished cell there, StoreError for a folder without a run, or where there
-    are damaged cells instead.
+    Raises UserError if ``baseline`` has no finished cell, StoreError for a folder without a run, or if the folder has
+    damaged cells and no finished cell of ``baseline``.
     """
-    return _comparisons_to(path, load(path), baseline)
-
-
-def _comparisons_to(path: Path | str, frame: "pd.DataFrame", baseline: str) -> list[Comparison]:
+    frame = load(path) if frame is None else frame
     cells = _done(frame)
     bases = [cell for cell in cells if cell["strategy"] == baseline]
     if not bases:
@@ -97,25 +122,24 @@ def _comparisons_to(path: Path | str, frame: "pd.DataFrame", baseline: str) -> l
         there = ", ".join(sorted({cell["strategy"] for cell in cells}, key=strategy_order)) or "none"
         raise UserError(f"{path}: no finished cell of strategy {baseline}; finished there: {there}")
     swept = [key for key in cells[0] if "." in key]
-    groups: dict[tuple[str, ...], list[tuple[Cell, Cell]]] = {}
+    has_engines = len({cell["engine"] for cell in cells}) > 1
+    groups: dict[tuple[str, ...], list[Pair]] = {}
     for cell in cells:
-        must = ("seed", "engine", "trace", "profile", "num_ps")
-        partners = [base for base in bases if all(base[key] == cell[key] for key in must)]
+        partners = [base for base in bases if all(base[key] == cell[key] for key in ("seed", *SETTING))]
         if cell["strategy"] != baseline and partners:
             partner = max(partners, key=lambda base: sum(base[key] == cell[key] for key in swept))
-            named = [cell["strategy"], *(f"{key} {_plain(cell[key])}" for key in swept if cell[key] is not None)]
-            engines = {other["engine"] for other in cells}
-            groups.setdefault(tuple(named + ([cell["engine"]] if len(engines) > 1 else [])), []).append((partner, cell))
+            words = [cell["strategy"], *(f"{key} {_plain(cell[key])}" for key in swept if cell[key] is not None)]
+            groups.setdefault((*words, *([cell["engine"]] * has_engines)), []).append((partner, cell))
     ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
-    return [_compare(f"{baseline} in {path}", str(path), ", ".join(words), pairs) for words, pairs in ordered]
+    return [_compare(f"{baseline} in {path}", str(path), words, pairs) for words, pairs in ordered]
 
 
 def _done(frame: "pd.DataFrame") -> list[Cell]:
     return [cell for cell in cells_of(frame) if cell["status"] == "done"]
 
 
-def _damaged(frames: "Sequence[pd.DataFrame]") -> list[str]:
-    """What is wrong with the damaged cells of ``frames``, one line each, which names the file."""
+def _damaged(frames: "Iterable[pd.DataFrame]") -> list[str]:
+    """The failures of the damaged cells, which name the file, one line each."""
     return [str(cell["failure"]) for frame in frames for cell in cells_of(frame) if cell["status"] == "damaged"]
 
 
@@ -126,30 +150,18 @@ def _refuse_damaged(*frames: "pd.DataFrame") -> None:
 
 
 def _plain(value: object) -> str:
-    """A swept value as a config has it: a column with gaps makes floats of whole numbers."""
+    """A swept value as in the config; pandas makes floats of whole numbers in a column with missing values."""
     return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
-
-
-def compare_to(path: Path | str, baseline: str) -> RenderableType:
-    """``comparisons_to`` as a table. Raises as that does."""
-    frame = load(path)
-    found = _comparisons_to(path, frame, baseline)
-    return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND, *_left_out([frame]))
 
 
 def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     """The seed, and every column or config key that takes several values inside one of the folders."""
-    given = ("strategy", "engine", "trace", "profile", "num_ps")
-    keys = [key for key in given if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
+    keys = [key for key in ("strategy", *SETTING) if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
     swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key)
     return ["seed", *keys, *swept]
 
 
-def _is_pair(left: Cell, right: Cell, keys: Sequence[str]) -> bool:
-    return all(left[key] == right.get(key) for key in keys if key in left)
-
-
-def _compare(base: str, other: str, group: str, pairs: Sequence[tuple[Cell, Cell]]) -> Comparison:
+def _compare(base: str, other: str, group: Sequence[str], pairs: Sequence[Pair]) -> Comparison:
     differences = {
         metric: estimate(
             right[metric] - left[metric]
@@ -158,58 +170,37 @@ def _compare(base: str, other: str, group: str, pairs: Sequence[tuple[Cell, Cell
         )
         for metric in METRICS
     }
-    return Comparison(base, other, group, len(pairs), differences)
-
-
-def compare(dirs: Sequence[Path | str]) -> RenderableType:
-    """``comparisons`` as a table, with the config keys that differ between the folders. Raises as that does."""
-    frames = [load(path) for path in dirs]
-    found = _comparisons(dirs, frames)
-    parts: list[RenderableType] = []
-    for other in dict.fromkeys(item.other for item in found):
-        title = f"{other} less {found[0].base}"
-        parts.append(_table([item for item in found if item.other == other], title))
-        parts.append(Text(_difference_of_configs(found[0].base, other), style="dim"))
-    return Group(*parts, _LEGEND, *_left_out(frames))
+    return Comparison(base, other, ", ".join(group), len(pairs), differences)
 
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
     return [Text(f"left out, damaged: {line}", style="red") for line in _damaged(frames)]
 
 
-_MOST_RATIO = 99  # beyond, the spread says only that the difference hardly depends on the seed
-
-_LEGEND = Text(
-    "Paired by seed; ± half of the 95 % confidence interval (Student's t; ? with one pair); below it the mean in "
-    "standard errors.",
-    style="dim",
-)
-
-
 def _table(found: Sequence[Comparison], title: str) -> Table:
-    columns = [Column("pairs of"), Column("n", justify="right")]
-    columns += [Column(heading, justify="right") for heading, _, _ in METRICS.values()]
-    shown = Table(*columns, title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for item in found:
-        values = (_with_ratio(item.differences[name], scale, digits) for name, (_, scale, digits) in METRICS.items())
-        shown.add_row(item.group or "seed", str(item.num_pairs), *values)
-    return shown
+    headings = [Heading("pairs of", is_text=True), Heading("n"), *(Heading(name) for name, _, _ in METRICS.values())]
+    rows = (
+        [
+            item.group or "seed",
+            str(item.num_pairs),
+            *(_with_ratio(item.differences[name], scale, digits) for name, (_, scale, digits) in METRICS.items()),
+        ]
+        for item in found
+    )
+    return rich_table(headings, rows, title)
 
 
 def _with_ratio(value: Estimate | None, scale: float, digits: int) -> str:
     interval = show_interval(value, scale=scale, digits=digits, signed=True)
     if value is None or value.ratio is None:
         return interval
-    ratio = (
-        f"{value.ratio:+.1f}"
-        if abs(value.ratio) < _MOST_RATIO
-        else f"beyond {math.copysign(_MOST_RATIO, value.ratio):+g}"
-    )
+    is_shown = abs(value.ratio) < _MAX_RATIO
+    ratio = f"{value.ratio:+.1f}" if is_shown else f"beyond {math.copysign(_MAX_RATIO, value.ratio):+g}"
     return f"{interval}\n{ratio.replace('-', '−')} se"
 
 
-def _difference_of_configs(base: str, other: str) -> str:
-    """Which config keys set the folders apart, beside those that vary inside them."""
+def _config_difference(base: str, other: str) -> str:
+    """The config keys in which two folders differ, except those that vary inside one of them."""
     left, right = ([read_config(path) for path in find_runs(Path(folder))] for folder in (base, other))
     inside = {*swept_keys(left), *swept_keys(right), "seed"}
     keys = [key for key in differing_keys(left[0], right[0]) if key not in inside]

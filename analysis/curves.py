@@ -1,4 +1,4 @@
-"""The loss curve of one run, from its events: each sample position once, smoothed to few points."""
+"""The loss curve of one run, from its events: each step once, averaged to few points."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ MAX_POINTS = 100  # a curve of a few kB
 
 @dataclass(frozen=True)
 class Curve:
-    """``losses[i]``: mean over the steps of one of at most ``MAX_POINTS`` equal pieces, that ends at ``samples[i]``.
+    """``losses[i]``: mean over the steps of one of at most ``MAX_POINTS`` equal pieces, which ends at ``samples[i]``.
 
-    Kills lie on the curve, one mark for each boundary at which ranks were killed.
+    ``kill_samples``, ``kill_losses``: points on the curve, one for each step at which ranks were killed.
     """
 
     samples: list[int]
@@ -25,10 +25,10 @@ class Curve:
 
 
 def curve(events: Sequence[Event], reference: Sequence[Event] = (), max_points: int = MAX_POINTS) -> Curve | None:
-    """None before the first step is on record. Steps run again after a rollback are not counted twice.
+    """The loss curve of a run; of a step that ran again after a rollback, only the last loss counts.
 
-    With the events of a ``reference`` run of the same seed, each loss is less that of the same step there: the noise of
-    the batches, which the two share, is gone. None if they share no step.
+    With the events of a ``reference`` run of the same seed, the loss of the same step there is subtracted, which
+    removes the noise of the batches. None if there is no step, or none that both have.
     """
     losses = _losses(events)
     if reference:
@@ -38,15 +38,14 @@ def curve(events: Sequence[Event], reference: Sequence[Event] = (), max_points: 
         return None
     batch_size = events[0].total_samples // max(1, events[0].num_steps)
     pieces = np.array_split(losses, min(max_points, len(losses)))
-    ends = np.cumsum([len(piece) for piece in pieces])
-    samples = [int(end) * batch_size for end in ends]
+    samples = [int(end) * batch_size for end in np.cumsum([len(piece) for piece in pieces])]
     means = [float(piece.mean()) for piece in pieces]
     kills = sorted({event.samples for event in events if isinstance(event, Killed)})
     return Curve(samples, means, kills, [float(np.interp(kill, samples, means)) for kill in kills])
 
 
 def _losses(events: Sequence[Event]) -> NDArray[np.float64]:
-    """The loss of each step, by step."""
+    """The loss of each step, in order of the steps."""
     losses: list[float] = []
     for event in events:
         if isinstance(event, Trained):

@@ -1,36 +1,38 @@
-"""Figures as inline SVG. The same cells give the same bytes."""
+"""The figures of a report as inline SVG, one panel per setting. The same cells give the same bytes.
+
+Every public function takes the blocks and all cells, and returns an ``<svg>`` element, or "" if there is no data.
+"""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from analysis.audit import BUCKETS
+from analysis.blocks import Block, Line, strategy_order
 from analysis.cells import Cell
 from analysis.curves import Curve, curve
 from analysis.stats import BASELINE, baseline_of
 from analysis.style import COLOURS, colour, style, to_svg
-from analysis.table import Block, Line, strategy_order
-from harness.core.events import Event
+from harness.core.events import BUCKETS, Event
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MARKERS = "osD^vXPd"  # points lie on one another: shape tells them apart too
+_MARKERS = "osD^vXPd"  # by strategy, as points overlap
 _BUCKET_STYLES = {
     "save": ("#0072b2", ""),
     "load": ("#56b4e9", "//"),
     "lost": ("#d55e00", ""),
     "reschedule": ("#e69f00", "\\\\"),
 }
-_PANEL_WIDTH, _PANEL_HEIGHT = 5.2, 3.4  # inches, of which a browser shows 72 points each
-_FEW_POINTS = 40  # absolute losses are noisy, and the noise is the batches'
-_MAX_PANELS = 4  # settings drawn; the table has all
+_PANEL_WIDTH, _PANEL_HEIGHT = 5.2, 3.4  # inches; a browser shows 72 points per inch
+_FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
+_MAX_PANELS = 4  # further settings are in the table only
 
 
-def auc_differences(blocks: Sequence[Block]) -> str:
-    """AUC less that of ``none``, paired by seed, with 95 % confidence intervals; one panel per setting."""
+def auc_differences(blocks: Sequence[Block], _cells: Sequence[Cell]) -> str:
+    """AUC minus that of ``none``, paired by seed, with 95 % confidence intervals."""
 
     def draw(axes: "Axes", block: Block) -> None:
         lines = [line for line in block.lines if line.auc_difference and line.strategy != BASELINE]
@@ -40,7 +42,7 @@ def auc_differences(blocks: Sequence[Block]) -> str:
             half = line.auc_difference.half_width
             style: dict[str, Any] = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}
             if half is None:
-                style["markerfacecolor"] = "white"  # one seed: a place, not an interval
+                style["markerfacecolor"] = "white"  # one seed: no interval
             axes.errorbar(line.auc_difference.mean * 1e3, place, xerr=None if half is None else half * 1e3, **style)
         axes.set_yticks(range(len(lines)), [line.strategy for line in reversed(lines)])
         axes.set_ylim(-0.6, len(lines) - 0.4)
@@ -49,25 +51,17 @@ def auc_differences(blocks: Sequence[Block]) -> str:
     return _panels(blocks, draw, "auc")
 
 
-def overheads(blocks: Sequence[Block]) -> str:
-    """Emulated overhead as stacked bars of the four buckets, % of the job; one panel per setting."""
+def overheads(blocks: Sequence[Block], _cells: Sequence[Cell]) -> str:
+    """Emulated overhead as stacked bars of the four buckets, % of the job."""
 
     def draw(axes: "Axes", block: Block) -> None:
         lines = [line for line in block.lines if line.strategy != BASELINE][::-1]
         left = [0.0] * len(lines)
         for bucket in BUCKETS:
-            widths = [100 * _mean(line, f"{bucket}_frac") for line in lines]
+            widths = [100 * line.mean(f"{bucket}_frac") for line in lines]
             fill, hatch = _BUCKET_STYLES[bucket]
-            axes.barh(
-                range(len(lines)),
-                widths,
-                left=left,
-                label=bucket,
-                color=fill,
-                hatch=hatch,
-                edgecolor="white",
-                height=0.65,
-            )
+            look: dict[str, Any] = {"color": fill, "hatch": hatch, "edgecolor": "white", "height": 0.65}
+            axes.barh(range(len(lines)), widths, left=left, label=bucket, **look)
             left = [start + width for start, width in zip(left, widths, strict=True)]
         for place, total in enumerate(left):
             axes.annotate(f"{total:.2f}", (total, place), (4, 0), textcoords="offset points", va="center", fontsize=10)
@@ -82,7 +76,7 @@ def overheads(blocks: Sequence[Block]) -> str:
 
 
 def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
-    """Each cell's PLS against its AUC less that of its ``none``: one point per seed and strategy."""
+    """PLS of each cell against its AUC minus that of its ``none``: one point per seed and strategy."""
 
     def draw(axes: "Axes", block: Block) -> None:
         axes.axhline(0, color=COLOURS["none"], linewidth=1)
@@ -104,8 +98,8 @@ def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
     return _panels(blocks, draw, "pls", extra_width=1.5)
 
 
-def loss_curves(blocks: Sequence[Block]) -> str:
-    """Smoothed training loss of one seed per strategy, with its kills."""
+def loss_curves(blocks: Sequence[Block], _cells: Sequence[Cell]) -> str:
+    """Smoothed training loss of the first seed of each strategy, with its kills."""
 
     def draw(axes: "Axes", block: Block) -> None:
         for line in block.lines:
@@ -117,7 +111,7 @@ def loss_curves(blocks: Sequence[Block]) -> str:
 
 
 def loss_differences(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
-    """The same less the loss of ``none`` at the same step and seed: what a death does, and how it heals."""
+    """As ``loss_curves``, minus the loss of ``none`` at the same step and seed."""
 
     def draw(axes: "Axes", block: Block) -> None:
         axes.axhline(0, color=COLOURS["none"], linewidth=1)
@@ -141,19 +135,13 @@ def _draw_curve(axes: "Axes", line: Line, drawn: Curve | None) -> None:
 def _finish_curves(axes: "Axes") -> None:
     axes.set_xlabel("samples (× kill)")
     axes.xaxis.set_major_formatter(lambda samples, _: f"{samples:,.0f}")
-    axes.xaxis.set_major_locator(_locator())
+    axes.locator_params(axis="x", nbins=5)
     _legend(axes)
 
 
 def _legend(axes: "Axes") -> None:
     if axes.get_legend_handles_labels()[0]:
         axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _locator() -> Any:
-    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415
-
-    return MaxNLocator(5)
 
 
 def _first(line: Line) -> Cell:
@@ -165,19 +153,14 @@ def _events(cell: Cell) -> list[Event]:
     return read_events(RunDir(Path(cell["path"])).events)
 
 
-def _mean(line: Line, name: str) -> float:
-    value = line.estimates[name]
-    return 0.0 if value is None else value.mean
-
-
 def _panels(
     blocks: Sequence[Block], draw: Callable[["Axes", Block], None], name: str, *, extra_width: float = 0.0
 ) -> str:
-    """One panel per setting, two in a row, as an ``<svg>`` element; empty if there is nothing to draw."""
+    """One panel per setting, two in a row, as an ``<svg>`` element; "" if no block has a strategy but ``none``."""
     blocks = [block for block in blocks if any(line.strategy != BASELINE for line in block.lines)][:_MAX_PANELS]
     if not blocks:
         return ""
-    from matplotlib.figure import Figure  # noqa: PLC0415  half a second, for who needs it
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
 
     with style():
         num_columns = min(2, len(blocks))

@@ -1,4 +1,4 @@
-"""Overhead against the interval between saves: both ways to recover, their optima, and the decision."""
+"""Figure of the overhead against the save interval: full and partial recovery, their optima, and the decision."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,21 +14,23 @@ _SHOWN = ("full", "partial", "cpr_mfu")
 
 
 def check_plan_figure(path: Path, costs: Costs) -> None:
-    """Raises ConfigError for what cannot be drawn, or not there."""
+    """Raises ConfigError if the figure cannot be drawn for ``costs`` or written to ``path``."""
     if path.suffix not in (".svg", ".png"):
-        raise ConfigError(f"--figure: {path} ends in {path.suffix or 'nothing'!r}; .svg or .png")
+        raise ConfigError(f"--figure: {path}: expected .svg or .png, got {path.suffix or 'no suffix'}")
     if not path.parent.is_dir():
         raise ConfigError(f"--figure: {path.parent}: no such folder")
     if not costs.o_save_h:
-        raise ConfigError("--figure: O_save is 0, so there is no best interval to draw; profile.o_save_h above 0")
+        raise ConfigError(
+            "--figure: expected profile.o_save_h > 0, got 0; there is no best interval if saves cost nothing"
+        )
 
 
 def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()) -> None:
-    """Write SVG or PNG, by the file's suffix; ``spreads`` add 5 to 95 % of simulated traces.
+    """Write SVG or PNG, by the suffix of ``path``; ``spreads`` add the 5 to 95 % range over simulated traces.
 
-    ``check_plan_figure`` says beforehand whether it can be.
+    Call ``check_plan_figure`` first.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415 - half a second, and only here
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
 
     costs = advice.costs
     hours = np.geomspace(advice.full.interval_h / 20, 20 * max(advice.partial.interval_h, advice.full.interval_h), 400)

@@ -1,4 +1,4 @@
-"""The report of a grid: one HTML file that needs nothing beside it."""
+"""The report of a grid: one self-contained HTML file."""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
@@ -7,22 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from analysis import figures
+from analysis.blocks import Block, setting_text, strategy_order, summarise
 from analysis.cells import STATUSES, Cell, cells_of, load
 from analysis.regimes import regime_html
-from analysis.table import (
-    CAPTION,
-    UNKNOWN,
-    Block,
-    footnotes,
-    missing,
-    shown_setting,
-    strategy_order,
-    summarise,
-    table_html,
-)
+from analysis.render import Heading, Html, html_table
+from analysis.stats import SETTING
+from analysis.style import UNKNOWN
+from analysis.table import CAPTION, footnotes, missing, table_html
 from analysis.trace_report import trace_sections
 from harness.record.environment import utc_now
-from harness.record.rundir import RunDir, read_json, write_view
+from harness.record.files import read_json, write_text
+from harness.record.rundir import RunDir
 
 _STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;color:#222;max-width:1240px;margin:2rem auto;padding:0 1.5rem}
@@ -41,46 +36,61 @@ dt{color:#555}dd{margin:0;overflow-wrap:anywhere}
 .alarm ul{margin:.2rem 0;padding-left:1.2rem}code{font-size:.9em}
 """
 
-_TITLES = {
-    "auc": "What a strategy costs in quality",
-    "overhead": "What it costs in time, emulated",
-    "pls": "Does lost data explain lost quality?",
-    "loss": "Training loss",
-    "above": "What a death does to the loss",
-}
-_READING = {
-    "auc": """AUC less that of <code>none</code>, the run without failures of the same seed. The bar is the 95 %
-        confidence interval over seeds (Student's t); a hollow point is a single seed, of which no interval can be
-        known. A strategy whose bar crosses the line cannot be told from a run without failures with these seeds.""",
-    "overhead": """Hours that the emulated cluster of the profile would spend on saving, loading, running lost steps
-        again and rescheduling, as a part of its failure-free job time. Computed from the profile's costs and the bytes
-        written; it says nothing about the speed of this machine. That is the stall in the table, in seconds.""",
-    "pls": """One point per seed. PLS counts the samples whose effect on a dead shard was lost. If quality depended on
+_FIGURES: tuple[tuple[str, str, Callable[[Sequence[Block], Sequence[Cell]], str]], ...] = (
+    (
+        "Difference in quality from a run without failures",
+        """AUC less that of <code>none</code>, the run without failures of the same seed. The bar is the 95 %
+        confidence interval over seeds (Student's t); a hollow point is a single seed, which has no interval. A strategy
+        whose bar crosses the line cannot be distinguished from a run without failures with these seeds.""",
+        figures.auc_differences,
+    ),
+    (
+        "Emulated cost in time",
+        """Hours that the emulated cluster of the profile would spend on saving, loading, running lost steps again and
+        rescheduling, as a part of its failure-free job time. Computed from the profile's costs and the bytes written,
+        independent of the speed of this machine; the stall in the table is measured, in seconds.""",
+        figures.overheads,
+    ),
+    (
+        "Lost samples and quality",
+        """One point per seed. PLS counts the samples whose effect on a dead shard was lost. If quality depended on
         it alone, all points would lie on one falling line; priority saving helps where points lie above it.""",
-    "loss": """Mean loss over equal pieces of the run, first seed of each strategy. A cross marks a boundary at which
-        ranks were killed. Each sample position is shown once: steps that were run again are not drawn twice.""",
-    "above": """The same runs, each loss less that of <code>none</code> at the same step of the same seed, which saw the
-        same rows: the noise of the batches cancels, and what is left is the damage of each death and how it heals.""",
-}
+        figures.pls_against_auc,
+    ),
+    (
+        "Training loss",
+        """Mean loss over equal pieces of the run, first seed of each strategy. A cross marks a step at which ranks
+        were killed. Each sample position is shown once: steps that were run again are not drawn twice.""",
+        figures.loss_curves,
+    ),
+    (
+        "Effect of failures on the training loss",
+        """The same runs, each loss less that of <code>none</code> at the same step of the same seed, which had the
+        same batches: their noise cancels, and the difference is the damage of each failure and its decay.""",
+        figures.loss_differences,
+    ),
+)
+"""Title, caption and drawing function of each figure."""
 
 
 def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
-    """Write ``report.html`` into ``path`` and return it: table, figures and all cells of the runs below.
+    """Write ``report.html`` into the folder ``path`` and return its path: tables and figures of the runs below.
 
-    Raises StoreError as ``load`` does, and where the folder cannot be written.
+    Raises StoreError as ``load`` does, and if the file cannot be written.
     """
     root = Path(path)
     cells = cells_of(load(root))
     blocks = summarise(cells)
-    names = dict.fromkeys(str(cell["name"]) for cell in cells)
+    title = escape(", ".join(dict.fromkeys(str(cell["name"]) for cell in cells)))
+    setting = setting_text({key: blocks[0].setting[key] for key in SETTING}) if len(blocks) == 1 else ""
     parts = [
-        f"<h1>{escape(', '.join(names))}</h1>",
+        f"<h1>{title}</h1>",
         f'<p class="note">{_counted(cells)}. Report of {now():%Y-%m-%d %H:%M} UTC.</p>',
         _alarm(missing(cells)),
         "<h2>Strategies</h2>",
-        *([f'<p class="note">{escape(shown_setting(blocks[0]))}</p>'] if len(blocks) == 1 else []),
+        *_notes([setting] if setting else []),
         table_html(blocks) if blocks else "<p>No cell is done.</p>",
-        *(f'<p class="note">{escape(line)}</p>' for line in (CAPTION, *footnotes(blocks))),
+        *_notes((CAPTION, *footnotes(blocks))),
         regime_html(blocks),
         *_figures(blocks, cells),
         *trace_sections(cells),
@@ -92,12 +102,12 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
     page = (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{escape(', '.join(names))}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<title>{title}</title><style>{_STYLE}</style></head>\n<body>\n"
         + "\n".join(part for part in parts if part)
         + "\n</body></html>\n"
     )
     target = root / "report.html"
-    write_view(target, page)
+    write_text(target, page)
     return target
 
 
@@ -106,31 +116,25 @@ def _counted(cells: Sequence[Cell]) -> str:
     return f"{len(cells)} cells: " + ", ".join(f"{count} {status}" for status, count in counts.items() if count)
 
 
+def _notes(lines: Iterable[str]) -> Iterable[str]:
+    return (f'<p class="note">{escape(line)}</p>' for line in lines)
+
+
 def _alarm(lines: Sequence[str]) -> str:
     if not lines:
         return ""
     items = "".join(f"<li>{escape(line)}</li>" for line in lines)
-    return f'<div class="alarm"><strong>Not in the table, or not to be trusted</strong><ul>{items}</ul></div>'
+    return f'<div class="alarm"><strong>Not in the table, or an inconsistent record</strong><ul>{items}</ul></div>'
 
 
 def _figures(blocks: Sequence[Block], cells: Sequence[Cell]) -> Iterable[str]:
-    drawn = {
-        "auc": figures.auc_differences(blocks),
-        "overhead": figures.overheads(blocks),
-        "pls": figures.pls_against_auc(blocks, cells),
-        "loss": figures.loss_curves(blocks),
-        "above": figures.loss_differences(blocks, cells),
-    }
-    for name, svg in drawn.items():
-        if svg:
-            caption = f"<figcaption>{_READING[name]}</figcaption>"
-            yield f"<h2>{_TITLES[name]}</h2>\n<figure>{svg}{caption}</figure>"
+    for title, caption, draw in _FIGURES:
+        if svg := draw(blocks, cells):
+            yield f"<h2>{title}</h2>\n<figure>{svg}<figcaption>{caption}</figcaption></figure>"
 
 
-_CELL_COLUMNS: tuple[tuple[str, str, str], ...] = (
-    ("strategy", "strategy", ""),
-    ("engine", "engine", ""),
-    ("trace", "trace", ""),
+_CELL_COLUMNS = (
+    *((name, name, "") for name in ("strategy", "engine", "trace")),
     ("seed", "seed", "d"),
     ("status", "status", ""),
     ("auc", "AUC", ".5f"),
@@ -144,46 +148,39 @@ _CELL_COLUMNS: tuple[tuple[str, str, str], ...] = (
     ("stall_s", "stall measured, s", ".2f"),
     ("seconds", "run, s", ".1f"),
 )
+"""Column, title and format of a value (text if empty)."""
 
 
 def _cells_html(root: Path, cells: Sequence[Cell]) -> str:
     swept = tuple((key, key, "") for key in cells[0] if "." in key)
     columns = (*_CELL_COLUMNS[:4], *swept, *_CELL_COLUMNS[4:])
-    head = "".join(f'<th scope="col">{escape(title)}</th>' for _, title, _ in columns)
+    headings = [Heading("cell"), *(Heading(title, is_text=not form) for _, title, form in columns)]
     ordered = sorted(cells, key=lambda cell: (str(cell["engine"]), strategy_order(cell["strategy"]), cell["seed"]))
-    rows = "".join(f"<tr>{_link(root, cell)}{_tds(cell, columns)}</tr>" for cell in ordered)
-    table = f'<table><thead><tr><th scope="col">cell</th>{head}</tr></thead><tbody>{rows}</tbody></table>'
-    return f'<div class="wide">{table}</div>'
+    rows = ([_link(root, cell), *(_text(cell[name], form) for name, _, form in columns)] for cell in ordered)
+    return html_table(headings, rows)
 
 
-def _link(root: Path, cell: Cell) -> str:
+def _link(root: Path, cell: Cell) -> Html:
     target = Path(cell["path"]).relative_to(root).as_posix()
-    return f'<th scope="row"><a href="{escape(target)}/">{escape(cell["cell"])}</a></th>'
+    return Html(f'<a href="{escape(target)}/">{escape(cell["cell"])}</a>')
 
 
-def _tds(cell: Cell, columns: Sequence[tuple[str, str, str]]) -> str:
-    return "".join(
-        f"<td{'' if form else ' class=text'}>{escape(_form(cell[name], form))}</td>" for name, _, form in columns
-    )
-
-
-def _form(value: Any, form: str) -> str:
+def _text(value: Any, form: str) -> str:
     return UNKNOWN if value is None else format(int(value) if form == "d" else value, form)
 
 
 def _provenance(cells: Sequence[Cell]) -> str:
-    """What the cells' env.json files say; where they differ, all that they say."""
+    """Versions and machines from the cells' env.json files; different values are all listed."""
     files = [RunDir(Path(cell["path"])).env for cell in cells]
     envs = [read_json(file) for file in files if file.is_file()]
     if not envs:
         return "<p>Unknown: no cell has an env.json.</p>"
     times = sorted(str(env.get("time")) for env in envs)
     lines: dict[str, list[str]] = {"written": [times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"]}
-    for title, say in _FACTS.items():
-        lines[title] = list(dict.fromkeys(say(env) for env in envs))
-    return (
-        "<dl>" + "".join(f"<dt>{name}</dt><dd>{escape('; '.join(said))}</dd>" for name, said in lines.items()) + "</dl>"
-    )
+    for title, text_of in _FACTS.items():
+        lines[title] = list(dict.fromkeys(text_of(env) for env in envs))
+    items = (f"<dt>{name}</dt><dd>{escape('; '.join(values))}</dd>" for name, values in lines.items())
+    return f"<dl>{''.join(items)}</dl>"
 
 
 def _commit(env: dict[str, Any]) -> str:

@@ -1,32 +1,37 @@
-"""The story of one run: what it was, what died and how it was mended, what came out."""
+"""One run on the console: its config, a timeline of saves, kills and recoveries, and its results."""
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
-from rich.table import Column, Table
 from rich.text import Text
 
-from analysis.audit import BUCKETS, check
-from analysis.cells import damage_of, record_of
+from analysis.audit import check
+from analysis.cells import damage_of, identity, record_of
+from analysis.render import Heading, rich_table
 from analysis.style import UNKNOWN
 from analysis.table import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
-from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
+from harness.core.events import BUCKETS, Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
 from harness.record.rundir import RunDir, flatten, read_config
+
+_HEADINGS = (
+    *(Heading(name) for name in ("event", "step", "samples")),
+    Heading("what", is_text=True),
+    *(Heading(name) for name in ("emulated, h", "measured, s")),
+)
 
 
 def show(path: Path | str) -> RenderableType:
-    """Config, timeline, final figures and newest checkpoint of the run directory ``path``.
+    """Config, timeline, results and newest checkpoint of the run directory ``path``.
 
-    Raises StoreError if it is none, or its record cannot be read.
+    Raises StoreError if it is not a run directory, or its record cannot be read.
     """
     run = RunDir(Path(path))
     if run.status == "absent":
-        raise StoreError(f"{path}: no run; a folder with config.yaml in it would be right")
+        raise StoreError(f"{path}: expected a run folder (one with config.yaml), got none")
     config = read_config(run.path)
     record = record_of(run)
     damage = damage_of(run, record.events)
@@ -34,70 +39,61 @@ def show(path: Path | str) -> RenderableType:
     if damage:
         parts.append(Text(damage, style="red"))
     if record.is_torn:
-        parts.append(Text("The record's last line is torn, as a writer that is killed leaves it."))
+        parts.append(Text("The last line of the record is incomplete, as after a kill of the writer."))
     if failure := run.failure():
         parts.append(Text(failure, style="red"))
     if record.events:
-        parts.append(_timeline(record.events))
-        parts += [Text(line) for line in _figures(record.events)]
+        parts.append(rich_table(_HEADINGS, _timeline(record.events)))
+        parts += [Text(line) for line in _results(record.events)]
         parts += [Text(f"disagrees: {problem}", style="red") for problem in check(record.events, config)]
     parts.append(Text(_checkpoint(run.checkpoints)))
     return Group(*parts)
 
 
 def is_damaged(path: Path | str) -> bool:
-    """Whether the run at ``path`` says that it is done, but has no result on record. Raises StoreError as ``show``."""
+    """Whether the run at ``path`` has a DONE file, but no result on record. Raises StoreError as ``show``."""
     run = RunDir(Path(path))
     return damage_of(run, record_of(run).events) is not None
 
 
-def _headline(run: RunDir, config: dict[str, Any], *, is_damaged: bool) -> str:
-    flat = flatten(config)
-    trace = flat.get("trace.path")
-    ranks = flat.get("cluster.num_ps") or flat.get("profile.num_ps")
-    what = f"{flat.get('strategy.name')} on {flat.get('engine')}, seed {flat.get('seed')}, {ranks} PS ranks"
-    model = f"model {flat.get('model.size')}, backend {flat.get('trainer.backend')}"
+def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> str:
+    what, flat = identity(config), flatten(config)
     return (
-        f"{run.path.name}: {what}, profile {flat.get('profile.name')}, trace {Path(trace).stem if trace else 'none'}, "
-        f"{model}: {'damaged' if is_damaged else run.status}"
+        f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, {what['num_ps']} PS ranks, "
+        f"profile {what['profile']}, trace {what['trace'] or 'none'}, model {flat['model.size']}, "
+        f"backend {flat.get('trainer.backend')}: {'damaged' if is_damaged else run.status}"
     )
 
 
-def _timeline(events: Sequence[Event]) -> Table:
-    columns = [Column(name, justify="right") for name in ("event", "step", "samples")]
-    costs = [Column(name, justify="right") for name in ("emulated, h", "measured, s")]
-    table = Table(*columns, Column("what"), *costs, box=SIMPLE_HEAD, pad_edge=False)
-    told = [event for event in events if type(event) in _WORDS]
-    for kind, group in itertools.groupby(told, key=type):
-        if issubclass(kind, Saved):
-            _add_saves(table, [event for event in group if isinstance(event, Saved)])
+def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
+    """A row for each event of a kind in ``_WORDS``; consecutive saves are one row, as there may be hundreds."""
+    shown = [event for event in events if type(event) in _WORDS]
+    for kind, group in itertools.groupby(shown, key=type):
+        if kind is Saved:
+            yield _saves_row([event for event in group if isinstance(event, Saved)])
             continue
         for event in group:
-            _add(table, event, _WORDS[kind](event), _hours(event), event.machine.get("seconds"))
-    return table
+            is_recovery = isinstance(event, Recovered)
+            hours = event.load_h + event.lost_h + event.reschedule_h if is_recovery else None
+            yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
 
 
-def _add(table: Table, event: Event, what: str, hours: float | None, seconds: float | None) -> None:
+def _row(event: Event, what: str, hours: float | None, seconds: float | None) -> Sequence[str]:
     costs = (UNKNOWN if value is None else f"{value:.3f}" for value in (hours, seconds))
-    table.add_row(event.kind, str(event.step), f"{event.samples:,}", what, *costs)
+    return event.kind, str(event.step), f"{event.samples:,}", what, *costs
 
 
-def _add_saves(table: Table, saves: Sequence[Saved]) -> None:
-    """One line for the saves between two other events: there may be hundreds."""
+def _saves_row(saves: Sequence[Saved]) -> Sequence[str]:
     last = saves[-1]
     count = f"{last.save} save" if len(saves) == 1 else f"{len(saves)} saves, the last {last.save}"
     megabytes = sum(save.payload_bytes for save in saves) / 1e6
     what = f"{count}: checkpoint {last.sequence}, {sum(save.num_rows for save in saves):,} rows, {megabytes:,.1f} MB"
     hours = sum(save.save_h for save in saves) if any(save.charged for save in saves) else None
     seconds = [save.machine["seconds"] for save in saves if "seconds" in save.machine]
-    _add(table, last, what, hours, sum(seconds) if seconds else None)
+    return _row(last, what, hours, sum(seconds) if seconds else None)
 
 
-def _hours(event: Event) -> float | None:
-    return event.load_h + event.lost_h + event.reschedule_h if isinstance(event, Recovered) else None
-
-
-def _start(event: Any) -> str:
+def _start(event: Started) -> str:
     interval = "never saves" if event.interval_samples is None else f"interval {event.interval_samples:,} samples"
     if event.interval_fallback:
         interval += " (fallback to full)"
@@ -106,16 +102,12 @@ def _start(event: Any) -> str:
     return f"{event.num_steps:,} steps, {interval}, {event.num_rows:,} rows"
 
 
-def _kill(event: Any) -> str:
+def _kill(event: Killed) -> str:
     pid = f", pid {event.machine['pid']}" if "pid" in event.machine else ""
     return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}"
 
 
-def _lose(event: Any) -> str:
-    return ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")
-
-
-def _recovery(event: Any) -> str:
+def _recovery(event: Recovered) -> str:
     source = "initial values" if event.source == "initial" else f"checkpoint {event.sequence}"
     if event.rollback:
         num_rerun = event.step - event.resume_step
@@ -123,7 +115,7 @@ def _recovery(event: Any) -> str:
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"
     if event.recovered_rows:
         updates = "" if event.recovered_updates is None else f" with {event.recovered_updates:,} updates"
-        lost += f", {event.recovered_rows:,} rows{updates} kept from the cache"
+        lost += f", {event.recovered_rows:,} rows{updates} recovered from the cache"
     return f"{', '.join(event.ranks)} from {source}: {event.num_rows:,} rows, PLS +{sum(event.pls.values()):.4%}{lost}"
 
 
@@ -131,15 +123,17 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Started: _start,
     Saved: lambda event: f"{event.save} save",
     Killed: _kill,
-    Lost: _lose,
+    Lost: lambda event: (
+        ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")
+    ),
     Regrouped: lambda event: f"generation {event.generation}, {', '.join(event.replaced)} replaced",
     Recovered: _recovery,
     Evaluated: lambda event: f"AUC {_number(event.auc)}, log loss {event.log_loss:.5f}",
 }
-"""What the timeline says of an event; others are left out."""
+"""The text of an event in the timeline; other events are left out."""
 
 
-def _figures(events: Sequence[Event]) -> Iterator[str]:
+def _results(events: Sequence[Event]) -> Iterator[str]:
     finished = events[-1]
     if not isinstance(finished, Finished):
         yield f"No result: the record ends at step {events[-1].step}."
@@ -158,7 +152,7 @@ def _figures(events: Sequence[Event]) -> Iterator[str]:
     if finished.overhead_frac > 1:
         yield MORE_THAN_THE_JOB
     if finished.recovered_updates:
-        yield f"updates recovered from the cache: {finished.recovered_updates:,}, which would have been lost without"
+        yield f"updates recovered from the cache, lost without it: {finished.recovered_updates:,}"
     if finished.cache is not None:
         yield _cache(finished.cache)
     stalls: dict[str, float] = finished.machine.get("overhead_seconds") or {}
@@ -167,20 +161,19 @@ def _figures(events: Sequence[Event]) -> Iterator[str]:
         yield f"measured stall {sum(stalls.values()):.3f} s: {measured}"
 
 
-def _cache(cache: Mapping[str, float]) -> str:
-    """What a cache did, as far as its path knows."""
-    megabytes = {key: value / 1e6 for key, value in cache.items() if key.endswith("bytes")}
-    told = [f"{megabytes[key]:,.1f} MB {what}" for key, what in _CACHE_BYTES.items() if key in megabytes]
-    hits = f"{cache['hit_rate']:.1%} of accessed rows" if "hit_rate" in cache else UNKNOWN
-    peak = f"{cache['peak_rows']:,.0f}" if "peak_rows" in cache else UNKNOWN
-    return f"cache: hits {hits}, at most {peak} rows; {', '.join(told)}"
-
-
 _CACHE_BYTES = {
     "bytes": "both ways",
-    "minimum_bytes": "the least with its sight",
+    "minimum_bytes": "at least needed with its lookahead",
     "uncached_bytes": "without a cache",
 }
+
+
+def _cache(cache: Mapping[str, float]) -> str:
+    """The statistics of a cache; each kind of cache reports some of them."""
+    sizes = [f"{cache[key] / 1e6:,.1f} MB {what}" for key, what in _CACHE_BYTES.items() if key in cache]
+    hits = f"{cache['hit_rate']:.1%} of accessed rows" if "hit_rate" in cache else UNKNOWN
+    peak = f"{cache['peak_rows']:,.0f}" if "peak_rows" in cache else UNKNOWN
+    return f"cache: hits {hits}, at most {peak} rows; {', '.join(sizes)}"
 
 
 def _number(value: float | None) -> str:
@@ -190,13 +183,13 @@ def _number(value: float | None) -> str:
 def _checkpoint(path: Path) -> str:
     if not path.is_dir():
         return "No checkpoints."
-    from harness.store import newest_checkpoint  # noqa: PLC0415  torch takes a second to import
+    from harness.store import newest_checkpoint  # noqa: PLC0415 - torch takes a second to import
 
     manifest, skipped = newest_checkpoint(path)
-    told = "".join(f"; {reason}" for reason in skipped)
+    reasons = "".join(f"; {reason}" for reason in skipped)
     if manifest is None:
-        return f"No checkpoint that can be read{told}."
+        return f"No checkpoint can be read{reasons}."
     size = sum(record.num_bytes for record in manifest.files)
     what = f"{manifest.kind} save at step {manifest.step} ({manifest.samples:,} samples)"
     files = f"{len(manifest.files)} files, {size / 1e6:,.1f} MB, all verified"
-    return f"newest checkpoint: {manifest.name}, {what}, {files}{told}"
+    return f"newest checkpoint: {manifest.name}, {what}, {files}{reasons}"

@@ -1,7 +1,4 @@
-"""Means over seeds with confidence intervals, and paired differences.
-
-One seed gives a mean and no interval: what is unknown is None, never a guess.
-"""
+"""Means over seeds with confidence intervals, and paired differences. An unknown is None; one seed has no interval."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -12,14 +9,14 @@ from analysis.cells import Cell
 CONFIDENCE = 0.95
 BASELINE = "none"
 SETTING = ("engine", "trace", "profile", "num_ps")
-"""Columns that say, beside the swept keys, under which conditions a strategy ran."""
+"""Columns that, together with the swept keys, are the conditions under which a strategy ran."""
 
-_IMMATERIAL_TO_NONE = ("engine", "trace", "profile", "strategy.", "metrics.", "trace.", "profile.", "store.")
+_IRRELEVANT_TO_NONE = ("engine", "trace", "profile", "strategy.", "metrics.", "trace.", "profile.", "store.")
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Mean of ``num`` values, the half-width of its 95 % confidence interval (Student's t), its standard error."""
+    """Mean of ``num`` values, half-width of its 95 % confidence interval (Student's t), and its standard error."""
 
     num: int
     mean: float
@@ -31,10 +28,15 @@ class Estimate:
         """Mean in standard errors; None if they are unknown or zero."""
         return self.mean / self.standard_error if self.standard_error else None
 
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Ends of the confidence interval; None for one value."""
+        return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
+
 
 def estimate(values: Iterable[float | None]) -> Estimate | None:
-    """Of the values that are known; None if none is."""
-    from scipy import stats  # noqa: PLC0415  a third of a second, for who needs it
+    """The estimate from the values that are not None; None if there is no such value."""
+    from scipy import stats  # noqa: PLC0415 - takes a third of a second to import
 
     known = [float(value) for value in values if value is not None]
     if not known:
@@ -54,29 +56,26 @@ def setting_keys(cells: Sequence[Cell]) -> list[str]:
 
 
 def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> Cell | None:
-    """The finished cell of strategy ``baseline`` that ``cell`` is paired with; None if there is none.
+    """The finished cell of strategy ``baseline`` with the seed and setting of ``cell``; None if there is none.
 
-    The same seed and setting. Strategy ``none`` has no failures and saves nothing, and engines agree to the bit, so
-    where the very setting was not run, one that differs only in engine, trace, profile or a key of the strategy, the
-    trace, the profile or the store stands for it.
+    Strategy ``none`` has no failures and no saves, and engines agree to the bit. So where it did not run under the
+    same setting, a cell of ``none`` that differs only in engine, trace, profile, or a key of strategy, trace, profile
+    or store is returned.
     """
-    candidates = [
-        other
-        for other in cells
-        if (other["strategy"], other["status"], other["seed"]) == (baseline, "done", cell["seed"])
-    ]
+    wanted = (baseline, "done", cell["seed"])
+    candidates = [other for other in cells if (other["strategy"], other["status"], other["seed"]) == wanted]
     keys = setting_keys(cells)
-    needed = [keys]
+    key_sets = [keys]
     if baseline == BASELINE:
-        needed.append([key for key in keys if not key.startswith(_IMMATERIAL_TO_NONE)])
-    matches = (other for keys in needed for other in candidates if all(other[key] == cell[key] for key in keys))
+        key_sets.append([key for key in keys if not key.startswith(_IRRELEVANT_TO_NONE)])
+    matches = (other for keys in key_sets for other in candidates if all(other[key] == cell[key] for key in keys))
     return next(matches, None)
 
 
 def paired_differences(
     group: Sequence[Cell], cells: Sequence[Cell], column: str, baseline: str = BASELINE
 ) -> list[float]:
-    """``column`` of each cell of ``group`` less that of its ``baseline_of``; left out where either is unknown."""
+    """``column`` of each cell of ``group`` minus that of its ``baseline_of``; left out where either is unknown."""
     pairs = [(cell, baseline_of(cell, cells, baseline)) for cell in group]
     return [
         cell[column] - partner[column]

@@ -1,7 +1,4 @@
-"""How figures look, and how an unknown is written. Imports nothing heavy: whoever shows something needs this.
-
-matplotlib is imported where it is used.
-"""
+"""The look of figures, and the text of an unknown value. matplotlib is imported when a figure is drawn."""
 
 import io
 import re
@@ -27,7 +24,7 @@ COLOURS = {
 _OTHER_COLOUR = "#7a4fbf"
 STYLE: Any = {  # matplotlib's stubs want each key as a literal
     "svg.hashsalt": "cpr-harness",
-    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's own sans serif
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the browser's sans-serif font
     "font.family": "sans-serif",
     "font.size": 11,
     "axes.spines.top": False,
@@ -40,13 +37,13 @@ STYLE: Any = {  # matplotlib's stubs want each key as a literal
 
 
 def colour(strategy: str) -> str:
-    """The strategy's fixed colour."""
+    """The colour of a strategy in every figure."""
     return COLOURS.get(strategy, _OTHER_COLOUR)
 
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Figures that are made and written inside have this look."""
+    """Figures drawn and written inside the block have this look."""
     import matplotlib as mpl  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
@@ -54,7 +51,7 @@ def style() -> Iterator[None]:
 
 
 def to_svg(figure: "Figure", name: str) -> str:
-    """The figure as an element whose ids cannot meet those of another figure in the same page."""
+    """The figure as an ``<svg>`` element; its ids start with ``name``, so that they are unique in a page."""
     stream = io.StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = stream.getvalue()

@@ -1,4 +1,4 @@
-"""The commands of run.py and what they take. Nothing heavy is imported: ``--help`` answers at once."""
+"""The commands of run.py and their arguments. Imports nothing heavy, so that ``--help`` takes 0.2 s."""
 
 import argparse
 from pathlib import Path
@@ -8,18 +8,19 @@ from harness.cli.trace_arguments import add_plan, add_traces
 
 
 def parser() -> Parser:
+    """The parser of run.py."""
     top = command(
         None,
         "run.py",
         "When a parameter server dies in the middle of training, what is the cheapest thing to do that does not hurt "
         "the model?",
         """\
-from nothing to a table of strategies:
+from raw data to a table of strategies:
   run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0
   run.py data prepare demo/criteo.tsv --out demo/data
   run.py grid experiments/quickstart.yaml
-then look closer:
-  run.py show demo/quickstart/rpc-cpr_mfu-seed0-*      what happened in one run
+then the details:
+  run.py show demo/quickstart/rpc-cpr_mfu-seed0-*      timeline and results of one run
   run.py compare runs/strategies runs/rpc_kills        paired differences of two grids
 
 `run.py COMMAND --help` explains each command.""",
@@ -43,8 +44,8 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
   run.py train experiments/one.yaml
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
-The run is written to the folder that the key `out` names. A finished run there is shown, not repeated; an
-unfinished one starts afresh; a run of another config is left alone.
+The run is written to the folder that the key `out` names. If that run is finished, its results are shown and nothing
+is run; an unfinished run starts afresh; a folder that holds a run of another config is refused.
 
 {OVERRIDES}""",
     )
@@ -59,17 +60,17 @@ unfinished one starts afresh; a run of another config is left alone.
   run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
   run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
 
-Each cell has a folder <out>/<slug>-<hash>/. Cells that are done are not touched again, unfinished ones start
-afresh, a changed config is a new cell. A failed cell does not stop the others; it is named at the end.
+Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells start afresh, and a
+changed config is a new cell. A failed cell does not stop the others; failed cells are listed at the end.
 
 {OVERRIDES}
-A list makes a sweep axis in every grid of the file, or replaces the one there.""",
+A list is a sweep axis: it is added to every grid of the file, or replaces the axis of the same key there.""",
     )
     _add_config(grid, metavar="EXPERIMENT.yaml")
     grid.add_argument(
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
-    grid.add_argument("--dry-run", action="store_true", help="list the cells and what is done, run nothing")
+    grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
     replay = command(
         commands,
         "replay",
@@ -77,7 +78,7 @@ A list makes a sweep axis in every grid of the file, or replaces the one there."
         f"""\
   run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
 
-The same as `train` with trace.path=TRACE.csv, written to <out>-<trace> unless out=... says otherwise.
+The same as `train` with trace.path=TRACE.csv, but written to <out>-<trace> unless out=... is given.
 
 {OVERRIDES}""",
     )
@@ -89,10 +90,10 @@ The same as `train` with trace.path=TRACE.csv, written to <out>-<trace> unless o
         "check that both engines agree to the bit, for every strategy",
         f"""\
   run.py verify experiments/one.yaml
-  run.py verify experiments/one.yaml strategy.name=cpr_mfu    this strategy alone
+  run.py verify experiments/one.yaml strategy.name=cpr_mfu    this strategy only
 
-Runs every strategy, or the one that is named here, on `local` and on `rpc`, with kills right before and right after
-a save besides those of the trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any
+Runs every strategy (or the given one) on `local` and on `rpc`, with kills right before and right after a save in
+addition to those of the trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any
 difference.
 
 {OVERRIDES}""",
@@ -101,14 +102,14 @@ difference.
 
 
 def _add_records(commands: argparse._SubParsersAction) -> None:
-    show = command(commands, "show", "tell the story of one run", "run.py show runs/one")
+    show = command(commands, "show", "show the timeline and the results of one run", "run.py show runs/one")
     show.add_argument("dir", type=Path, metavar="DIR", help="a run folder")
     compare = command(
         commands,
         "compare",
         "paired differences between runs",
         """\
-  run.py compare runs/strategies runs/rpc_kills     cells of equal strategy and seed, in pairs
+  run.py compare runs/strategies runs/rpc_kills     pairs of cells of equal strategy and seed
   run.py compare runs/one runs/other                two runs
   run.py compare runs/updates --to cpr_mfu          the strategies of one grid against one of them""",
     )
@@ -124,7 +125,7 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     data = command(
         commands,
         "data",
-        "make, prepare and look at click logs",
+        "make, prepare and describe click logs",
         """\
   run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0
   run.py data prepare demo/criteo.tsv --out demo/data
@@ -134,7 +135,7 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     prepare = command(
         kinds,
         "prepare",
-        "pack Criteo's text format into a folder that runs read",
+        "pack Criteo's text format into a data folder for training",
         """\
   run.py data prepare train.txt --out data/kaggle                                      Kaggle
   run.py data prepare day_*.gz --out data/terabyte --max-ind-range 10000000            Terabyte
@@ -152,15 +153,18 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     synth = command(
         kinds,
         "synth",
-        "write a synthetic Criteo, in the same text format",
+        "write a synthetic click log in Criteo's text format",
         "run.py data synth --rows 250000 --out demo/criteo.tsv --seed 0",
     )
-    synth.add_argument("--rows", type=count, required=True, metavar="N", help="how many; 6 of 7 are trained on")
+    synth.add_argument("--rows", type=count, required=True, metavar="N", help="rows; 6 of 7 are used for training")
     synth.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="file to write; .gz compresses")
     synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
     info = command(
-        kinds, "info", "verify prepared data; rows, positives, table sizes and skew of it", "run.py data info demo/data"
+        kinds,
+        "info",
+        "verify a data folder; show its rows, positives, table sizes and skew",
+        "run.py data info demo/data",
     )
     info.add_argument("dir", type=Path, metavar="DIR", help="folder written by `data prepare`")
 

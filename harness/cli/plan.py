@@ -1,17 +1,18 @@
-"""`run.py plan`: what the closed forms advise for a profile or a trace, and how far chance carries a run from them."""
+"""`run.py plan`: what CPR's closed forms recommend for a profile or a trace, and the spread over simulated traces."""
 
-# ruff: noqa: PLC0415 - matplotlib takes a second
+# ruff: noqa: PLC0415 - matplotlib takes a second to import
 
 import argparse
 import difflib
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.table import Column, Table
 
 from harness.cli import console
+from harness.cli.progress import amount_progress
 from harness.config.costs import job_costs
 from harness.config.experiment import load_each
 from harness.config.model import Config
@@ -21,18 +22,18 @@ from harness.core.errors import ConfigError
 from harness.core.plans import Costs
 from harness.core.strategies import CprPriority
 from harness.model.sizes import model_size
-from harness.planning.advisor import PLANNED, Advice, Option, Spread, advise
+from harness.planning.advisor import PLANNED, Advice, Spread, advise
 from harness.planning.spread import job_of, simulate_all, spec_of
 from harness.traces.gaps import observe
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace
 
 _LARGE = ("terabyte", "mlperf")
-_LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # the ledger cannot tell them apart
+_LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # equal in simulated overhead and PLS
 
 
-def plan(options: argparse.Namespace) -> int:
-    """Print the advice, perhaps the spread, perhaps a figure."""
+def plan(options: argparse.Namespace) -> None:
+    """Show the recommendation; with --simulate also the spread, with --figure also write a figure."""
     configs, costs, source = _subject(options.subject, options.overrides)
     config = configs["cpr_mfu"]
     spec = spec_of(costs, model=options.model, shape=options.shape)
@@ -47,12 +48,12 @@ def plan(options: argparse.Namespace) -> int:
         num_tracked=config.metrics.num_tracked,
     )
     console.say(source)
-    _tell(advice)
+    _show_advice(advice)
     spreads: list[Spread] = []
     if options.simulate:
         job = job_of(config, costs, cardinalities)
-        with console.amount_progress("simulate") as progress:
-            strategies = [each.strategy for each in configs.values()]
+        strategies = [each.strategy for each in configs.values()]
+        with amount_progress("simulate") as progress:
             spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
         console.show(_spread_table(spreads, options.simulate, spec))
     if options.figure is not None:
@@ -60,27 +61,25 @@ def plan(options: argparse.Namespace) -> int:
 
         write_plan_figure(options.figure, advice, spreads)
         console.say(f"figure: {options.figure}")
-    return 0
 
 
 def _check(options: argparse.Namespace, costs: Costs) -> None:
-    """Before anything is computed or printed. Raises ConfigError."""
+    """Raises ConfigError for options that exclude each other, before anything is computed or printed."""
     if options.simulate == 1:
-        raise ConfigError("--simulate: one trace has no spread; 2 or more")
+        raise ConfigError("--simulate: expected 2 or more traces, got 1; a single trace has no spread")
     if options.simulate is None and (options.model, options.shape) != ("exponential", None):
-        raise ConfigError("--model, --shape: the law of simulated traces; --simulate K is missing")
-    if options.figure is None:
-        return
-    from analysis.plan_figure import check_plan_figure
+        raise ConfigError("--model, --shape: these describe simulated traces; add --simulate K")
+    if options.figure is not None:
+        from analysis.plan_figure import check_plan_figure
 
-    check_plan_figure(options.figure, costs)
+        check_plan_figure(options.figure, costs)
 
 
-# --- of what ----------------------------------------------------------------------------------------------------------
+# --- the profile or trace ---------------------------------------------------------------------------------------------
 
 
 def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Costs, str]:
-    """The configuration under each planned strategy, its costs, and a line on where they come from.
+    """The configuration of each planned strategy, their costs, and a line that names the source of these.
 
     Raises ConfigError, TraceError.
     """
@@ -88,19 +87,24 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Co
         configs = load_each(None, [f"profile={name}", *overrides], PLANNED)
         config = configs["cpr_mfu"]
         costs = _costs(config)
-        _refuse_too_many(costs)
-        return configs, costs, f"profile {config.emulated.name}: {_facts(costs)}"
-    if not (name.endswith(".csv") or Path(name).exists()):
+        source, where = f"profile {config.emulated.name}", ""
+    elif name.endswith(".csv") or Path(name).exists():
+        configs = load_each(None, overrides, PLANNED)
+        config = configs["cpr_mfu"]
+        trace = read_trace(Path(name))
+        given = {word.partition("=")[0] for word in overrides}
+        costs = _costs_of(trace, _costs(config), given, has_repairs=config.trace.repair != "ignore")
+        source, where = f"trace {name}, other costs of profile {config.emulated.name}", f"{name}: "
+    else:
         near = difflib.get_close_matches(name, PROFILES, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(sorted(PROFILES))}"
-        raise ConfigError(f"{name!r} is neither a profile nor a trace file (TRACE.csv); {hint}")
-    configs = load_each(None, overrides, PLANNED)
-    config = configs["cpr_mfu"]
-    trace = read_trace(Path(name))
-    asked = {word.partition("=")[0] for word in overrides}
-    costs = _costs_of(trace, _costs(config), asked, has_repairs=config.trace.repair != "ignore")
-    _refuse_too_many(costs, f"{name}: ")
-    return configs, costs, f"trace {name}, other costs of profile {config.emulated.name}: {_facts(costs)}"
+        hint = f"did you mean {near[0]}?" if near else f"profiles: {', '.join(sorted(PROFILES))}"
+        raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv); {hint}")
+    if costs.ranks_per_failure > costs.num_ps:
+        raise ConfigError(
+            f"{where}profile.ranks_per_failure: expected at most cluster.num_ps = {costs.num_ps}, "
+            f"got {costs.ranks_per_failure:g}"
+        )
+    return configs, costs, f"{source}: {_facts(costs)}"
 
 
 def _costs(config: Config) -> Costs:
@@ -108,43 +112,35 @@ def _costs(config: Config) -> Costs:
     return job_costs(config, KAGGLE_TRAIN_SAMPLES // batch_size * batch_size)
 
 
-def _costs_of(trace: Trace, costs: Costs, asked: Collection[str], *, has_repairs: bool) -> Costs:
-    """``costs`` with what the trace shows: MTBF, ranks, ranks per failure, and hours that failures wait for repairs.
+def _costs_of(trace: Trace, costs: Costs, given: Collection[str], *, has_repairs: bool) -> Costs:
+    """``costs`` with the MTBF, ranks, ranks per failure and mean wait for repairs of ``trace``, except keys ``given``.
 
-    Keys in ``asked`` are left as they are. Raises TraceError for a header that contradicts the trace, or no failures.
+    Raises ConfigError for a trace without failures or hours, TraceError for a header that contradicts its entries.
     """
     if not trace.entries:
-        raise ConfigError(f"{trace.source}: no failures, so nothing to plan for")
+        raise ConfigError(f"{trace.source}: expected at least one failure, got none")
     observed = observe(trace)
     if not observed.length_h:
-        raise ConfigError(f"{trace.source}: no hours observed; '# length_h: HOURS' in its header would be right")
+        raise ConfigError(f"{trace.source}: unknown length; add '# length_h: HOURS' to its header")
     num_instants = len(observed.instants[0])
-    shown = {
+    values = {
         "profile.mtbf_h": observed.length_h / num_instants,
         "profile.ranks_per_failure": observed.num_deaths / num_instants,
         "cluster.num_ps": observed.num_ranks,
         "profile.o_res_h": _mean_wait_h(trace, costs.o_res_h) if has_repairs else None,
     }
-    found = {key: value for key, value in shown.items() if value is not None and key not in asked}
-    return replace(costs, **{key.partition(".")[2]: value for key, value in found.items()})
+    changes = {key: value for key, value in values.items() if value is not None and key not in given}
+    return replace(costs, **{key.partition(".")[2]: value for key, value in changes.items()})
 
 
 def _mean_wait_h(trace: Trace, o_res_h: float) -> float:
-    """What a failure is charged for rescheduling, as a run is: its longest repair, O_res where the trace says none."""
+    """Mean rescheduling hours of a failure, charged as in a run: its longest repair, or O_res if none is given."""
     longest: dict[float, float] = {}
     for entry in trace.entries:
         if entry.repair_h is not None:
             longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
     waits = [longest.get(hour, o_res_h) for hour in {entry.hour for entry in trace.entries}]
     return math.fsum(waits) / len(waits)
-
-
-def _refuse_too_many(costs: Costs, where: str = "") -> None:
-    if costs.ranks_per_failure > costs.num_ps:
-        raise ConfigError(
-            f"{where}{costs.ranks_per_failure:g} ranks die in a failure, of {costs.num_ps} PS ranks; "
-            "profile.ranks_per_failure at most cluster.num_ps would be right"
-        )
 
 
 def _facts(costs: Costs) -> str:
@@ -159,21 +155,22 @@ def _minutes(hours: float) -> str:
     return f"{hours * 60:.3g} min"
 
 
-# --- what the closed forms say ----------------------------------------------------------------------------------------
+# --- tables -----------------------------------------------------------------------------------------------------------
 
 
-def _tell(advice: Advice) -> None:
-    job_h = advice.costs.job_h
-    table = Table(
-        *(Column(name, justify="left" if not name else "right") for name in ("", "full", "partial")),
-        title="expected, by CPR's closed forms",
-        title_justify="left",
-        box=None,
-    )
-    for label, full, partial in _rows(advice.full, advice.partial, job_h):
-        table.add_row(label, full, partial)
-    console.show(table)
-    saved = 1 - advice.partial.overhead.total_h / advice.full.overhead.total_h if advice.full.overhead.total_h else 0.0
+def _table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table whose first column is text."""
+    headings = (Column(name, justify="right" if place else "left") for place, name in enumerate(columns))
+    table = Table(*headings, title=title, title_justify="left", box=None)
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _show_advice(advice: Advice) -> None:
+    full, partial = advice.full, advice.partial
+    console.show(_table("expected, by CPR's closed forms", ("", "full", "partial"), _advice_rows(advice)))
+    saved = 1 - partial.overhead.total_h / full.overhead.total_h if full.overhead.total_h else 0.0
     if advice.decision == "partial":
         console.say(f"decision: partial recovery; it removes {saved:.1%} of full recovery's overhead")
     else:
@@ -181,32 +178,31 @@ def _tell(advice: Advice) -> None:
     for line in _cautions(advice):
         console.say(f"note: {line}")
     flips = advice.flips
-    console.say("partial recovery is the cheaper one, all else held, above:")
+    console.say("partial recovery is cheaper, all else equal, above:")
     console.say(f"  PLS target {flips.pls_target:.3g}   MTBF {flips.mtbf_h:.3g} h   {_ranks(flips.num_ps)}")
     console.say(f"  {_ranks(flips.num_ps_scaled)} if the MTBF falls as 1/N")
-    console.say(
-        "memory beside the tables: "
-        + "   ".join(f"{each.name} {each.num_bytes / 1e6:,.1f} MB ({each.frac:.2%})" for each in advice.trackers)
-    )
+    sizes = (f"{each.name} {each.num_bytes / 1e6:,.1f} MB ({each.frac:.2%})" for each in advice.trackers)
+    console.say(f"memory of trackers, and as a fraction of the tables: {'   '.join(sizes)}")
 
 
-def _rows(full: Option, partial: Option, job_h: float) -> Iterator[tuple[str, str, str]]:
-    yield "save every", f"{full.interval_h:.3g} h", f"{partial.interval_h:.3g} h"
+def _advice_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
+    options, job_h = (advice.full, advice.partial), advice.costs.job_h
+    yield "save every", *(f"{option.interval_h:.3g} h" for option in options)
     for bucket in ("save", "load", "lost", "reschedule", "total"):
-        hours = [getattr(option.overhead, f"{bucket}_h") for option in (full, partial)]
+        hours = (getattr(option.overhead, f"{bucket}_h") for option in options)
         label = {"lost": "lost computation", "total": "overhead"}.get(bucket, bucket)
-        yield label, f"{hours[0]:.3g} h  {hours[0] / job_h:.3%}", f"{hours[1]:.3g} h  {hours[1] / job_h:.3%}"
-    yield "PLS", f"{full.pls:.3g}", f"{partial.pls:.3g}"
+        yield label, *(f"{value:.3g} h  {value / job_h:.3%}" for value in hours)
+    yield "PLS", *(f"{option.pls:.3g}" for option in options)
 
 
 def _cautions(advice: Advice) -> Iterator[str]:
-    job_h = advice.costs.job_h
-    if advice.partial.interval_h > job_h:
-        yield f"{advice.partial.interval_h:.3g} h is longer than the job: nothing is saved, less lost than the target"
-    elif advice.partial.interval_h > job_h / 4:
-        yield "the interval is not far below the job's length, where E[PLS] holds; --simulate shows what chance does"
+    job_h, interval_h = advice.costs.job_h, advice.partial.interval_h
+    if interval_h > job_h:
+        yield f"{interval_h:.3g} h is longer than the job: nothing is saved, and PLS stays below the target"
+    elif interval_h > job_h / 4:
+        yield "the interval is not far below the job's length, as E[PLS] assumes; --simulate shows the actual spread"
     if advice.full.interval_h > advice.costs.mtbf_h:
-        yield "failures come more often than full recovery would save; Young's optimum holds for rare failures"
+        yield "failures are more frequent than the saves of full recovery; Young's optimum assumes rare failures"
 
 
 def _ranks(number: float) -> str:
@@ -214,24 +210,21 @@ def _ranks(number: float) -> str:
 
 
 def _spread_table(spreads: Sequence[Spread], num_traces: int, spec: GeneratorSpec) -> Table:
-    columns = ("strategy", "save every", "overhead", "median", "5–95 %", "PLS", "median", "5–95 %")
     law = spec.model + (f" after {spec.like}" if spec.like else "")
-    table = Table(
-        *(Column(name, justify="left" if name == "strategy" else "right") for name in columns),
-        title=f"{num_traces:,} traces ({law}), means with 95 % confidence intervals",
-        title_justify="left",
-        box=None,
+    title = f"{num_traces:,} traces ({law}), means with 95 % confidence intervals"
+    columns = ("strategy", "save every", "overhead", "median", "5–95 %", "PLS", "median", "5–95 %")
+    return _table(title, columns, map(_spread_row, spreads))
+
+
+def _spread_row(spread: Spread) -> tuple[str, ...]:
+    overhead, pls = spread.overhead, spread.pls
+    return (
+        _LABELS.get(spread.name, spread.name) + (" (falls back to full)" if spread.falls_back else ""),
+        "never" if spread.interval_h is None else f"{spread.interval_h:.3g} h",
+        f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}",
+        f"{overhead.median:.3%}",
+        f"{overhead.low:.3%}–{overhead.high:.3%}",
+        f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}",
+        f"{pls.median:.4f}",
+        f"{pls.low:.4f}–{pls.high:.4f}",
     )
-    for each in spreads:
-        overhead, pls = each.overhead, each.pls
-        table.add_row(
-            _LABELS.get(each.name, each.name) + (" (falls back to full)" if each.falls_back else ""),
-            "never" if each.interval_h is None else f"{each.interval_h:.3g} h",
-            f"{overhead.mean:.3%} ±{1.96 * overhead.error:.3%}",
-            f"{overhead.median:.3%}",
-            f"{overhead.low:.3%}–{overhead.high:.3%}",
-            f"{pls.mean:.4f} ±{1.96 * pls.error:.4f}",
-            f"{pls.median:.4f}",
-            f"{pls.low:.4f}–{pls.high:.4f}",
-        )
-    return table

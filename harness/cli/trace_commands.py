@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from harness.cli import console
+from harness.cli.progress import amount_progress
 from harness.core.errors import TraceError
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
@@ -73,7 +74,7 @@ def show(options: argparse.Namespace) -> int:
     from harness.traces.statistics import describe  # noqa: PLC0415 - scipy.stats
 
     trace = read_trace(options.trace)
-    with console.amount_progress("samples") as progress:
+    with amount_progress("samples") as progress:
         statistics = describe(trace, options.bootstrap or 0, progress=progress)
     console.show(show_trace(statistics))
     if options.figures is not None:

@@ -11,6 +11,9 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
 Machine = dict[str, Any]
 
+BUCKETS = ("save", "load", "lost", "reschedule")
+"""Parts of the overhead: saving, loading, running lost steps again, waiting for replacements."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Event:

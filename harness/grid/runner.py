@@ -1,51 +1,53 @@
 """Runs the cells of an experiment, several at once, each in a process of its own.
 
-A cell that fails, crashes or is killed is an outcome like any other: it is written down and the others go on.
+A cell that fails, crashes or is killed has a failed outcome; the other cells go on.
 """
 
 import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Protocol
 
 from harness.config.experiment import Cell
-from harness.grid.worker import CellProcess, CellStarter, Outcome, RunCell, is_done
+from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
+from harness.grid.worker import RunCell
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
 
 
 class GridView(Protocol):
-    """Is told what happens to the cells; ``console`` has one for terminals and one for files."""
+    """Receiver of the progress of a grid; ``harness.cli.progress`` has one for terminals and one for files."""
 
     def started(self, cell: Cell) -> None:
-        """The cell's process runs."""
+        """The cell's process has started."""
         ...
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
-        """The cell stands there."""
+        """The running cell has made progress."""
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """The cell is through, or need not run."""
+        """The cell has ended, or was done before."""
         ...
 
 
 def default_jobs(cells: Sequence[Cell]) -> int:
-    """As many cells as this process has cores for, at the most threads that one of them asks for."""
+    """Cells to run at once: the cores of this process by the largest number of threads that a cell uses."""
     threads = max((cell.config.trainer.num_threads for cell in cells), default=1)
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
 
 def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int) -> list[Outcome]:
-    """Run every cell that is not done, in order, at most ``jobs`` at once; one of engine ``rpc`` runs alone.
+    """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
-    Returns one outcome per cell, in the order of ``cells``. Raises StoreError before anything runs where a cell's
-    folder is not ours. Whatever ends this call early, KeyboardInterrupt too, ends the processes that it has started;
-    SIGKILL of this process ends them as well.
+    Returns one outcome per cell, in the order of ``cells``. An exception that leaves this function, KeyboardInterrupt
+    included, ends the cells it has started, and so does SIGKILL of this process.
+
+    Raises StoreError, before any cell starts, if a cell's folder holds anything but a run of that cell.
     """
-    outcomes = {cell.hash: Outcome(cell=cell, status="kept") for cell in cells if is_done(cell)}
+    outcomes = {cell.hash: Outcome(cell=cell, status="skipped") for cell in cells if is_done(cell)}
     for outcome in outcomes.values():
         view.ended(outcome)
     waiting = deque(cell for cell in cells if cell.hash not in outcomes)
@@ -59,7 +61,7 @@ def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: 
                 cell = waiting.popleft()
                 running.append(starter.start(cell))
                 view.started(cell)
-            for outcome in _listen(running, view):
+            for outcome in _receive(running, view):
                 outcomes[outcome.cell.hash] = outcome
                 view.ended(outcome)
     finally:
@@ -67,20 +69,18 @@ def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: 
     return [outcomes[cell.hash] for cell in cells]
 
 
-def _listen(running: list[CellProcess], view: GridView) -> list[Outcome]:
-    """Wait for messages and pass them on; the outcomes of the cells that ended, which leave ``running``."""
-    outcomes: list[Outcome] = []
+def _receive(running: list[CellProcess], view: GridView) -> Iterator[Outcome]:
+    """Wait for messages and pass statuses to ``view``; yield outcomes of ended cells, which leave ``running``."""
     ready = wait([one.pipe for one in running])
     for one in [one for one in running if one.pipe in ready]:
         try:
             status = one.receive()
         except EOFError:
             running.remove(one)
-            outcomes.append(one.outcome())
+            yield one.outcome()
         else:
             if status is not None:
                 view.status(one.cell, status)
-    return outcomes
 
 
 def _slots(cell: Cell, jobs: int) -> int:

@@ -1,6 +1,8 @@
-"""The folder of one run, or of one grid: who may write in it, what it holds, what may be removed from it.
+"""The folder of a run or a grid: its lock, its state, and which of its files may be removed.
 
-A folder of ours is known by its ``.lock``, which is made before anything else in it and also keeps others out.
+A folder of ours contains a ``.lock`` file. It is created before any other file, is locked (flock) by the process that
+writes into the folder, and its text says what the folder is for: ``cpr-harness run HASH pid PID`` or
+``cpr-harness grid pid PID``.
 """
 
 import fcntl
@@ -16,92 +18,97 @@ from harness.core.errors import StoreError
 
 _LOCK = ".lock"
 _MARK = "cpr-harness"
-_WAIT_S = 5.0  # how long the processes of a killed runner may take to let go
-_LOOK_AGAIN_S = 0.05
-_OURS = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb", "error.txt", "output.txt", "DONE")
-_HALVES = tuple(f".{name}.tmp" for name in _OURS)  # of a file that was being replaced
+_WAIT_S = 5.0  # for the processes of a killed runner to release the lock
+_RETRY_S = 0.05
+_RUN_FILES = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb", "error.txt", "output.txt", "DONE")
+_REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))  # and the temporary file of each
 
 
 class State(Enum):
-    """What stands at a path where a run is to be written."""
+    """State of the folder that a run is to be written to."""
 
-    EMPTY = "empty"  # nothing, or an empty folder
-    DONE = "done"  # this very run, finished
-    UNFINISHED = "unfinished"  # this very run, cut short
+    EMPTY = "empty"  # absent, or an empty folder
+    DONE = "done"  # this run, finished
+    UNFINISHED = "unfinished"  # this run, interrupted or still running
 
 
 def inspect(run_dir: Path, digest: str) -> State:
-    """What ``run_dir`` holds of the run whose config has hash ``digest``; touches nothing.
+    """State of ``run_dir`` for the run whose config has hash ``digest``. Changes nothing.
 
-    Raises StoreError where the folder holds another run or something that is no run, or may not be looked at.
+    Raises StoreError if the folder holds another run, holds files that are not a run's, or cannot be read.
     """
-    with _refusals(run_dir):
+    with _system_errors(run_dir):
         if not run_dir.exists():
             return State.EMPTY
         if not run_dir.is_dir():
-            raise StoreError(f"{run_dir}: is a file; a run needs a folder")
+            raise StoreError(f"{run_dir}: expected a folder, got a file; choose another out")
         if all(path.name == _LOCK for path in run_dir.iterdir()):
             return State.EMPTY
-        mark, kind, found = (*_words(run_dir), "", "", "")[:3]
+        mark, kind, found = (*_lock_words(run_dir), "", "", "")[:3]
         if (mark, kind) != (_MARK, "run"):
-            raise StoreError(f"{run_dir}: is not empty and is no run folder; choose another out")
+            raise StoreError(f"{run_dir}: is not empty and is not a run folder; choose another out")
         if found != digest:
-            raise StoreError(f"{run_dir}: holds a run of another config ({found}, not {digest}); choose another out")
+            raise StoreError(
+                f"{run_dir}: holds a run of another config (expected hash {digest}, got {found}); choose another out"
+            )
         return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
 
 @contextmanager
 def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
-    """Own ``run_dir`` for the run whose config has hash ``digest``, emptied of what an unfinished run of it left.
+    """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
 
-    Gives what it found there: EMPTY or UNFINISHED. Only what a run writes is removed, and only from a folder that
-    :func:`inspect` knows. Raises StoreError where another process is at work in it, the run is finished, or the disk
-    refuses.
+    Yields the state before: EMPTY or UNFINISHED. Removes only files that a run writes, and only from a folder that
+    :func:`inspect` accepts.
+
+    Raises StoreError as :func:`inspect` does, if another process holds the lock, or if the run is finished.
     """
     inspect(run_dir, digest)
     with ExitStack() as lock:
-        with _refusals(run_dir):
+        with _system_errors(run_dir):
             run_dir.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
             if found is State.DONE:
                 raise StoreError(f"{run_dir}: this run is finished already")
-            for name in (*_OURS, *_HALVES):
+            for name in _REMOVABLE:
                 _remove(run_dir / name)
         yield found
 
 
-def take_back(run_dir: Path) -> None:
-    """Remove a claimed folder in which no event was recorded: bad input leaves nothing half-written.
+def discard_unstarted(run_dir: Path) -> None:
+    """Remove a claimed run folder that has no event yet, so that bad input leaves nothing on disk.
 
-    Once a run has recorded an event, its folder stays as it is, for whoever wants to know.
+    A folder with an event stays as it is. Files that are not a run's stay in any case.
     """
     events = run_dir / "events.jsonl"
     if events.exists() and events.stat().st_size > 0:
         return
-    for name in (*_OURS, *_HALVES, _LOCK):
+    for name in (*_REMOVABLE, _LOCK):
         _remove(run_dir / name)
-    with suppress(OSError):  # what others put there stays
+    with suppress(OSError):  # not empty
         run_dir.rmdir()
 
 
 @contextmanager
 def claim_grid(out: Path) -> Iterator[None]:
-    """Own ``out`` for one grid runner. Raises StoreError where another is at work, or it is no place for a grid."""
+    """Lock ``out`` for one grid. Raises StoreError if another grid runs there, or ``out`` is a file or a run."""
     with ExitStack() as lock:
-        with _refusals(out):
+        with _system_errors(out):
             if out.exists() and not out.is_dir():
-                raise StoreError(f"{out}: is a file; a grid needs a folder")
-            if (words := _words(out))[1:2] == ["run"]:
-                raise StoreError(f"{out}: holds the single run {words[2]}; choose another out")
+                raise StoreError(f"{out}: expected a folder, got a file; choose another out")
+            if (words := _lock_words(out))[1:2] == ["run"]:
+                raise StoreError(
+                    f"{out}: expected a folder for a grid, got the single run {words[2]}; choose another out"
+                )
             out.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(out, "grid", wait_s=0))
         yield
 
 
 @contextmanager
-def _refusals(folder: Path) -> Iterator[None]:
-    """What the system refuses in ``folder`` becomes a StoreError that names the file and the system's reason."""
+def _system_errors(folder: Path) -> Iterator[None]:
+    """An OSError of the block becomes a StoreError that names the file and the system's reason."""
     try:
         yield
     except OSError as error:
@@ -109,17 +116,17 @@ def _refusals(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _locked(folder: Path, what: str, *, wait_s: float) -> Iterator[None]:
+def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
     file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        until = time.monotonic() + wait_s
+        deadline_s = time.monotonic() + wait_s
         while not _try_lock(file):
-            if time.monotonic() >= until:
-                holder = (_words(folder) or ["?"])[-1]
-                raise StoreError(f"{folder}: process {holder} is at work in it; wait for it or choose another out")
-            time.sleep(_LOOK_AGAIN_S)
-        mark = f"{_MARK} {what} pid {os.getpid()}\n".encode()
-        os.pwrite(file, mark, 0)  # over the old mark, which is never missing in between
+            if time.monotonic() >= deadline_s:
+                pid = (_lock_words(folder) or ["?"])[-1]
+                raise StoreError(f"{folder}: process {pid} is writing to it; wait for it to end or choose another out")
+            time.sleep(_RETRY_S)
+        mark = f"{_MARK} {purpose} pid {os.getpid()}\n".encode()
+        os.pwrite(file, mark, 0)  # overwrites the old text, so that the file is never empty
         os.ftruncate(file, len(mark))
         os.fsync(file)
         yield
@@ -132,10 +139,10 @@ def _try_lock(file: int) -> bool:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    return os.fstat(file).st_nlink > 0  # else its last owner has taken it back
+    return os.fstat(file).st_nlink > 0  # zero: the previous process removed the file with its folder
 
 
-def _words(folder: Path) -> list[str]:
+def _lock_words(folder: Path) -> list[str]:
     try:
         return (folder / _LOCK).read_text().split()
     except (FileNotFoundError, NotADirectoryError):

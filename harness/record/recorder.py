@@ -1,13 +1,13 @@
-"""The event log of a run: typed events to ``events.jsonl``, and to whoever wants to view them.
+"""The event log of a run: typed events in ``events.jsonl``, passed on to a view (wandb) after they are written.
 
-The file is the record of truth: a line is whole or the last, and what stands before a Saved or Finished event is on
-disk when ``record`` returns. Views (wandb) see each event after it was written.
+The file is the record of truth. Only its last line can be incomplete, and all events up to a Saved or Finished event
+are on disk when ``record`` returns.
 """
 
 import json
 import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,18 +18,17 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.record.environment import environment, utc_now
-from harness.record.rundir import RunDir, prepare, write_reason, write_view
+from harness.record.files import store_errors, write_text
+from harness.record.rundir import RunDir, prepare, write_reason
 from harness.record.sink import EventSink
 from harness.record.wandb_sink import wandb_sink
 
-_COMMITS = (Saved, Finished)
-
 
 class Recorder:
-    """Owns the record in a run directory (``harness.record.rundir``), from config.yaml to DONE or error.txt.
+    """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
-    ``view`` makes who watches the events after they are written: wandb, by the config's ``wandb.mode``, with the
-    folder's name for the run's. A context manager: an exception that passes becomes the reason of the failure.
+    ``view`` makes the sink that gets every event after it is written; by default wandb, as the config's
+    ``wandb.mode`` says. A context manager: an exception that leaves the block is recorded as the reason of failure.
 
     Raises StoreError if the folder holds a record already or cannot be written, ConfigError if the view cannot start.
     """
@@ -56,46 +55,42 @@ class Recorder:
     def record(self, event: Event) -> None:
         """Append ``event``; after a Saved or Finished event the record so far is on disk.
 
-        Raises:
-            RunFailed: a number of it is not finite.
-            StoreError: the disk refused.
+        Raises RunFailed if a number in it is not finite, StoreError if it cannot be written.
         """
         line = to_line(event)
-        try:
+        with store_errors(self.run.events, "written"):
             self._stream.write(line)
             self._stream.flush()
-            if self._fsync and isinstance(event, _COMMITS):
+            if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
-        except OSError as error:
-            raise StoreError(f"{self.run.events}: cannot be written: {error.strerror}") from error
         self._is_finished |= isinstance(event, Finished)
         self._view.record(event)
 
     def done(self) -> None:
-        """The run ended well, and nothing is left to do."""
+        """Close the record of a run that succeeded."""
         self.close(ok=True)
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """Force the record to disk, close the view, write DONE, or error.txt with the reason. The first call counts.
+        """Force the record to disk, close the view, write DONE, or error.txt with ``reason``. Later calls do nothing.
 
-        Raises StoreError if the disk refuses what a run that ended well must leave; a failure has its own error.
+        Raises StoreError if the record of a successful run cannot be written; if not ``ok``, write errors are ignored.
         """
         if self._stream.closed:
             return
-        assert not ok or self._is_finished, "a run that ended well has a Finished event"
+        assert not ok or self._is_finished, "a run that succeeded has a Finished event"
         try:
-            with self._stream:
+            with store_errors(self.run.events, "written"), self._stream:
                 self._stream.flush()
                 os.fsync(self._stream.fileno())
-        except OSError as error:
+        except StoreError:
             if ok:
-                raise StoreError(f"{self.run.events}: cannot be written: {error.strerror}") from error
+                raise
         finally:
             self._view.close(ok, reason)
         if ok:
-            write_view(self.run.done, self._now().isoformat(timespec="seconds") + "\n")
+            write_text(self.run.done, self._now().isoformat(timespec="seconds") + "\n")
         else:
-            write_reason(self.run.path, reason or "ended before it was done")
+            write_reason(self.run.path, reason or "the run ended before it was done")
 
     def __enter__(self) -> Self:
         return self
@@ -104,58 +99,52 @@ class Recorder:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         reason = None if error is None else f"{type(error).__name__}: {error}"
-        self.close(ok=False, reason=reason)  # after done() this changes nothing
+        self.close(ok=False, reason=reason)  # no effect after done()
 
 
 def to_line(event: Event) -> str:
-    """One line of strict JSON. Raises RunFailed, which names the field, for a number that is not finite."""
+    """``event`` as one line of strict JSON. Raises RunFailed that names the field if a number is not finite."""
     values = event.to_json()
     try:
         return json.dumps(values, allow_nan=False, separators=(",", ":")) + "\n"
     except ValueError as error:
-        field = _not_finite(values, "")
-        if field is None:
+        if (field := next(_not_finite(values, ""), None)) is None:
             raise
         raise RunFailed(
-            f"step {event.step}: {field} of a {event.kind} event is not finite; has the training diverged "
-            "(trainer.learning_rate)?"
+            f"step {event.step}: {field} of a {event.kind} event is not finite; if training has diverged, lower "
+            "trainer.learning_rate"
         ) from error
 
 
-def _not_finite(value: Any, where: str) -> str | None:
-    """Where the first number lies that JSON has no word for."""
-    if isinstance(value, float):
-        return None if math.isfinite(value) else where
-    if isinstance(value, dict):
-        parts = [(f"{where}.{key}" if where else str(key), part) for key, part in value.items()]
+def _not_finite(value: Any, where: str) -> Iterator[str]:
+    """Places of numbers that JSON cannot represent."""
+    if isinstance(value, float) and not math.isfinite(value):
+        yield where
+    elif isinstance(value, dict):
+        for key, part in value.items():
+            yield from _not_finite(part, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list | tuple):
-        parts = [(f"{where}[{i}]", part) for i, part in enumerate(value)]
-    else:
-        return None
-    return next((found for name, part in parts if (found := _not_finite(part, name))), None)
+        for place, part in enumerate(value):
+            yield from _not_finite(part, f"{where}[{place}]")
 
 
 @dataclass(frozen=True)
 class Record:
-    """What a file of events holds. ``is_torn``: its last line was cut off, as a killed writer leaves it."""
+    """The events of a file. ``is_torn``: its last line was incomplete, as after a kill of the writer."""
 
     events: list[Event]
     is_torn: bool
 
 
 def read_record(path: Path) -> Record:
-    """Read ``events.jsonl``; a last line without its end is left out.
+    """Read ``events.jsonl``, except an incomplete last line.
 
-    Raises:
-        StoreError: the file cannot be read, or a line of it (named) is no event.
+    Raises StoreError if the file cannot be read, or a line (which is named) is not an event.
     """
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-    *whole, rest = lines
+    with store_errors(path, "read"):
+        *lines, rest = path.read_bytes().split(b"\n")
     events: list[Event] = []
-    for number, line in enumerate(whole, start=1):
+    for number, line in enumerate(lines, start=1):
         try:
             events.append(from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:

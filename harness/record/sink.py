@@ -1,4 +1,4 @@
-"""Who takes the events of a run: the contract, and silence as a value."""
+"""The consumer of a run's events: its protocol, and a null implementation."""
 
 from typing import Protocol
 
@@ -6,22 +6,22 @@ from harness.core.events import Event
 
 
 class EventSink(Protocol):
-    """Takes the events of one run, in order."""
+    """Consumer of the events of one run, in order."""
 
     def record(self, event: Event) -> None:
         """Take the next event."""
         ...
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """No more events. ``reason`` says why a run is not ``ok``. May be called again; the first call counts."""
+        """End the sequence; ``reason`` says why a run is not ``ok``. Later calls have no effect."""
         ...
 
 
 class NullSink:
-    """For runs whose record nobody keeps."""
+    """Discards every event."""
 
     def record(self, event: Event) -> None:
-        """Ignore it."""
+        """No-op."""
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """Nothing to close."""
+        """No-op."""

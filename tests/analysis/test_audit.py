@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from analysis.audit import check, fold
+from analysis.audit import audit, check
 from harness.core.events import Event, Finished, Killed, Lost, Recovered, Saved, Trained
 from tests.made_runs import altered, made_config, made_events
 
@@ -21,31 +21,31 @@ def _config(strategy: str = "cpr_vanilla", **values: Any) -> dict[str, Any]:
 def test_what_the_ledgers_say_follows_from_the_events(strategy: str) -> None:
     """A record written by the real strategies and ledgers contradicts itself nowhere, and its totals come out again."""
     events = made_events(made_config(strategy))
-    folded = fold(events, _config(strategy))
+    found = audit(events, _config(strategy))
     finished = events[-1]
     assert isinstance(finished, Finished)
-    assert folded.problems == []
-    assert folded.total_pls == pytest.approx(finished.pls, rel=1e-12)
-    assert sum(folded.hours.values()) == pytest.approx(finished.overhead_frac * 56, rel=1e-12)
-    assert folded.num_kills == sum(isinstance(event, Killed) for event in events)
+    assert found.problems == []
+    assert found.total_pls == pytest.approx(finished.pls, rel=1e-12)
+    assert sum(found.hours.values()) == pytest.approx(finished.overhead_frac * 56, rel=1e-12)
+    assert found.num_kills == sum(isinstance(event, Killed) for event in events)
 
 
 def test_pls_of_a_hand_made_case() -> None:
     """A rank that dies twice pays from its restore, and after a save from that: (0.1 + 0.25 + 0.05) / 4."""
     planned_kills = {40: (1,), 140: (1,), 180: (0,)}
     config = made_config("cpr_vanilla", strategy={"interval_samples": 160 * 32})
-    folded = fold(made_events(config, planned_kills=planned_kills), config.model_dump(mode="json"))
-    assert folded.problems == []
-    assert folded.pls == pytest.approx({"ps1": 0.1 / 4 + 0.25 / 4, "ps0": 0.05 / 4}, rel=1e-12)
+    found = audit(made_events(config, planned_kills=planned_kills), config.model_dump(mode="json"))
+    assert found.problems == []
+    assert found.pls == pytest.approx({"ps1": 0.1 / 4 + 0.25 / 4, "ps0": 0.05 / 4}, rel=1e-12)
 
 
 def test_pls_since_the_last_save_alone() -> None:
     """With pls_since=save a second death pays again for what the first had lost."""
     strategy, metrics = {"interval_samples": 160 * 32}, {"pls_since": "save"}
     config = made_config("cpr_vanilla", strategy=strategy, metrics=metrics)
-    folded = fold(made_events(config, planned_kills={40: (1,), 140: (1,)}), config.model_dump(mode="json"))
-    assert folded.problems == []
-    assert folded.pls == pytest.approx({"ps1": 0.1 / 4 + 0.35 / 4}, rel=1e-12)
+    found = audit(made_events(config, planned_kills={40: (1,), 140: (1,)}), config.model_dump(mode="json"))
+    assert found.problems == []
+    assert found.pls == pytest.approx({"ps1": 0.1 / 4 + 0.35 / 4}, rel=1e-12)
 
 
 def _first(events: list[Event], kind: type[Event], which: Callable[[Any], bool] = lambda event: True) -> int:
@@ -57,12 +57,12 @@ _LIES: list[tuple[str, type[Event], dict[str, Any], str]] = [
     ("cpr_vanilla", Finished, {"overhead_frac": 0.0}, "overhead_frac is 0.0"),
     ("cpr_vanilla", Finished, {"save_h": 1.0}, "save_h is 1.0"),
     ("cpr_vanilla", Finished, {"num_failures": 4}, "num_failures is 4"),
-    ("cpr_vanilla", Finished, {"update_pls": 0.5}, r"update PLS \(updates\) is 0.5"),
-    ("cpr_vanilla", Finished, {"lost_tracked": 1}, "lost tracked is 1"),
+    ("cpr_vanilla", Finished, {"update_pls": 0.5}, "update_pls is 0.5"),
+    ("cpr_vanilla", Finished, {"lost_tracked": 1}, "lost_tracked is 1"),
     ("cpr_vanilla", Recovered, {"load_h": 0.0}, "load_h is 0.0"),
     ("cpr_vanilla", Recovered, {"pls": {"ps1": 0.2}}, "PLS of ps1 is 0.2"),
-    ("cpr_vanilla", Recovered, {"ranks": ["ps2"], "pls": {"ps2": 0.0}}, "recovered ps2, but ps1 was lost"),
-    ("cpr_vanilla", Lost, {"ranks": ["ps3"]}, "ps3 was lost as planned, but nobody killed it"),
+    ("cpr_vanilla", Recovered, {"ranks": ["ps2"], "pls": {"ps2": 0.0}}, "recovered ps2, but lost ps1"),
+    ("cpr_vanilla", Lost, {"ranks": ["ps3"]}, "ps3 was lost as planned, but no kill of it is on record"),
     ("full", Recovered, {"resume_samples": 0}, "resume_samples is 0"),
     ("full", Recovered, {"lost_h": 0.0}, "lost_h is 0.0"),
     ("cpr_mfu", Trained, {"losses": [0.5]}, "number of losses is 1"),
@@ -86,13 +86,13 @@ def test_a_save_that_costs_other_than_by_its_bytes_is_noticed() -> None:
     assert any("save_h" in line for line in check(events, _config("cpr_mfu")))
 
 
-def test_a_rerun_that_lost_something_else_is_noticed() -> None:
+def test_a_rerun_with_other_losses_is_noticed() -> None:
     """Losses of steps run again must equal the first ones to the bit."""
     events = made_events(made_config("full"))
     place = _first(events, Trained, lambda event: event.rerun)
     losses = altered(events[place]).losses
     events[place] = altered(events[place], losses=[losses[0] + 1e-12, *losses[1:]])
-    assert any("lost something else when run again" in line for line in check(events, _config("full")))
+    assert any("losses differ from those of the first run" in line for line in check(events, _config("full")))
 
 
 def test_a_kill_that_no_request_noticed_is_noticed() -> None:
@@ -100,7 +100,7 @@ def test_a_kill_that_no_request_noticed_is_noticed() -> None:
     events = made_events(made_config("never_save"))
     killed = altered(next(event for event in events if isinstance(event, Killed)))
     events.insert(-1, altered(killed, rank="ps0"))
-    assert any("ps0 was killed, but nobody lost it" in line for line in check(events, _config("never_save")))
+    assert any("ps0 was killed, but no `lost` event names it" in line for line in check(events, _config("never_save")))
 
 
 def test_a_kill_on_real_ranks_needs_its_wait_status() -> None:

@@ -102,17 +102,17 @@ def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "what"),
+    ("spoil", "found"),
     [
-        (lambda lines: None, "missing"),
-        (lambda lines: [], "holds no event"),
-        (lambda lines: [lines[0][:9]], "holds no event"),
-        (lambda lines: [*lines[:-1], lines[-1][:-1]], "ends with a eval event at step 400"),
+        (lambda lines: None, "no file"),
+        (lambda lines: [], "no event"),
+        (lambda lines: [lines[0][:9]], "no event"),
+        (lambda lines: [*lines[:-1], lines[-1][:-1]], "a eval event at step 400"),
     ],
     ids=["deleted", "empty", "torn first", "torn last"],
 )
 def test_done_without_a_result_is_damage(
-    tmp_path: Path, spoil: Callable[[list[str]], list[str] | None], what: str
+    tmp_path: Path, spoil: Callable[[list[str]], list[str] | None], found: str
 ) -> None:
     """DONE beside a record without a result is damage, told by name in frame, table, story and report."""
     write_run(tmp_path / "run", made_config())
@@ -122,7 +122,8 @@ def test_done_without_a_result_is_damage(
     file.unlink()
     if left is not None:
         file.write_text("".join(left))
-    line = f"{file}: {what}, but DONE says that the run ended well; remove DONE, and it can be run again"
+    expected = "expected a finish event at the end, as there is a DONE file"
+    line = f"{file}: {expected}; got {found}; remove DONE to rerun"
     row = analysis.load(tmp_path).set_index("cell").loc["run"]
     assert (row["status"], row["failure"]) == ("damaged", line)
     assert pd.isna(row["auc"])
@@ -151,11 +152,11 @@ def test_impossible_counts_cost_no_table(tmp_path: Path, change: dict[str, objec
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("seed: 1\n", " name: missing"),
+        ("seed: 1\n", " name: expected text, got nothing"),
         ("{", "1: not YAML: "),
         ("[" * 3000, "1: nested more than 20 deep"),
-        ("a", " holds no mapping"),
-        (None, " profile.job_h: 'x'"),
+        ("a", " expected the resolved config of a run (a mapping), got str"),
+        (None, " profile.job_h: expected a number > 0, got 'x'"),
     ],
 )
 def test_a_config_that_is_none_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
@@ -174,7 +175,7 @@ def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
     """No folder, and no run in it, are the user's mistakes."""
     with pytest.raises(StoreError, match="no such folder"):
         analysis.load(tmp_path / "absent")
-    with pytest.raises(StoreError, match="no run lies here"):
+    with pytest.raises(StoreError, match="no run found"):
         analysis.load(tmp_path)
 
 

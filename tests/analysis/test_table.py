@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 
 import analysis
+from analysis.blocks import blocks_of
 from analysis.cells import cells_of
 from analysis.compare import comparisons, comparisons_to
+from analysis.render import show_interval
 from analysis.stats import estimate
-from analysis.table import blocks_of, show_interval, table_html
+from analysis.table import table_html
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
 from tests.made_runs import made_config, write_run
@@ -71,7 +73,7 @@ def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     assert "Cache:" in shown
     assert "Cache:" not in without
     assert "peak" not in without
-    assert "1.9 MB the least with its sight, 8.0 MB without a cache" in _text(analysis.show(tmp_path / "cached"))
+    assert "1.9 MB at least needed with its lookahead, 8.0 MB with" in _text(analysis.show(tmp_path / "cached"))
 
 
 def test_intervals_read_well() -> None:
@@ -112,7 +114,7 @@ def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(gr
         shutil.copytree(grid / f"full-s{seed}", tmp_path / "exact" / f"{seed}")
     found = comparisons([tmp_path / "exact", tmp_path / "stale"])
     assert [(item.group, item.num_pairs) for item in found] == [("0", 2), ("10", 2)]
-    with pytest.raises(UserError, match="share no finished cells"):
+    with pytest.raises(UserError, match="no two finished cells with equal"):
         comparisons([tmp_path / "stale", tmp_path / "exact"])
 
 
@@ -135,9 +137,9 @@ def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
 
 def test_nothing_to_compare_is_one_line(grid: Path) -> None:
     """Runs of different seeds make no pair; one folder makes no comparison."""
-    with pytest.raises(UserError, match="share no finished cells of equal seed"):
+    with pytest.raises(UserError, match="no two finished cells with equal seed"):
         comparisons([grid / "full-s1", grid / "full-s2"])
-    with pytest.raises(UserError, match="two folders or more"):
+    with pytest.raises(UserError, match="expected two or more folders"):
         comparisons([grid / "full-s1"])
 
 
@@ -165,8 +167,8 @@ def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
     for name, is_marked in (("well", False), ("absurd", True)):
         folder = tmp_path / name
         looks = (_text(analysis.table(analysis.load(folder))), analysis.report(folder).read_text())
-        assert [(" †" in look, "exceeds the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
-        assert ("exceeds the job itself" in _text(analysis.show(folder / "run"))) is is_marked
+        assert [(" †" in look, "longer than the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
+        assert ("longer than the job itself" in _text(analysis.show(folder / "run"))) is is_marked
 
 
 def test_what_was_skipped_is_said_once(tmp_path: Path) -> None:
@@ -186,5 +188,5 @@ def test_a_run_s_story(grid: Path) -> None:
     assert "emulated overhead" in story
     assert "measured stall" in story
     assert "RunFailed: ps2 <kept> dying" in _text(analysis.show(grid / "failed-s0"))
-    with pytest.raises(StoreError, match="no run"):
+    with pytest.raises(StoreError, match="expected a run folder"):
         analysis.show(grid)

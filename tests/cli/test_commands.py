@@ -157,7 +157,7 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
     assert (first.code, first.errors) == (0, [])
     before = {path: path.stat().st_mtime_ns for path in cli.files()}
     again = cli("train", "one.yaml")
-    assert (again.code, again.errors) == (0, ["out: this run is finished already; here it is"])
+    assert (again.code, again.errors) == (0, ["out: this run is finished already; its results follow"])
     assert again.out == first.out
     other = cli("train", "one.yaml", "seed=1")
     assert other.code == 2
@@ -170,7 +170,10 @@ def test_train_refuses_a_folder_that_is_no_run(cli: Cli) -> None:
     """Law: `out` may be new, empty or a run; somebody's folder is refused."""
     before = cli.files()
     result = cli("train", "one.yaml", "out=data")
-    assert (result.code, result.errors) == (2, ["error: data: is not empty and is no run folder; choose another out"])
+    assert (result.code, result.errors) == (
+        2,
+        ["error: data: is not empty and is not a run folder; choose another out"],
+    )
     assert cli.files() == before
 
 
@@ -180,7 +183,7 @@ def test_unfinished_run_starts_afresh(cli: Cli) -> None:
     whole = [line for line in Path("out/events.jsonl").read_text().splitlines() if '"train"' in line]
     Path("out/DONE").unlink()
     result = cli("train", "one.yaml")
-    assert (result.code, result.errors) == (0, ["out: this run was cut short; it starts afresh"])
+    assert (result.code, result.errors) == (0, ["out: this run was interrupted; it starts afresh"])
     assert [line for line in Path("out/events.jsonl").read_text().splitlines() if '"train"' in line] != []
     assert len(whole) == sum('"train"' in line for line in Path("out/events.jsonl").read_text().splitlines())
 
@@ -194,7 +197,7 @@ def test_a_run_at_work_is_not_called_cut_short(cli: Cli, monkeypatch: pytest.Mon
         result = cli("train", "one.yaml")
     assert result.code == 2
     [line] = result.errors
-    assert re.fullmatch(r"error: out: process \d+ is at work in it; wait for it or choose another out", line)
+    assert re.fullmatch(r"error: out: process \d+ is writing to it; wait for it to end or choose another out", line)
 
 
 @pytest.mark.parametrize("command", ["train one.yaml", "grid grid.yaml", "verify one.yaml"])
@@ -322,7 +325,7 @@ def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> Non
     ]
     result = cli("grid", "grid.yaml", "--jobs", "2", "seed=3")
     assert result.code == 0
-    assert result.errors[-1] == "2 cells: 2 run, 0 kept, 0 failed"
+    assert result.errors[-1] == "2 cells: 2 run, 0 done before, 0 failed"
     assert f"report: {Path('out/report.html')}" in result.out
     assert sorted(path.name for path in Path("out").iterdir() if path.is_dir()) == [
         f"{line[3]}-{line[2]}" for line in sorted(lines, key=lambda line: line[3])

@@ -16,14 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import commands, console
+from harness.cli import commands, progress
 from harness.cluster.spawn import fork_server
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Finished
+from harness.grid.process import CellStarter, Outcome, is_done
 from harness.grid.runner import run_grid
-from harness.grid.worker import CellStarter, OnStatus, Outcome, is_done
+from harness.grid.worker import OnStatus
 from harness.record.folder import claim_run
 from harness.run.assemble import RunStatus
 
@@ -158,9 +159,9 @@ def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
     assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "failed", "done"]
     errors = [o.error or "" for o in outcomes]
     assert errors[1] == "ranks keep dying"
-    assert errors[2] == "its process was ended by SIGKILL (out of memory?)"
-    assert errors[3].startswith("its process ended with code 1: ZeroDivisionError: a bug of ours (see ")
-    assert errors[4] == "it ended without DONE"
+    assert errors[2] == "the cell's process was ended by SIGKILL (out of memory?)"
+    assert errors[3].startswith("the cell's process ended with code 1: ZeroDivisionError: a bug of ours (see ")
+    assert errors[4] == "the cell's process ended without writing DONE"
     assert errors[5] == "no space left"
     assert not (tmp_path / "local-5" / "error.txt").exists()
     assert "Traceback" in (tmp_path / "local-3" / "output.txt").read_text()
@@ -177,7 +178,7 @@ def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:
     before = done.stat()
     (tmp_path / "local-2" / "events.jsonl").write_text("cut short")
     outcomes = run_grid(cells, run_well, Journal(), jobs=4)
-    assert [o.status for o in outcomes] == ["kept", "done", "done", "done"]
+    assert [o.status for o in outcomes] == ["skipped", "done", "done", "done"]
     assert (done.stat().st_mtime_ns, done.stat().st_ino) == (before.st_mtime_ns, before.st_ino)
     assert all(is_done(cell) for cell in cells)
     assert "cut short" not in (tmp_path / "local-2" / "events.jsonl").read_text()
@@ -208,7 +209,7 @@ def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
     cells[1].run_dir.mkdir()
     (cells[1].run_dir / "letter.txt").write_text("")
     journal = Journal()
-    with pytest.raises(StoreError, match="is no run folder"):
+    with pytest.raises(StoreError, match="is not a run folder"):
         run_grid(cells, run_well, journal, jobs=2)
     assert journal.lines == []
 
@@ -219,7 +220,7 @@ def test_cell_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [cell] = cells_of(tmp_path, 1)
     with (
         claim_run(cell.run_dir, cell.hash),
-        pytest.raises(StoreError, match=f"process {os.getpid()} is at work in it"),
+        pytest.raises(StoreError, match=f"process {os.getpid()} is writing to it"),
         claim_run(cell.run_dir, cell.hash),
     ):
         pass
@@ -228,7 +229,7 @@ def test_cell_in_use_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_lines_for_files_have_no_control_characters(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """Law: where stderr is no terminal, each ended cell is one plain line."""
     cells = cells_of(tmp_path, 2)
-    with console.grid_progress(cells) as view:
+    with progress.grid_progress(cells) as view:
         run_grid(cells, run_badly, view, jobs=1)
     lines = capfd.readouterr().err.splitlines()
     assert re.fullmatch(r"\[1/2\] local-0  \d+\.\d s  AUC 0\.0000  PLS 0\.0000  overhead 0\.00%", lines[0])
@@ -249,7 +250,7 @@ def test_end_all_ends_every_cell(tmp_path: Path) -> None:
     pids = [pid_of(tmp_path / f"local-{seed}", lambda: None) for seed in range(2)]
     starter.end_all()
     assert all(gone(pid) for pid in pids)
-    assert [one.outcome().error for one in running] == ["its process was ended by SIGKILL (out of memory?)"] * 2
+    assert [one.outcome().error for one in running] == ["the cell's process was ended by SIGKILL (out of memory?)"] * 2
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
@@ -269,7 +270,7 @@ def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> Non
     assert all(gone(pid) for pid in pids)
     if how is signal.SIGINT:
         assert runner.returncode == commands.INTERRUPTED
-        assert said == "interrupted; the same command goes on with the cells that are not done: run.py grid x.yaml\n"
+        assert said == "interrupted; the same command continues with the cells that are not done: run.py grid x.yaml\n"
 
 
 class Witness(Journal):
@@ -286,7 +287,7 @@ class Witness(Journal):
 
 def endless_grid(out: str) -> int:
     """What `run.py grid` does, with cells that do not end."""
-    console.grid_progress = lambda _: nullcontext(Witness(Path(out)))
+    progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
     commands.COMMANDS["grid"] = lambda _: commands.run_experiment(experiment, run_forever, 2)
     return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])

@@ -154,7 +154,7 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["cpr5"], "neither a profile nor a trace file (TRACE.csv); did you mean cpr56?"),
+        (["cpr5"], "expected a profile or a trace file (TRACE.csv); did you mean cpr56?"),
         (["cpr56", "strategy.pls_tagret=1"], "did you mean strategy.pls_target?"),
         (["missing.csv"], "no trace file missing.csv"),
         (["cpr56", "--figure", "plan.pdf"], ".svg or .png"),
@@ -165,11 +165,11 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
             ["cpr56", "--simulate", "10", "--model", "fit:failure_traces/empty.csv"],
             "empty.csv: 0 failures; at least 3 are needed",
         ),
-        (["cpr56", "--model", "gamma", "--shape", "2"], "--model, --shape: the law of simulated traces; --simulate K"),
-        (["cpr56", "--simulate", "1"], "--simulate: one trace has no spread; 2 or more"),
+        (["cpr56", "--model", "gamma", "--shape", "2"], "these describe simulated traces; add --simulate K"),
+        (["cpr56", "--simulate", "1"], "--simulate: expected 2 or more traces, got 1"),
         (["cpr56", "--figure", "no_such_folder/plan.svg"], "--figure: no_such_folder: no such folder"),
-        (["cpr56", "--figure", "plan.svg", "profile.o_save_h=0"], "--figure: O_save is 0"),
-        (["cpr56", "cluster.num_ps=4", "profile.ranks_per_failure=5"], "5 ranks die in a failure, of 4 PS ranks"),
+        (["cpr56", "--figure", "plan.svg", "profile.o_save_h=0"], "--figure: expected profile.o_save_h > 0, got 0"),
+        (["cpr56", "cluster.num_ps=4", "profile.ranks_per_failure=5"], "expected at most cluster.num_ps = 4, got 5"),
         (["cpr56", "strategy.pls_target=[0.1,0.2]"], "strategy.pls_target"),
     ],
 )
@@ -193,7 +193,7 @@ def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[st
     """One line says so."""
     code, _, err = run_plan(capsys, "failure_traces/empty.csv")
     assert code == 2
-    assert "no failures, so nothing to plan for" in err
+    assert "expected at least one failure, got none" in err
 
 
 def test_plan_of_a_trace_waits_for_its_repairs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
@@ -226,8 +226,8 @@ def test_spread_of_a_learned_law(capsys: pytest.CaptureFixture[str]) -> None:
         ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
         ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
         ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; expected a whole number from 4 to 1000000"),
-        ("hour,rank\n0,ps0\n", "no hours observed; '# length_h: HOURS' in its header would be right"),
-        ("# ranks: 2\nhour,rank\n1,3\n", "3 ranks die in a failure, of 2 PS ranks"),
+        ("hour,rank\n0,ps0\n", "unknown length; add '# length_h: HOURS' to its header"),
+        ("# ranks: 2\nhour,rank\n1,3\n", "profile.ranks_per_failure: expected at most cluster.num_ps = 2, got 3"),
     ],
 )
 def test_a_plan_of_a_trace_that_contradicts_itself_is_refused(

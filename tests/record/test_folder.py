@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import StoreError
-from harness.record.folder import State, claim_grid, claim_run, inspect, take_back
+from harness.record.folder import State, claim_grid, claim_run, discard_unstarted, inspect
 
 HASH = "0123456789"
 
@@ -58,12 +58,12 @@ def test_folders_of_others_are_refused_untouched(tmp_path: Path, look: Callable[
     with claim_run(tmp_path / "other", HASH):
         fill(tmp_path / "other", done=False)
     (tmp_path / "home").mkdir()
-    (tmp_path / "home" / "events.jsonl").write_text("somebody's")
+    (tmp_path / "home" / "events.jsonl").write_text("other data")
     (tmp_path / "file").write_text("")
     for name, message in (
-        ("other", "holds a run of another config (0123456789, not ffffffffff); choose another out"),
-        ("home", "is not empty and is no run folder; choose another out"),
-        ("file", "is a file; a run needs a folder"),
+        ("other", "holds a run of another config (expected hash ffffffffff, got 0123456789); choose another out"),
+        ("home", "is not empty and is not a run folder; choose another out"),
+        ("file", "expected a folder, got a file; choose another out"),
     ):
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(StoreError) as caught:
@@ -117,13 +117,13 @@ def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
     """Law: a second runner on one folder gets one line that names the first; the folder of a run takes no grid."""
     with (
         claim_grid(tmp_path),
-        pytest.raises(StoreError, match=r"process \d+ is at work in it; wait for it or choose another out"),
+        pytest.raises(StoreError, match=r"process \d+ is writing to it; wait for it to end or choose another out"),
         claim_grid(tmp_path),
     ):
         pass
     with claim_grid(tmp_path), claim_run(tmp_path / "cell", HASH):
         pass
-    with pytest.raises(StoreError, match="holds the single run 0123456789"), claim_grid(tmp_path / "cell"):
+    with pytest.raises(StoreError, match="got the single run 0123456789"), claim_grid(tmp_path / "cell"):
         pass
 
 
@@ -141,9 +141,9 @@ def test_take_back_only_what_never_began(tmp_path: Path) -> None:
     with claim_run(tmp_path / "none", HASH):
         (tmp_path / "none" / "config.yaml").write_text("")
         (tmp_path / "none" / "events.jsonl").write_text("")
-        take_back(tmp_path / "none")
+        discard_unstarted(tmp_path / "none")
     assert not (tmp_path / "none").exists()
     with claim_run(tmp_path / "some", HASH):
         fill(tmp_path / "some", done=False)
-        take_back(tmp_path / "some")
+        discard_unstarted(tmp_path / "some")
     assert inspect(tmp_path / "some", HASH) is State.UNFINISHED

@@ -1,0 +1,134 @@
+"""Finished cells by setting and strategy, with estimates over their seeds."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from analysis.cells import Cell, cells_of
+from analysis.stats import BASELINE, Estimate, baseline_of, estimate, paired_differences, setting_keys
+from harness.core.events import BUCKETS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
+"""The order of strategies in tables and figures; others follow by name."""
+
+_QUANTITIES = (
+    *("auc", "log_loss", "pls", "update_pls", "update_pls_tracked", "overhead_frac", "payload_bytes", "stall_s"),
+    *("cache_hit_rate", "cache_saved_frac", "cache_peak_rows"),
+    *(f"{bucket}_frac" for bucket in BUCKETS),
+)
+"""Columns of a cell, and hours of a bucket divided by ``job_h``."""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One strategy under one setting: its finished cells, and estimates over their seeds by column.
+
+    ``label`` is the strategy, followed by the engine in brackets if its cells ran on another engine than the block's.
+    """
+
+    strategy: str
+    label: str
+    cells: list[Cell]
+    auc_difference: Estimate | None
+    estimates: Mapping[str, Estimate | None]
+
+    def mean(self, name: str) -> float:
+        """Mean of a column; 0 where it is unknown."""
+        value = self.estimates[name]
+        return 0.0 if value is None else value.mean
+
+
+@dataclass(frozen=True)
+class Block:
+    """All strategies under one setting. ``title``: the values in which it differs from the other blocks, or empty."""
+
+    setting: dict[str, Any]
+    title: str
+    lines: list[Line]
+
+
+def strategy_order(strategy: str) -> tuple[int, str]:
+    """Sort key: the order of ``STRATEGIES``, then by name."""
+    return (STRATEGIES.index(strategy) if strategy in STRATEGIES else len(STRATEGIES), strategy)
+
+
+def blocks_of(frame: "pd.DataFrame") -> list[Block]:
+    """The finished cells of a frame by setting (engine, trace, profile, swept keys) and strategy."""
+    return summarise(cells_of(frame))
+
+
+def summarise(cells: Sequence[Cell]) -> list[Block]:
+    """As ``blocks_of``. A block also holds the reference cells (strategy ``none``) that its cells are paired with.
+
+    A block of reference cells only, all of which appear in other blocks, is left out.
+    """
+    keys = setting_keys(cells)
+    done = [cell for cell in cells if cell["status"] == "done"]
+    groups = {
+        values: _with_references(group, cells)
+        for values, group in _grouped(done, lambda cell: tuple(cell[key] for key in keys)).items()
+    }
+    shared = {id(cell) for group in groups.values() if not _has_references_only(group) for cell in group}
+    groups = {
+        values: group
+        for values, group in groups.items()
+        if not _has_references_only(group) or any(id(cell) not in shared for cell in group)
+    }
+    differing = [place for place in range(len(keys)) if len({values[place] for values in groups}) > 1]
+    blocks: list[Block] = []
+    for values in sorted(groups, key=lambda values: [str(value) for value in values]):
+        setting = dict(zip(keys, values, strict=True))
+        title = setting_text({keys[place]: values[place] for place in differing})
+        blocks.append(Block(setting, title, _lines(setting, groups[values], cells)))
+    return blocks
+
+
+def setting_text(setting: Mapping[str, Any]) -> str:
+    """``key value`` of every entry."""
+    return ", ".join(f"{key} {'none' if value is None else value}" for key, value in setting.items())
+
+
+def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
+    groups: dict[Any, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(key(cell), []).append(cell)
+    return groups
+
+
+def _with_references(group: list[Cell], cells: Sequence[Cell]) -> list[Cell]:
+    """``group``, and those reference cells of other settings that its cells are paired with."""
+    partners = [partner for cell in group if (partner := baseline_of(cell, cells)) is not None]
+    return [*{id(cell): cell for cell in (*group, *partners)}.values()]
+
+
+def _has_references_only(group: Sequence[Cell]) -> bool:
+    return all(cell["strategy"] == BASELINE for cell in group)
+
+
+def _lines(setting: Mapping[str, Any], group: Sequence[Cell], cells: Sequence[Cell]) -> list[Line]:
+    lines: list[Line] = []
+    by_strategy = _grouped(group, lambda cell: cell["strategy"])
+    for strategy in sorted(by_strategy, key=strategy_order):
+        own = by_strategy[strategy]
+        others = sorted({cell["engine"] for cell in own} - {setting["engine"]})
+        lines.append(
+            Line(
+                strategy=strategy,
+                label=" ".join([strategy, *(f"({engine})" for engine in others)]),
+                cells=own,
+                auc_difference=estimate(paired_differences(own, cells, "auc")),
+                estimates={name: estimate(_quantity(cell, name) for cell in own) for name in _QUANTITIES},
+            )
+        )
+    return lines
+
+
+def _quantity(cell: Cell, name: str) -> float | None:
+    bucket = name.removesuffix("_frac")
+    if bucket not in BUCKETS:
+        return cell[name]
+    hours, job_h = cell[f"{bucket}_h"], cell["job_h"]
+    return None if hours is None or job_h is None else hours / job_h

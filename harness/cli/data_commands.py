@@ -1,0 +1,47 @@
+"""`run.py data prepare | synth | info`: write, pack and describe click logs."""
+
+# ruff: noqa: PLC0415 - numpy and numba are imported when a command needs them
+
+import argparse
+from collections.abc import Callable
+
+from harness.cli import console
+from harness.cli.progress import amount_progress
+
+
+def prepare(options: argparse.Namespace) -> None:
+    """Pack Criteo's text format into a data folder."""
+    from harness.data.prepare import prepare as prepare_data
+
+    with amount_progress("prepare") as progress:
+        meta = prepare_data(
+            options.sources,
+            options.out,
+            categories=options.categories,
+            max_ind_range=options.max_ind_range,
+            progress=progress,
+        )
+    rows = sum(meta.cardinalities)
+    console.say(f"{options.out}: {meta.num_rows:,} samples, {meta.num_positives:,} positive, {rows:,} embedding rows")
+
+
+def synth(options: argparse.Namespace) -> None:
+    """Write a synthetic click log."""
+    from harness.data.synth import synth as synth_data
+
+    scale = {} if options.scale is None else {"scale": options.scale}
+    with amount_progress("synth") as progress:
+        report = synth_data(options.rows, options.out, seed=options.seed, progress=progress, **scale)
+    console.show_values(report)
+
+
+def info(options: argparse.Namespace) -> None:
+    """Verify a data folder and describe its contents."""
+    from harness.data.info import info as data_info
+
+    with amount_progress("info") as progress:
+        found = data_info(options.dir, progress=progress)
+    console.show_values(found)
+
+
+DATA_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"prepare": prepare, "synth": synth, "info": info}

@@ -1,0 +1,128 @@
+"""Progress on stderr: bars with the remaining time on a terminal, elsewhere one plain line per finished cell."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING
+
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from harness.cli.console import stderr_console
+from harness.config.experiment import Cell
+from harness.grid.process import Outcome
+from harness.grid.runner import GridView
+
+if TYPE_CHECKING:
+    from harness.run.assemble import RunStatus
+
+
+@contextmanager
+def grid_progress(cells: Sequence[Cell]) -> Iterator[GridView]:
+    """A view of a running grid."""
+    with _bars() as progress:
+        yield _GridBars(progress, len(cells))
+
+
+@contextmanager
+def run_progress(name: str) -> Iterator[Callable[["RunStatus"], None]]:
+    """A callback that shows the progress of one run."""
+    with _bar(name) as update:
+        yield lambda status: update(total=status.num_steps, completed=status.step, info=_status_text(status))
+
+
+@contextmanager
+def amount_progress(name: str) -> Iterator[Callable[[int, int], None]]:
+    """A callback ``(done, total)`` that shows the progress of one task."""
+    with _bar(name) as update:
+        yield lambda done, total: update(completed=done, total=total)
+
+
+class _GridBars:
+    """A bar for all cells, which includes the finished part of running ones, and a bar for each running cell.
+
+    Where bars are disabled, only the lines of ended cells are shown.
+    """
+
+    def __init__(self, progress: Progress, num_cells: int) -> None:
+        self._progress = progress
+        self._num_cells = num_cells
+        self._num_ended = self._num_skipped = 0
+        self._fractions: dict[str, float] = {}
+        self._tasks: dict[str, TaskID] = {}
+        self._all = progress.add_task("all cells", total=num_cells, info="")
+
+    def started(self, cell: Cell) -> None:
+        """Add a bar for the cell."""
+        self._tasks[cell.hash] = self._progress.add_task(cell.slug, total=None, info="starts")
+        self._refresh()
+
+    def status(self, cell: Cell, status: "RunStatus") -> None:
+        """Move the cell's bar."""
+        self._fractions[cell.hash] = min(1.0, status.step / max(1, status.num_steps))
+        self._progress.update(
+            self._tasks[cell.hash], completed=status.step, total=status.num_steps, info=_status_text(status)
+        )
+        self._refresh()
+
+    def ended(self, outcome: Outcome) -> None:
+        """Replace the cell's bar by a line with its result."""
+        self._num_ended += 1
+        self._fractions.pop(outcome.cell.hash, None)
+        if (task := self._tasks.pop(outcome.cell.hash, None)) is not None:
+            self._progress.remove_task(task)
+        is_skipped = outcome.status == "skipped"
+        self._num_skipped += is_skipped
+        line = _outcome_text(outcome)
+        if self._progress.disable:
+            number = f"{self._num_ended:>{len(str(self._num_cells))}}"
+            line = f"[{number}/{self._num_cells}] {line}"
+        if self._progress.disable or not is_skipped:
+            self._progress.console.print(line, markup=False, soft_wrap=True)
+        self._refresh()
+
+    def _refresh(self) -> None:
+        """Update the bar of all cells; skipped cells are not part of it, as they would distort the remaining time."""
+        ended, total = self._num_ended - self._num_skipped, self._num_cells - self._num_skipped
+        completed = ended + sum(self._fractions.values())
+        self._progress.update(self._all, completed=completed, total=total, info=f"{ended} of {total}")
+
+
+@contextmanager
+def _bar(name: str) -> Iterator[Callable[..., None]]:
+    """``Progress.update`` of a single bar."""
+    with _bars() as progress:
+        yield partial(progress.update, progress.add_task(name, total=None, info=""))
+
+
+def _bars() -> Progress:
+    console, is_terminal = stderr_console()
+    return Progress(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(bar_width=24),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[info]}", markup=False),
+        console=console,
+        disable=not is_terminal,
+    )
+
+
+def _status_text(status: "RunStatus") -> str:
+    parts = [status.phase, f"step {status.step}/{status.num_steps}"]
+    if status.loss is not None:
+        parts.append(f"loss {status.loss:.4f}")
+    if status.generation > 0:
+        parts.append(f"generation {status.generation}")
+    return "  ".join(parts)
+
+
+def _outcome_text(outcome: Outcome) -> str:
+    slug, finished = outcome.cell.slug, outcome.finished
+    if outcome.status == "skipped":
+        return f"{slug}  was done before"
+    if finished is None:
+        return f"{slug}  FAILED after {outcome.seconds:.1f} s: {outcome.error}"
+    auc = "unknown" if finished.auc is None else f"{finished.auc:.4f}"
+    return f"{slug}  {outcome.seconds:.1f} s  AUC {auc}  PLS {finished.pls:.4f}  overhead {finished.overhead_frac:.2%}"

@@ -1,0 +1,114 @@
+"""The runner's end of a cell: its process, the pipe on which it reports, and its outcome."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from typing import TYPE_CHECKING, Literal
+
+from harness.cluster.spawn import fork_server
+from harness.config.experiment import Cell
+from harness.core.events import Finished
+from harness.grid import worker
+from harness.grid.worker import RunCell
+from harness.record.folder import State, inspect
+from harness.record.rundir import write_reason
+
+if TYPE_CHECKING:
+    from harness.run.assemble import RunStatus
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a cell ended. ``skipped``: it was done before and was not run again."""
+
+    cell: Cell
+    status: Literal["skipped", "done", "failed"]
+    seconds: float = 0.0
+    finished: Finished | None = None
+    error: str | None = None
+    """One line; the details are in the cell's error.txt or output.txt."""
+
+
+def is_done(cell: Cell) -> bool:
+    """Whether the cell is done already. Raises StoreError if its folder holds anything but a run of this cell."""
+    return inspect(cell.run_dir, cell.hash) is State.DONE
+
+
+class CellProcess:
+    """A running cell."""
+
+    def __init__(self, cell: Cell, process: ForkServerProcess, pipe: Connection) -> None:
+        self.cell = cell
+        self.pipe = pipe
+        self._process = process
+        self._began_s = time.monotonic()
+        self._result: Finished | str | None = None
+
+    def receive(self) -> "RunStatus | None":
+        """The next status; None for the result. Raises EOFError when the process has closed its end of the pipe."""
+        try:
+            message = self.pipe.recv()
+        except ConnectionResetError as error:
+            raise EOFError from error
+        if isinstance(message, Finished | str):
+            self._result = message
+            return None
+        return message
+
+    def outcome(self) -> Outcome:
+        """Wait for the process to end and return how it ended; a crash is written to the cell's error.txt."""
+        self._process.join()
+        self.pipe.close()
+        seconds = time.monotonic() - self._began_s
+        exit_code = self._process.exitcode
+        if isinstance(self._result, Finished) and exit_code == 0 and is_done(self.cell):
+            return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
+        error = self._result
+        if not isinstance(error, str):
+            error = _crash(self.cell, exit_code)
+            write_reason(self.cell.run_dir, error)
+        return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
+
+
+class CellStarter:
+    """Starts cell processes from one fork server that has imported what they need, and can end all of them."""
+
+    def __init__(self, run_cell: RunCell) -> None:
+        self._run_cell = run_cell
+        self._context = fork_server()
+        self._processes: list[ForkServerProcess] = []
+
+    def start(self, cell: Cell) -> CellProcess:
+        """Start ``cell``. Its process ends with this one, also if this one is killed."""
+        ours, theirs = self._context.Pipe(duplex=False)
+        assert isinstance(ours, Connection)
+        arguments = (self._run_cell, cell, theirs, os.getpid())
+        process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
+        self._processes = [p for p in self._processes if p.exitcode is None]
+        self._processes.append(process)  # before it starts, so that end_all finds it after an interrupt in start()
+        process.start()
+        theirs.close()
+        return CellProcess(cell, process, ours)
+
+    def end_all(self) -> None:
+        """Kill every running cell and wait for it. Its ranks end with it."""
+        started = [process for process in self._processes if process.pid is not None]
+        for process in started:
+            process.kill()
+        for process in started:
+            process.join()
+
+
+def _crash(cell: Cell, exit_code: int | None) -> str:
+    if exit_code is not None and exit_code < 0:
+        name = signal.Signals(-exit_code).name
+        return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
+    if exit_code == 0:
+        return "the cell's process ended without writing DONE"
+    output = cell.run_dir / "output.txt"
+    text = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
+    last = text.splitlines()[-1] if text else "no output"
+    return f"the cell's process ended with code {exit_code}: {last} (see {output})"
