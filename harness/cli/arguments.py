@@ -102,8 +102,7 @@ difference.
 
 
 def _add_records(commands: argparse._SubParsersAction) -> None:
-    show = command(commands, "show", "show the timeline and the results of one run", "run.py show runs/one")
-    show.add_argument("dir", type=Path, metavar="DIR", help="a run folder")
+    _add_dir(commands, "show", "show the timeline and the results of one run", "run.py show runs/one", "a run folder")
     compare = command(
         commands,
         "compare",
@@ -115,10 +114,8 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     )
     compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
     compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
-    report = command(
-        commands, "report", "write one self-contained HTML file: table and figures", "run.py report demo/quickstart"
-    )
-    report.add_argument("dir", type=Path, metavar="DIR", help="a run or grid folder")
+    summary = "write one self-contained HTML file: table and figures"
+    _add_dir(commands, "report", summary, "run.py report demo/quickstart", "a run or grid folder")
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
@@ -160,13 +157,12 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     synth.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="file to write; .gz compresses")
     synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
-    info = command(
-        kinds,
-        "info",
-        "verify a data folder; show its rows, positives, table sizes and skew",
-        "run.py data info demo/data",
-    )
-    info.add_argument("dir", type=Path, metavar="DIR", help="folder written by `data prepare`")
+    summary = "verify a data folder; show its rows, positives, table sizes and skew"
+    _add_dir(kinds, "info", summary, "run.py data info demo/data", "folder written by `data prepare`")
+
+
+def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> None:
+    command(commands, name, summary, example).add_argument("dir", type=Path, metavar="DIR", help=text)
 
 
 def _add_config(parser: argparse.ArgumentParser, metavar: str = "CONFIG.yaml") -> None:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 _STATUS_EVERY_S = 0.1
 
 
-class OnStatus(Protocol):
-    """A callback that gets the progress of a run."""
-
-    def __call__(self, status: "RunStatus", /) -> None: ...
+OnStatus = Callable[["RunStatus"], None]
+"""A callback that gets the progress of a run."""
 
 
 class RunCell(Protocol):

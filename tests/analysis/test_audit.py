@@ -71,7 +71,7 @@ _LIES: list[tuple[str, type[Event], dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("strategy", "kind", "lie", "expected"), _LIES)
 def test_a_lie_is_noticed(strategy: str, kind: type[Event], lie: dict[str, Any], expected: str) -> None:
-    """One false figure in a record gives a line that says what was claimed, and of which event."""
+    """One false figure in a record gives a line with the claim and the number of the event."""
     events = made_events(made_config(strategy))
     place = _first(events, kind)
     events[place] = altered(events[place], **lie)

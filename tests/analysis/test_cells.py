@@ -68,7 +68,7 @@ def test_swept_keys_are_columns(tmp_path: Path) -> None:
 
 
 def test_profiles_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """Constants of a profile are columns where the profile's name does not tell them, and only there."""
+    """Constants of a profile are columns where profiles of the same name differ in them, and only there."""
     write_run(tmp_path / "a", made_config(profile={"base": "busy", "mtbf_h": 4.0}))
     write_run(tmp_path / "b", made_config(profile={"base": "busy", "mtbf_h": 5.0}))
     write_run(tmp_path / "c", made_config(profile="busy"))
@@ -114,7 +114,7 @@ def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
 def test_done_without_a_result_is_damage(
     tmp_path: Path, spoil: Callable[[list[str]], list[str] | None], found: str
 ) -> None:
-    """DONE beside a record without a result is damage, told by name in frame, table, story and report."""
+    """DONE beside a record without a result is damage, reported with the file in frame, table, story and report."""
     write_run(tmp_path / "run", made_config())
     write_run(tmp_path / "well", made_config(seed=1))
     file = tmp_path / "run" / "events.jsonl"

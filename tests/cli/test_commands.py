@@ -134,7 +134,7 @@ def test_help_does_not_wait_for_libraries() -> None:
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message: str | None) -> None:
-    """Law: bad input is told in one line on stderr, exits with 2, and leaves the disk as it was."""
+    """Law: bad input gives one line on stderr and exit code 2, and leaves the disk as it was."""
     before = cli.files()
     result = cli(*words.split())
     assert result.code == 2
@@ -167,7 +167,7 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
 
 
 def test_train_refuses_a_folder_that_is_no_run(cli: Cli) -> None:
-    """Law: `out` may be new, empty or a run; somebody's folder is refused."""
+    """Law: `out` may be new, empty or a run; any other folder is refused."""
     before = cli.files()
     result = cli("train", "one.yaml", "out=data")
     assert (result.code, result.errors) == (
@@ -178,7 +178,7 @@ def test_train_refuses_a_folder_that_is_no_run(cli: Cli) -> None:
 
 
 def test_unfinished_run_starts_afresh(cli: Cli) -> None:
-    """Law: a run that was cut short starts from nothing, and says so."""
+    """Law: an interrupted run starts from nothing, with a message."""
     cli("train", "one.yaml")
     whole = [line for line in Path("out/events.jsonl").read_text().splitlines() if '"train"' in line]
     Path("out/DONE").unlink()
@@ -189,7 +189,7 @@ def test_unfinished_run_starts_afresh(cli: Cli) -> None:
 
 
 def test_a_run_at_work_is_not_called_cut_short(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Law: of a folder in which a process is at work, nothing is said but that."""
+    """Law: the only message about a folder that another process writes to is that error."""
     cli("train", "one.yaml")
     Path("out/DONE").unlink()
     monkeypatch.setattr("harness.record.folder._WAIT_S", 0.0)

@@ -33,7 +33,7 @@ PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waite
 
 
 def finished(seed: int) -> Finished:
-    """A last event that tells its seed by its AUC."""
+    """A last event whose AUC is a tenth of its seed."""
     return Finished(
         step=9, samples=9, auc=seed / 10, log_loss=0.5, accuracy=0.5, train_loss=0.5, pls=0.0, update_pls=None,
         update_pls_tracked=None, applied_updates=None, lost_updates=None, applied_tracked=None, lost_tracked=None,
@@ -75,7 +75,7 @@ def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None
 
 
 def answer(pipe: Connection) -> None:
-    """What a rank could tell: its parent, and whether it found everything imported."""
+    """Sends the parent's pid, and whether everything a rank needs was imported before."""
     pipe.send((os.getppid(), "harness.run.assemble" in sys.modules))
 
 
@@ -113,7 +113,7 @@ def cells_of(out: Path, seeds: int, engine: str = "local") -> list[Cell]:
 
 
 class Journal:
-    """A view that writes down what it is told."""
+    """A view that records its calls."""
 
     def __init__(self) -> None:
         self.lines: list[tuple[str, str]] = []
@@ -136,8 +136,8 @@ class Journal:
         return most
 
 
-def test_outcomes_come_in_order_and_are_told(tmp_path: Path) -> None:
-    """Law: each cell is started, heard and ended, and its outcome holds what the cell returned."""
+def test_outcomes_come_in_order_and_reach_the_view(tmp_path: Path) -> None:
+    """Law: the view gets start, status and end of each cell, and the outcome holds what the cell returned."""
     journal = Journal()
     cells = cells_of(tmp_path, 3)
     outcomes = run_grid(cells, run_well, journal, jobs=2)
@@ -255,9 +255,9 @@ def test_end_all_ends_every_cell(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
 def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> None:
-    """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, says so and exits with 130.
+    """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, with a message and exit code 130.
 
-    Its cells are forked from itself: whoever imported torch to check them imports it no second time.
+    Its cells are forked from itself, so that torch, imported to check them, is not imported again.
     """
     code = f"import sys; from tests.grid.test_runner import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
@@ -274,7 +274,7 @@ def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> Non
 
 
 class Witness(Journal):
-    """A view that leaves a file for each cell that the runner has heard."""
+    """A view that creates a file for each cell that has sent a status."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__()
@@ -306,7 +306,7 @@ def pid_of(run_dir: Path, is_over: Callable[[], object]) -> int:
 
 
 def wait_for(file: Path, is_over: Callable[[], object]) -> None:
-    """Return when ``file`` is there; fail when whoever is to write it is over."""
+    """Return when ``file`` exists; fail if its writer has ended."""
     until = time.monotonic() + PATIENCE_S
     while not file.exists():
         assert time.monotonic() < until

@@ -128,7 +128,7 @@ def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
 
 
 def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
-    """Law: a folder that holds an empty lock alone, as a kill at the worst moment leaves it, is as good as none."""
+    """Law: a folder with nothing but an empty lock, as after a kill during its creation, counts as empty."""
     (tmp_path / ".lock").write_text("")
     assert inspect(tmp_path, HASH) is State.EMPTY
     with claim_run(tmp_path, HASH):
@@ -136,7 +136,7 @@ def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
     assert inspect(tmp_path, HASH) is State.UNFINISHED
 
 
-def test_take_back_only_what_never_began(tmp_path: Path) -> None:
+def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:
     """Law: bad input leaves no folder, a run that began leaves all of it."""
     with claim_run(tmp_path / "none", HASH):
         (tmp_path / "none" / "config.yaml").write_text("")

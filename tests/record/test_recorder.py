@@ -41,7 +41,7 @@ def test_env_says_where_figures_come_from(tmp_path: Path) -> None:
     assert env["command"] == "run.py grid made.yaml"
     assert env["num_cores"] >= 1
     assert len(env["load_average"]) == 3
-    assert env["backend"] == "auto", "resolved by who runs it"
+    assert env["backend"] == "auto", "the run's caller resolves auto"
     assert env["variables"].keys() & {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}, "how threads wait is on record"
 
 
@@ -148,7 +148,7 @@ def test_numbers_json_cannot_say_are_refused(tmp_path: Path, value: float) -> No
 
 
 def test_a_torn_last_line_is_told(tmp_path: Path) -> None:
-    """Cut anywhere inside its last line, a record gives all events before it and says that it is torn."""
+    """A record cut anywhere in its last line gives all events before that line, and ``is_torn``."""
     events = write_run(tmp_path / "run", made_config())
     content = (tmp_path / "run" / "events.jsonl").read_bytes()
     last = len(content.rsplit(b"\n", 2)[1])

@@ -91,7 +91,7 @@ def test_a_run_is_found_by_what_it_is(recorded: tuple[Path, list[Event]]) -> Non
 
 @pytest.mark.skipif(shutil.which("strace") is None, reason="needs strace to watch system calls")
 def test_offline_reaches_no_network_and_no_console(tmp_path: Path) -> None:
-    """Over a whole run, neither this process nor wandb-core reaches for an internet address or says a word."""
+    """Over a whole run, neither this process nor wandb-core connects to an internet address or prints."""
     calls = tmp_path / "calls.txt"
     traced = ["strace", "-f", "--seccomp-bpf", "-e", "trace=connect,sendto,sendmsg", "-o", str(calls)]
     code = (
