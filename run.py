@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The command line: parse, run, exit code. What a command does is in harness/cli/commands.py.
+"""The command line: parses arguments and returns the exit code. The commands are in harness/cli/commands.py.
 
-Exit codes: 0 well; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130 interrupted.
+Exit codes: 0 success; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130 interrupted.
 """
 
 import sys
@@ -18,10 +18,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     if "overrides" in options and not any(word.startswith("-") for word in rest):
-        options.overrides += rest  # those that stand after an option
+        options.overrides += rest  # overrides after an option
     elif rest:
-        parser.error(f"{rest[0]} is not understood")
-    from harness.cli import commands  # noqa: PLC0415 - `--help` must not wait for pydantic and torch
+        parser.error(f"unknown argument {rest[0]}")
+    from harness.cli import commands  # noqa: PLC0415 - imports pydantic, which `--help` does not need
 
     return commands.run(options, sys.argv[1:] if arguments is None else arguments)
 

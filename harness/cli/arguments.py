@@ -27,6 +27,7 @@ then the details:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _add_runs(commands)
+    _add_checks(commands)
     _add_records(commands)
     _add_data(commands)
     add_plan(commands)
@@ -36,25 +37,22 @@ then the details:
 
 
 def _add_runs(commands: argparse._SubParsersAction) -> None:
-    train = command(
+    _add_config(
         commands,
         "train",
         "train once, with failures and recoveries as configured",
-        f"""\
+        """\
   run.py train experiments/one.yaml
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
 The run is written to the folder that the key `out` names. If that run is finished, its results are shown and nothing
-is run; an unfinished run starts afresh; a folder that holds a run of another config is refused.
-
-{OVERRIDES}""",
+is run; an unfinished run starts afresh; a folder that holds a run of another config is refused.""",
     )
-    _add_config(train)
-    grid = command(
+    grid = _add_config(
         commands,
         "grid",
         "run every cell of an experiment; rerun to resume",
-        f"""\
+        """\
   run.py grid experiments/quickstart.yaml
   run.py grid experiments/quickstart.yaml 'seed=[0,1,2,3,4]' 'strategy.name=[none,full]'  sweep other values
   run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
@@ -62,43 +60,38 @@ is run; an unfinished run starts afresh; a folder that holds a run of another co
 
 Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells start afresh, and a
 changed config is a new cell. A failed cell does not stop the others; failed cells are listed at the end.
-
-{OVERRIDES}
-A list is a sweep axis: it is added to every grid of the file, or replaces the axis of the same key there.""",
+A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or replaces the axis of that key.""",
+        metavar="EXPERIMENT.yaml",
     )
-    _add_config(grid, metavar="EXPERIMENT.yaml")
     grid.add_argument(
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
     grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
-    replay = command(
+
+
+def _add_checks(commands: argparse._SubParsersAction) -> None:
+    _add_config(
         commands,
         "replay",
         "train once under a failure trace",
-        f"""\
+        """\
   run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
 
-The same as `train` with trace.path=TRACE.csv, but written to <out>-<trace> unless out=... is given.
-
-{OVERRIDES}""",
+The same as `train` with trace.path=TRACE.csv, but written to <out>-<trace> unless out=... is given.""",
+        has_trace=True,
     )
-    replay.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
-    _add_config(replay)
-    verify = command(
+    _add_config(
         commands,
         "verify",
         "check that both engines agree to the bit, for every strategy",
-        f"""\
+        """\
   run.py verify experiments/one.yaml
   run.py verify experiments/one.yaml strategy.name=cpr_mfu    this strategy only
 
 Runs every strategy (or the given one) on `local` and on `rpc`, with kills right before and right after a save in
 addition to those of the trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any
-difference.
-
-{OVERRIDES}""",
+difference.""",
     )
-    _add_config(verify)
 
 
 def _add_records(commands: argparse._SubParsersAction) -> None:
@@ -165,6 +158,19 @@ def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, exam
     command(commands, name, summary, example).add_argument("dir", type=Path, metavar="DIR", help=text)
 
 
-def _add_config(parser: argparse.ArgumentParser, metavar: str = "CONFIG.yaml") -> None:
+def _add_config(
+    commands: argparse._SubParsersAction,
+    name: str,
+    summary: str,
+    text: str,
+    *,
+    metavar: str = "CONFIG.yaml",
+    has_trace: bool = False,
+) -> Parser:
+    """Add a command that takes a YAML file and overrides, after a trace if it ``has_trace``."""
+    parser = command(commands, name, summary, f"{text}\n\n{OVERRIDES}")
+    if has_trace:
+        parser.add_argument("trace", type=Path, metavar="TRACE.csv", help="a failure trace (failure_traces/README.md)")
     parser.add_argument("config", type=Path, metavar=metavar, help="a YAML file (experiments/)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="changes to it, see below")
+    return parser
