@@ -235,7 +235,8 @@ def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
     for words in ("show out", "train one.yaml strategy.name=none"):
         result = cli(*words.split())
         assert result.code == 1
-        assert "model tiny: damaged" in " ".join(result.out.split())
+        assert "model tiny, backend " in result.out
+        assert ": damaged\n" in result.out
 
 
 def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
