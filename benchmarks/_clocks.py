@@ -18,7 +18,7 @@ from unittest import mock
 import torch
 from torch.distributed import rpc as torch_rpc
 
-from benchmarks._workers import Gate, Parts
+from benchmarks._gated import Gate, Parts
 from harness.client.lookahead import LookaheadClient
 from harness.cluster import rpc
 from harness.cluster.local import LocalCluster

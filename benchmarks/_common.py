@@ -1,52 +1,159 @@
-"""What benchmarks share: made-up click logs, the machine beside the figures, medians and their spread."""
+"""Shared parts of the benchmarks: options, synthetic clicks, run configs, medians with spread, tables and JSON."""
 
+import argparse
 import json
+import os
 import statistics
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.config.model import BackendName, Config, TrainerConfig
+from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
-from harness.data.records import (
-    FORMAT_VERSION,
-    NUM_COLUMNS,
-    NUM_DENSE,
-    RECORDS_NAME,
-    Meta,
-    write_meta,
-)
+from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
 from harness.record.environment import environment
 
-KAGGLE_CARDINALITIES = (
-    *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
-    *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
-)
-"""Rows of the 26 tables of Criteo Kaggle (PAPERS)."""
+ROW_BYTES = 16 * 4
+"""A row of Kaggle's tables: 16 float32."""
 
 _CHUNK_ROWS = 1 << 16
+_OPTIONS: dict[str, tuple[type, str]] = {
+    "rounds": (int, "rounds that count; one more is run first and thrown away"),
+    "steps": (int, "steps that are timed, of each variant in each round"),
+    "threads": (int, "trainer.num_threads"),
+    "rows_scale": (float, "size of the tables, relative to Kaggle's"),
+    "batch_size": (int, "samples a step"),
+    "ps": (int, "number of PS ranks"),
+    "backend": (str, "trainer.backend: compiled or torch (default: the config's)"),
+    "folder": (Path, "folder for what is written (default: the system's temporary folder)"),
+}
 
 
-def make_data(folder: Path, cardinalities: Sequence[int], num_rows: int, *, seed: int) -> None:
-    """A prepared data folder of ``num_rows`` random clicks whose tables have ``cardinalities`` rows.
+# --- options and output -----------------------------------------------------------------------------------------------
 
-    Ids are log-uniform, which is Zipf's law with exponent 1; a quarter of the clicks are positive. There is nothing to
-    learn in it.
+
+def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
+    """A parser with ``--json`` and the shared options named in ``defaults``."""
+    made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name, default in defaults.items():
+        kind, text = _OPTIONS[name]
+        made.add_argument(f"--{name.replace('_', '-')}", type=kind, default=default, help=text)
+    made.add_argument("--json", type=Path, help="also write the figures to this file")
+    return made
+
+
+def names_of(made: argparse.ArgumentParser, option: str, text: str, known: Iterable[str]) -> list[str]:
+    """The comma-separated names in ``text``; the parser's error if one is unknown."""
+    names, known = text.split(","), list(known)
+    for name in names:
+        if name not in known:
+            made.error(f"{option}: expected {', '.join(known)}, got {name!r}")
+    return names
+
+
+def machine(num_threads: int = 1, backend: BackendName | None = None) -> dict[str, Any]:
+    """Time, commit, versions, backend, processor and load averages, for the record of the figures."""
+    from harness.model.backends import choose_backend  # noqa: PLC0415 - torch, which not every process needs
+
+    chosen = choose_backend(TrainerConfig(backend=backend or "auto"))
+    return environment(num_threads=num_threads, backend=chosen)
+
+
+def report(options: argparse.Namespace, facts: dict[str, Any], lines: Iterable[str], figures: dict[str, Any]) -> None:
+    """Print ``lines`` and a line about the machine; write all of it as JSON if ``--json`` is given."""
+    sys.stdout.write("\n".join([*lines, "", heading(facts), ""]))
+    setting = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
+    facts = {**facts, "load_average_after": os.getloadavg()}
+    write_json(options.json, {"machine": facts, "setting": setting, **figures})
+
+
+def heading(facts: dict[str, Any]) -> str:
+    """``machine()`` in one line."""
+    loads = " ".join(f"{load:.2f}" for load in facts["load_average"])
+    git = facts["git"] or {"commit": "unknown", "dirty": False}
+    commit = git["commit"][:7] + ("+" if git["dirty"] else "")
+    return (
+        f"{facts['time']}, {facts['cpu']}, {facts['num_cores']} cores, load average {loads}, "
+        f"backend {facts['backend']}, torch {facts['torch']}, commit {commit}"
+    )
+
+
+def write_json(path: Path | None, values: dict[str, Any]) -> None:
+    """Write ``values`` if a path is given."""
+    if path is not None:
+        path.write_text(json.dumps(values, indent=1, default=_plain) + "\n")
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    raise TypeError(f"{value!r} has no JSON form")
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, least and greatest of some values."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> "Spread":
+        """Of at least one value."""
+        ordered = sorted(values)
+        return cls(statistics.median(ordered), ordered[0], ordered[-1])
+
+    def show(self, digits: int = 2) -> str:
+        """As a table's cell."""
+        return f"**{self.median:,.{digits}f}** ({self.low:,.{digits}f}–{self.high:,.{digits}f})"
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Lines of a Markdown table."""
+    return [_row(head), "|---" * len(head) + "|", *(_row(row) for row in rows)]
+
+
+def _row(cells: Sequence[object]) -> str:
+    return f"| {' | '.join(map(str, cells))} |"
+
+
+# --- data and configs -------------------------------------------------------------------------------------------------
+
+
+def kaggle_tables(scale: float) -> list[int]:
+    """Rows of Kaggle's 26 tables times ``scale``, at least 3 each."""
+    return [max(3, round(cardinality * scale)) for cardinality in KAGGLE_CARDINALITIES]
+
+
+def skewed_ids(rng: np.random.Generator, cardinality: int, num_ids: int) -> NDArray[np.int32]:
+    """Log-uniform rows of a table, int32: Zipf's law with exponent 1, the low ids most often."""
+    ids_N = cardinality ** rng.random(num_ids) - 1
+    return np.minimum(ids_N, cardinality - 1).astype(np.int32)
+
+
+def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, seed: int = 1) -> None:
+    """Write a prepared folder of random clicks with ``num_train`` training samples and as many more as a split takes.
+
+    Ids are log-uniform and a quarter of the labels is positive. Nothing can be learned from them.
     """
     folder.mkdir(parents=True)
     rng = generator(seed, "clicks")
-    num_positives = 0
+    num_rows, num_positives = num_train * 7 // 6 + 14, 0
     with (folder / RECORDS_NAME).open("wb") as file:
         for first in range(0, num_rows, _CHUNK_ROWS):
             words_NC = np.empty((min(_CHUNK_ROWS, num_rows - first), NUM_COLUMNS), dtype="<i4")
             floats_NC = words_NC.view("<f4")
             floats_NC[:, 0] = rng.random(len(words_NC)) < 0.25
             floats_NC[:, 1 : 1 + NUM_DENSE] = rng.exponential(2.0, (len(words_NC), NUM_DENSE))
-            for table, cardinality in enumerate(cardinalities):
-                words_NC[:, 1 + NUM_DENSE + table] = skewed_ids(rng, cardinality, len(words_NC))
+            for table_index, cardinality in enumerate(cardinalities):
+                words_NC[:, 1 + NUM_DENSE + table_index] = skewed_ids(rng, cardinality, len(words_NC))
             num_positives += int(floats_NC[:, 0].sum())
             file.write(words_NC.data)
     meta = Meta(
@@ -62,50 +169,31 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_rows: int, *, seed
     write_meta(folder, meta)
 
 
-def skewed_ids(rng: np.random.Generator, cardinality: int, num_ids: int) -> NDArray[np.int32]:
-    """Rows of a table of ``cardinality`` rows, log-uniform: Zipf's law with exponent 1, the low ids most often."""
-    ids_N = cardinality ** rng.random(num_ids) - 1
-    return np.minimum(ids_N, cardinality - 1).astype(np.int32)
-
-
 def write_trace(path: Path, kills: Iterable[tuple[float, str]]) -> None:
-    """A failure trace of ``kills``: (hour, ``ps3`` or a number of ranks), in order of their hours."""
+    """Write a failure trace of ``kills``, ordered pairs (hour, ``ps3`` or a number of ranks)."""
     lines = [f"{hour!r},{who}" for hour, who in kills]
     path.write_text("\n".join(["# title: made by a benchmark", "hour,rank", *lines, ""]))
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median, least and most of some figures."""
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float]) -> "Spread":
-        """Of at least one value."""
-        ordered = sorted(values)
-        return cls(statistics.median(ordered), ordered[0], ordered[-1])
-
-
-def machine(num_threads: int = 1) -> dict[str, Any]:
-    """What figures hang on: time, commit, versions, CPU, load averages."""
-    return environment(num_threads=num_threads)
+def settings_of(
+    data: Path, num_steps: int, *, batch_size: int = 128, threads: int = 1, backend: str | None = None
+) -> dict[str, Any]:
+    """Settings that all runs share: Kaggle's dense network on ``num_steps`` steps of ``data``, nothing saved."""
+    trainer = {"batch_size": batch_size, "num_threads": threads} | ({"backend": backend} if backend else {})
+    return {
+        "data": {"path": str(data), "max_train_samples": num_steps * batch_size},
+        "model": {"size": "kaggle"},
+        "trainer": trainer,
+        "eval": {"max_samples": 256},
+        "strategy": {"name": "none"},
+        "wandb": {"mode": "disabled"},
+    }
 
 
-def heading(facts: dict[str, Any]) -> str:
-    """One line of ``machine()``."""
-    loads = " ".join(f"{load:.2f}" for load in facts["load_average"])
-    git = facts["git"] or {"commit": "unknown", "dirty": False}
-    commit = git["commit"][:7] + ("+" if git["dirty"] else "")
-    return (
-        f"{facts['time']}, {facts['cpu']}, {facts['num_cores']} cores, load average {loads}, "
-        f"torch {facts['torch']}, commit {commit}"
-    )
-
-
-def write_json(path: Path | None, values: dict[str, Any]) -> None:
-    """Write ``values`` where a path is given."""
-    if path is not None:
-        path.write_text(json.dumps(values, indent=1) + "\n")
+def config_of(settings: Mapping[str, Any], *changes: Mapping[str, Any]) -> Config:
+    """The config of ``settings`` with ``changes``; groups are merged, ``strategy`` is replaced."""
+    values = dict(settings)
+    for key, value in (item for change in changes for item in change.items()):
+        is_merged = isinstance(value, Mapping) and key != "strategy"
+        values[key] = {**values.get(key, {}), **value} if is_merged else value
+    return Config.model_validate(values)

@@ -8,18 +8,15 @@ scikit-learn is not in requirements.txt, since nothing but this needs it. To hav
     PYTHONPATH=DIR python benchmarks/auc.py
 
 The method: a stable argsort of the scores, sums over it, a trapezoid per group of ties. Scores are logits in float32,
-as a model gives them, once as they are and once rounded to about 1,000 values, so that nearly all are tied. Both are
-timed in turn; the results must agree to 1e-12, or the exit code is 1.
+once as they are and once rounded to about 1,000 values, so that nearly all are tied. Both are timed in turn; the
+results must agree to 1e-12, or the exit code is 1.
 """
 
-import argparse
 import importlib
 import importlib.util
-import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
@@ -28,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._common import Spread, heading, machine, write_json
+from benchmarks._common import Spread, machine, parser, report, table
 from harness.core.seeds import generator
 from harness.model.metrics import exact_auc
 
@@ -36,7 +33,7 @@ TOLERANCE = 1e-12
 
 
 def argsort_auc(labels_M: NDArray[np.float32], scores_M: NDArray[np.float32]) -> float:
-    """Area under the ROC curve, as ``sklearn.metrics.roc_auc_score`` finds it."""
+    """Area under the ROC curve, by the method of ``sklearn.metrics.roc_auc_score``."""
     order_M = np.argsort(scores_M, kind="stable")[::-1]
     sorted_M, positive_M = scores_M[order_M], labels_M[order_M].astype(np.float64)
     ends_G = np.r_[np.flatnonzero(np.diff(sorted_M)), len(sorted_M) - 1]
@@ -46,14 +43,14 @@ def argsort_auc(labels_M: NDArray[np.float32], scores_M: NDArray[np.float32]) ->
 
 
 def reference() -> tuple[str, Callable[[NDArray[np.float32], NDArray[np.float32]], float]]:
-    """What to compare with, by name."""
+    """The method to compare with: its name, and (labels, scores) -> AUC."""
     if importlib.util.find_spec("sklearn") is None:
         return "argsort in numpy (scikit-learn is not installed)", argsort_auc
     return "sklearn.metrics.roc_auc_score", importlib.import_module("sklearn.metrics").roc_auc_score
 
 
 def timed(action: Callable[[], float | None]) -> tuple[float, float]:
-    """(seconds, what it found)."""
+    """(seconds, AUC)."""
     began_s = time.perf_counter()
     found = action()
     seconds = time.perf_counter() - began_s
@@ -62,21 +59,17 @@ def timed(action: Callable[[], float | None]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Measure, print, perhaps write as JSON; exit code 1 where the results differ."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--scores", type=int, default=3_000_000)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    options = parser.parse_args()
+    """Measure, print, write as JSON if asked; exit code 1 where the results differ."""
+    made = parser(__doc__, rounds=7)
+    made.add_argument("--scores", type=int, default=3_000_000)
+    options = made.parse_args()
     facts = machine()
     torch.set_num_threads(1)
     rng = generator(1, "auc")
     logits_M = rng.normal(-1.0, 1.0, options.scores).astype(np.float32)
     labels_M = (rng.random(options.scores) < 1 / (1 + np.exp(-logits_M))).astype(np.float32)
     name, other = reference()
-    lines = ["| scores | ours s | other s | ours / other | difference |", "|---" * 5 + "|"]
-    figures: dict[str, dict[str, object]] = {}
-    worst = 0.0
+    rows, cases, worst = [], {}, 0.0
     for kind, scores_M in (("distinct", logits_M), ("tied", np.round(logits_M * 100) / np.float32(100))):
         tensors = torch.from_numpy(scores_M), torch.from_numpy(labels_M)
         rounds = [
@@ -87,16 +80,12 @@ def main() -> None:
         ratio = Spread.of(mine[0] / its[0] for mine, its in rounds)
         difference = max(abs(mine[1] - its[1]) for mine, its in rounds)
         worst = max(worst, difference)
-        seconds = [f"**{s.median:.3f}** ({s.low:.3f}–{s.high:.3f})" for s in (ours, theirs, ratio)]
-        lines.append(f"| {kind} | {' | '.join(seconds)} | {difference:.1e} |")
-        spreads = {"ours_s": asdict(ours), "other_s": asdict(theirs), "ratio": asdict(ratio)}
-        figures[kind] = {**spreads, "difference": difference, "auc": rounds[0][0][1]}
-    facts["load_average_after"] = os.getloadavg()
-    sys.stdout.write("\n".join([*lines, "", f"other: {name}; {options.scores:,} scores", heading(facts), ""]))
-    setting = {"scores": options.scores, "rounds": options.rounds, "other": name}
-    write_json(options.json, {"machine": facts, "setting": setting, "cases": figures})
+        rows.append((kind, ours.show(3), theirs.show(3), ratio.show(3), f"{difference:.1e}"))
+        cases[kind] = {"ours_s": ours, "other_s": theirs, "ratio": ratio, "difference": difference}
+    lines = table(("scores", "ours s", "other s", "ours / other", "difference"), rows)
+    report(options, facts, [*lines, "", f"other: {name}; {options.scores:,} scores"], {"cases": cases, "other": name})
     if worst > TOLERANCE:
-        sys.exit(f"the results differ by {worst:.1e}, which is more than {TOLERANCE:.0e}")
+        sys.exit(f"the results differ by {worst:.1e}, expected at most {TOLERANCE:.0e}")
 
 
 if __name__ == "__main__":

@@ -3,25 +3,33 @@
     python benchmarks/grid.py [--cells 8] [--steps 200] [--kinds local1,local2,rpc] [--rounds 3] [--json FILE]
 
 ``run.py grid`` as a user starts it: cells of ``--steps`` steps of the tiny model with 400,000 rows, and cells of one
-step, whose time is start-up and little else. The same command once more, with nothing left to do, tells what the
-command itself takes (starting, checking, table and report); it is taken off the time per cell. Kinds are ``local`` with
-so many jobs, and ``rpc`` with two PS ranks, whose cells run one at a time.
+step, whose time is start-up and little else. The same command once more, with nothing left to do, gives the seconds of
+the command itself (starting, checking, table and report), which are taken off the time per cell. Kinds are ``local``
+with a number of jobs, and ``rpc`` with two PS ranks, whose cells run one at a time.
 """
 
-import argparse
-import os
+import json
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import KAGGLE_CARDINALITIES, Spread, heading, machine, make_data, write_json
+from benchmarks._common import (
+    KAGGLE_CARDINALITIES,
+    Spread,
+    kaggle_tables,
+    machine,
+    make_data,
+    parser,
+    report,
+    settings_of,
+    table,
+)
 
 RUN = Path(__file__).resolve().parents[1] / "run.py"
 NUM_ROWS = 400_000
@@ -30,20 +38,11 @@ BATCH_SIZE = 128
 
 def experiment(folder: Path, engine: str, num_cells: int, num_steps: int) -> Path:
     """A grid of ``num_cells`` seeds without failures."""
+    values = settings_of(folder / "data", num_steps, batch_size=BATCH_SIZE)
+    values |= {"name": f"steps{num_steps}", "engine": engine, "cluster": {"num_ps": 2}, "model": {"size": "tiny"}}
+    values |= {"eval": {"max_samples": 1024}, "grids": [{"seed": list(range(num_cells))}]}
     path = folder / f"{engine}_steps{num_steps}.yaml"
-    lines = [
-        f"name: steps{num_steps}",
-        f"engine: {engine}",
-        "cluster: {num_ps: 2}",
-        f"data: {{path: {folder / 'data'}, max_train_samples: {num_steps * BATCH_SIZE}}}",
-        "model: {size: tiny}",
-        "eval: {max_samples: 1024}",
-        "strategy: {name: none}",
-        "wandb: {mode: disabled}",
-        f"grids: [{{seed: [{', '.join(map(str, range(num_cells)))}]}}]",
-        "",
-    ]
-    path.write_text("\n".join(lines))
+    path.write_text(json.dumps(values))  # which is YAML
     return path
 
 
@@ -58,64 +57,47 @@ def seconds_of(path: Path, out: Path, jobs: int) -> float:
     return seconds
 
 
-def kind_of(name: str) -> tuple[str, int]:
-    """(engine, jobs) of ``local1``, ``local2``, ``rpc``. Raises ArgumentTypeError."""
-    match = re.fullmatch(r"local([1-9][0-9]*)|rpc", name)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"no kind {name!r}; there are rpc, and local with a number of jobs")
-    return ("rpc", 1) if name == "rpc" else ("local", int(match[1]))
-
-
-def one_round(folder: Path, paths: list[Path], jobs: int) -> tuple[float, float, float]:
+def one_round(folder: Path, engine: str, jobs: int, num_cells: int, num_steps: int) -> tuple[float, float, float]:
     """Seconds of the grid of long cells, of that of one-step cells, and of one in which nothing is left to do."""
     out = folder / "out"
+    long, short = (experiment(folder, engine, num_cells, steps) for steps in (num_steps, 1))
     try:
-        long_s, short_s = (seconds_of(path, out / path.stem, jobs) for path in paths)
-        return long_s, short_s, seconds_of(paths[1], out / paths[1].stem, jobs)
+        long_s, short_s = (seconds_of(path, out / path.stem, jobs) for path in (long, short))
+        return long_s, short_s, seconds_of(short, out / short.stem, jobs)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
 def main() -> None:
-    """Measure, print, perhaps write as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cells", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=200, help="of a cell")
-    parser.add_argument("--kinds", default="local1,local2,rpc")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    options = parser.parse_args()
-    try:
-        kinds = {name: kind_of(name) for name in options.kinds.split(",")}
-    except argparse.ArgumentTypeError as error:
-        parser.error(f"--kinds: {error}")
-    facts = machine()
-    rounds: dict[str, list[tuple[float, float, float]]] = {name: [] for name in kinds}
+    """Measure, print, write as JSON if asked."""
+    made = parser(__doc__, rounds=3, steps=200)
+    made.add_argument("--cells", type=int, default=8)
+    made.add_argument("--kinds", default="local1,local2,rpc")
+    options = made.parse_args()
+    kinds = options.kinds.split(",")
+    for name in kinds:
+        if re.fullmatch(r"local[1-9][0-9]*|rpc", name) is None:
+            made.error(f"--kinds: expected rpc, or local with a number of jobs, got {name!r}")
+    facts, rounds = machine(), {name: list[tuple[float, float, float]]() for name in kinds}
     with tempfile.TemporaryDirectory(prefix="grid-") as temporary:
-        folder = Path(temporary)
-        scale = NUM_ROWS / sum(KAGGLE_CARDINALITIES)
-        cardinalities = [max(3, round(cardinality * scale)) for cardinality in KAGGLE_CARDINALITIES]
-        make_data(folder / "data", cardinalities, options.steps * BATCH_SIZE * 7 // 6 + 7 * 1024, seed=1)
+        folder, num_train = Path(temporary), options.steps * BATCH_SIZE + 6 * 1024
+        make_data(folder / "data", kaggle_tables(NUM_ROWS / sum(KAGGLE_CARDINALITIES)), num_train)
         for _ in range(options.rounds):
-            for name, (engine, jobs) in kinds.items():
-                paths = [experiment(folder, engine, options.cells, steps) for steps in (options.steps, 1)]
-                rounds[name].append(one_round(folder, paths, jobs))
-    facts["load_average_after"] = os.getloadavg()
-    lines = ["| cells, jobs | cells a minute | s a cell | s of start-up a cell | s of the command |", "|---" * 5 + "|"]
-    figures: dict[str, dict[str, object]] = {}
-    for name, seen in rounds.items():
-        values = {
+            for name in kinds:
+                engine, jobs = ("rpc", 1) if name == "rpc" else ("local", int(name.removeprefix("local")))
+                rounds[name].append(one_round(folder, engine, jobs, options.cells, options.steps))
+    figures = {
+        name: {
             "cells_per_minute": Spread.of(60 * options.cells / (long_s - idle_s) for long_s, _, idle_s in seen),
             "cell_s": Spread.of((long_s - idle_s) / options.cells for long_s, _, idle_s in seen),
             "start_up_s": Spread.of((short_s - idle_s) / options.cells for _, short_s, idle_s in seen),
             "command_s": Spread.of(idle_s for _, _, idle_s in seen),
         }
-        cells = [f"**{s.median:.2f}** ({s.low:.2f}–{s.high:.2f})" for s in values.values()]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-        figures[name] = {key: asdict(spread) for key, spread in values.items()}
-    sys.stdout.write("\n".join([*lines, "", heading(facts), ""]))
-    setting = {"cells": options.cells, "steps": options.steps, "rounds": options.rounds}
-    write_json(options.json, {"machine": facts, "setting": setting, "kinds": figures})
+        for name, seen in rounds.items()
+    }
+    head = ("cells, jobs", "cells a minute", "s a cell", "s of start-up a cell", "s of the command")
+    rows = [(name, *(spread.show() for spread in values.values())) for name, values in figures.items()]
+    report(options, facts, table(head, rows), {"kinds": figures})
 
 
 if __name__ == "__main__":

@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 
 from benchmarks._clocks import PARTS, clocked_trainer
 from benchmarks._common import Spread, heading, machine, write_json
-from benchmarks._workers import Parts
-from benchmarks.throughput import Variant, configure, start
+from benchmarks._gated import Parts, Variant, configure, start
 from harness.model.dlrm import BACKENDS
 
 UNSEEN, TOTAL = "unaccounted for", "step"

@@ -1,76 +1,91 @@
 """What choosing rows costs: MFU and SSU per step of training, their choice spread over the interval between saves.
 
-    python benchmarks/trackers.py [--rounds 7] [--steps 192] [--lead 64] [--threads 2] [--ps 8] [--batch-size 128]
-                                  [--rows-scale 1] [--intervals 100,1000,10000] [--save-steps N]
-                                  [--run-rows-scale 0.25] [--json FILE]
+    python benchmarks/trackers.py [--rounds 7] [--steps 192] [--threads 2] [--ps 8] [--batch-size 128]
+                                  [--rows-scale 1] [--intervals 100,1000,10000] [--save-steps 30697] [--json FILE]
 
-Kaggle's 26 tables and its dense network on engine local, skewed made-up clicks. Three things are measured:
+Kaggle's 26 tables and its dense network, skewed synthetic clicks. Two things are measured:
 
-    step    the time that a PS rank with a tracker takes beyond one without, summed over all ranks: shadows beside the
-            ranks of a real run (strategy none) serve the same messages in turn, so all meet the same machine. They have
-            tracked half an interval when the run begins. Against the step of that run, shadows left out.
+    step    the time that shards with a tracker take for a step's updates and lookups beyond shards without one, summed
+            over all ranks. All three serve the same batches in an order that turns from rank to rank; before each batch
+            the matrix products of a step are computed, so that caches are as training leaves them. The trackers have
+            seen half an interval before. It is divided by the step of a run on engine local, measured in turn.
     save    choose, clear and saved of all tracked tables on all ranks, after as many steps as lie between two priority
-            saves: r times the interval of ``cpr56`` at Kaggle's size, and ``--intervals``. Divided by those steps.
-    run     whole runs of cpr_vanilla, cpr_mfu and cpr_ssu in turn, from save to save: metrics.update_pls=false, tables
-            of ``--run-rows-scale``; 0 leaves them out.
+            saves: ``--save-steps``, by default those of profile cpr56 at Kaggle's size, and ``--intervals``.
 
-What a priority save writes is not in it: that is benchmarks/store.py's, and no more than a full save writes in the
-same time. Aim: MFU at most 4 % of a step, SSU at most 3 % and below MFU.
+The writing of a priority save is not in it: that is the figure of benchmarks/store.py. Aim: MFU at most 4 % of a step,
+SSU at most 3 % and below MFU.
 """
 
 import argparse
-import os
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from benchmarks._common import Spread, heading, machine, write_json
-from benchmarks._shadows import KINDS, NONE, fill, shadowed_trainer, tracking
-from benchmarks._workers import Parts, trainer
-from benchmarks.cpr56 import kaggle_job
-from benchmarks.throughput import Variant, configure, start
-from harness.cluster.server import RankServer
+from benchmarks._common import (
+    Spread,
+    config_of,
+    kaggle_tables,
+    machine,
+    make_data,
+    parser,
+    report,
+    settings_of,
+    skewed_ids,
+    table,
+)
+from benchmarks._plain import multiply, products
+from benchmarks._turns import Worker, harness_run, num_steps
 from harness.config.model import Config
-from harness.core.strategies import make_strategy, options_of
+from harness.core.lookup import plan_batch
+from harness.core.seeds import generator
+from harness.core.shard import Shard
+from harness.core.trackers import TRACKERS
+from harness.model.sizes import model_size
 from harness.run.spec import RunSpec
 
-RUNS = ("cpr_vanilla", "cpr_mfu", "cpr_ssu")
+STRATEGIES = {"none": "none", "mfu": "cpr_mfu", "ssu": "cpr_ssu"}
+KINDS = ("mfu", "ssu")
+SAVE_STEPS = 30_697
+"""Steps between the priority saves of profile cpr56 at Kaggle's size and batch 128: r times the interval."""
+SAMPLE_PERIOD = 2
+_CHUNK_STEPS = 64
+
+Parts = dict[str, float]
 
 
-def steps_between_saves(batch_size: int) -> int:
-    """Steps from one priority save to the next, under ``cpr56`` at Kaggle's size."""
-    options = options_of("cpr_mfu")
-    interval = make_strategy(options, kaggle_job("cpr56", options).costs).interval
-    assert interval.samples is not None
-    return round(interval.samples / interval.divisor / batch_size)
+class Tracked:
+    """The shard of a PS rank with the tracker that a strategy asks for; counters only where the tracker needs them."""
 
+    def __init__(self, config: Config, k: int, dim: int) -> None:
+        spec = RunSpec(config).rank_spec(Path())
+        make_tracker = TRACKERS[spec.tracker.kind]
+        self.shard = Shard(spec.placement, k, dim, seed=spec.seed, count_updates=make_tracker.needs_counts)
+        self.shard.rows_MD.zero_()  # so that the system has given all pages
+        self.tracker = make_tracker(self.shard, spec.tracker)
+        self.tables = spec.tracker.tables
 
-def measure_steps(base: Config, options: argparse.Namespace, fill_steps: int, folder: Path) -> list[Parts]:
-    """Milliseconds of each round: the ``step``, and what each tracker added to it."""
-    rounds: list[Parts] = []
-    variant = Variant(partial(shadowed_trainer, fill_steps), {"cluster": {"num_ps": options.ps}})
-    worker = start(variant, base, folder / "shadowed")
-    try:
-        worker.wait_ready()
-        for _ in range(options.rounds + 1):
-            seconds, parts = worker.run(options.lead, options.steps)
-            step_s = seconds - parts["all"] + parts[NONE]
-            extra_s = {kind: parts[kind] - parts[NONE] for kind in KINDS}
-            rounds.append({name: 1e3 * s / options.steps for name, s in {"step": step_s, **extra_s}.items()})
-    finally:
-        worker.close()
-    return rounds[1:]
+    def fill(self, step: int, rows_N: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
+        """Count and track what a step touched; rows stay as they are."""
+        self.shard.write(step, rows_N, self.shard.gather(rows_N), counts_N)
+        self.track(step, rows_N, counts_N, sampled_N)
+
+    def track(self, step: int, rows_N: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
+        """The calls that the tracker needs."""
+        if self.tracker.needs_touches:
+            self.tracker.touched(step, rows_N, counts_N)
+        if self.tracker.needs_samples:
+            self.tracker.sampled(step, rows_N, sampled_N)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,152 +97,120 @@ class SaveCost:
     num_rows: int
 
 
-def measure_saves(base: Config, num_ps: int, num_steps: int, folder: Path) -> dict[str, SaveCost]:
-    """What a save costs each tracker when ``num_steps`` steps have been taken in since the last."""
-    config = base.model_copy(update={"cluster": base.cluster.model_copy(update={"num_ps": num_ps})})
-    run_spec = RunSpec(config)
-    spec = replace(run_spec.rank_spec(folder), embedding_dim=1)  # choosing looks at no row
-    ranks = [[tracking(spec, kind, f"ps{k}") for kind in KINDS] for k in range(num_ps)]
-    fill(ranks, run_spec.placement, num_steps, config)
+def fill(ranks: Sequence[Sequence[Tracked]], config: Config, steps: int) -> None:
+    """Let the trackers of every rank see what ``steps`` steps of skewed accesses touch, 64 steps at once."""
+    rng, placement = generator(config.seed, "touches"), RunSpec(config).placement
+    for first in range(0, steps, _CHUNK_STEPS):
+        step = min(first + _CHUNK_STEPS, steps)
+        num_samples = (step - first) * config.trainer.batch_size
+        ids_BF = np.stack([skewed_ids(rng, rows, num_samples) for rows in placement.cardinalities], axis=1)
+        plan = plan_batch(ids_BF, placement, np.arange(num_samples) % SAMPLE_PERIOD == 0)
+        for k, kinds in enumerate(ranks):
+            for tracked in kinds:
+                tracked.fill(step, plan.rows[k], plan.counts[k], plan.sampled[k])
+
+
+def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> list[Parts]:
+    """Milliseconds of each round: the ``step``, and what each tracker adds to it."""
+    spec, size = RunSpec(config), model_size(config.model)
+    ranks = [[Tracked(_of(config, name), k, size.embedding_dim) for name in STRATEGIES] for k in range(options.ps)]
+    fill([kinds[1:] for kinds in ranks], config, options.save_steps // 2)
+    for tracked in (tracked for kinds in ranks for tracked in kinds):
+        tracked.shard.applied_step = 0
+    torch.set_num_threads(options.threads)
+    found, rounds, number = products(size, options.batch_size), [], 0
+    grads_AD = torch.full((options.batch_size * len(spec.placement.cardinalities), size.embedding_dim), 1e-6)
+    worker = Worker(harness_run, config, folder / "run")
+    try:
+        worker.wait_ready()
+        for _ in range(options.rounds + 1):
+            step_s, spent_s = worker.run(lead=1, timed=1), dict.fromkeys(STRATEGIES, 0.0)
+            for _ in range(options.steps):
+                batch = spec.dataset.train_batch(number, options.batch_size)
+                plan = plan_batch(batch.ids_BF, spec.placement, np.arange(options.batch_size) % SAMPLE_PERIOD == 0)
+                number += 1
+                multiply(found)
+                for k, kinds in enumerate(ranks):
+                    rows_N, counts_N, sampled_N = plan.rows[k], plan.counts[k], plan.sampled[k]
+                    for i in range(len(kinds)):
+                        name, tracked = list(zip(STRATEGIES, kinds, strict=True))[(i + k + number) % len(kinds)]
+                        began_s = time.perf_counter()
+                        tracked.shard.apply(number, rows_N, grads_AD[: len(rows_N)], counts_N, 0.1)
+                        tracked.track(number, rows_N, counts_N, sampled_N)
+                        tracked.shard.gather(rows_N)
+                        spent_s[name] += time.perf_counter() - began_s
+            parts = {"step": step_s} | {kind: spent_s[kind] - spent_s["none"] for kind in KINDS}
+            rounds.append({name: 1e3 * seconds / options.steps for name, seconds in parts.items()})
+    finally:
+        worker.close()
+    return rounds[1:]
+
+
+def _of(config: Config, name: str) -> Config:
+    return Config.model_validate({**config.model_dump(), "strategy": {"name": STRATEGIES[name]}})
+
+
+def measure_saves(config: Config, num_ps: int, steps: int) -> dict[str, SaveCost]:
+    """What a save costs each tracker when it has seen ``steps`` steps since the last."""
+    ranks = [[Tracked(_of(config, kind), k, 1) for kind in KINDS] for k in range(num_ps)]  # choosing looks at no row
+    fill(ranks, config, steps)
+    costs = {kind: [_save(kinds[i], steps) for kinds in ranks] for i, kind in enumerate(KINDS)}
     return {
-        kind: _together([_save(servers[i], spec.tracker.tables, num_steps) for servers in ranks])
-        for i, kind in enumerate(KINDS)
+        kind: SaveCost(
+            choose_ms=sum(cost.choose_ms for cost in each),
+            clear_ms=sum(cost.clear_ms for cost in each),
+            num_rows=sum(cost.num_rows for cost in each),
+        )
+        for kind, each in costs.items()
     }
 
 
-def _save(server: RankServer, tables: Sequence[int], step: int) -> SaveCost:
-    """What ``RankServer`` does around the writing of a priority save."""
-    tracker, shard = server._tracker, server.shard
+def _save(tracked: Tracked, step: int) -> SaveCost:
+    """The work of a PS rank around the writing of a priority save."""
     began_s = time.perf_counter()
-    chosen = {table: tracker.choose(table, step) for table in tables}
+    chosen = {number: tracked.tracker.choose(number, step) for number in tracked.tables}
     chose_s = time.perf_counter()
-    for table, rows_K in chosen.items():
-        shard.take_pending(rows_K)
-        tracker.saved(table, rows_K)
+    for number, rows_K in chosen.items():
+        tracked.shard.take_pending(rows_K)
+        tracked.tracker.saved(number, rows_K)
     cleared_s = time.perf_counter()
     num_rows = sum(len(rows_K) for rows_K in chosen.values())
     return SaveCost(choose_ms=1e3 * (chose_s - began_s), clear_ms=1e3 * (cleared_s - chose_s), num_rows=num_rows)
 
 
-def _together(costs: Sequence[SaveCost]) -> SaveCost:
-    return SaveCost(
-        choose_ms=sum(cost.choose_ms for cost in costs),
-        clear_ms=sum(cost.clear_ms for cost in costs),
-        num_rows=sum(cost.num_rows for cost in costs),
-    )
-
-
-def measure_runs(options: argparse.Namespace, folder: Path) -> list[Parts]:
-    """Milliseconds of a step, by strategy, of each round."""
-    num_steps = (options.rounds + 2) * (options.lead + options.steps) + 1000
-    scaled = argparse.Namespace(**{**vars(options), "rows_scale": options.run_rows_scale})
-    base = configure(scaled, folder, num_steps)
-    settings: dict[str, Any] = {
-        "cluster": {"num_ps": options.ps},
-        "metrics": {"update_pls": False},
-        "store": {"fsync": False},
-    }
-    rounds: list[Parts] = []
-    with ExitStack() as stack:
-        workers = {}
-        for name in RUNS:
-            strategy = {"name": name, "interval_samples": 16 * num_steps * options.batch_size}  # none within the run
-            workers[name] = start(Variant(trainer, {**settings, "strategy": strategy}), base, folder / name)
-            stack.callback(workers[name].close)
-        for worker in workers.values():
-            worker.wait_ready()
-        order = list(workers)
-        for _ in range(options.rounds + 1):
-            seconds = {name: workers[name].run(options.lead, options.steps)[0] for name in order}
-            rounds.append({name: 1e3 * seconds[name] / options.steps for name in RUNS})
-            order = [*order[1:], order[0]]
-    return rounds[1:]
-
-
-def step_lines(rounds: Sequence[Parts]) -> list[str]:
-    """What a step costs, and what each tracker adds to it."""
-    step_ms = Spread.of(each["step"] for each in rounds)
-    lines = [f"step of strategy none: {_shown(step_ms)} ms"]
-    for kind in KINDS:
-        extra_us = Spread.of(1e3 * each[kind] for each in rounds)
-        lines.append(f"{kind}: {_shown(extra_us, 1)} us a step more, {_shown(_shares(rounds, kind))} % of it")
-    return lines
-
-
-def _shares(rounds: Sequence[Parts], kind: str) -> Spread:
-    """Percent of a step that ``kind`` takes beside it."""
-    return Spread.of(100 * each[kind] / each["step"] for each in rounds)
-
-
-def _shown(spread: Spread, digits: int = 2) -> str:
-    return f"**{spread.median:.{digits}f}** ({spread.low:.{digits}f}–{spread.high:.{digits}f})"
-
-
-def save_table(
-    rounds: Sequence[Parts], saves: Mapping[int, Mapping[str, SaveCost]]
-) -> tuple[str, list[dict[str, Any]]]:
-    """One line per interval and tracker: what a save costs, and the whole in percent of a step."""
-    step_ms = statistics.median(each["step"] for each in rounds)
-    lines = [
-        "| steps between saves | tracker | rows | choose ms | clear ms | % of a step | with touching % |",
-        "|---" * 7 + "|",
-    ]
-    values: list[dict[str, Any]] = []
-    for num_steps, costs in saves.items():
-        for kind, cost in costs.items():
-            share = 100 * (cost.choose_ms + cost.clear_ms) / num_steps / step_ms
-            whole = share + _shares(rounds, kind).median
-            values.append({"steps": num_steps, "tracker": kind, **asdict(cost), "save_pct": share, "whole_pct": whole})
-            cells = f"{cost.num_rows:,} | {cost.choose_ms:.1f} | {cost.clear_ms:.1f} | {share:.2f} | **{whole:.2f}**"
-            lines.append(f"| {num_steps:,} | {kind} | {cells} |")
-    return "\n".join(lines), values
-
-
-def run_lines(rounds: Sequence[Parts]) -> list[str]:
-    """The step of whole runs, against vanilla's."""
-    lines: list[str] = []
-    for name in RUNS if rounds else ():
-        more_pct = Spread.of(100 * (each[name] / each[RUNS[0]] - 1) for each in rounds)
-        ms = Spread.of(each[name] for each in rounds)
-        lines.append(f"run {name}: {_shown(ms)} ms a step, {_shown(more_pct)} % more than {RUNS[0]}")
-    return lines
-
-
 def main() -> None:
-    """Measure, print, perhaps write as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument(
-        "--steps", type=int, default=192, help="timed, in each round; SSU works every 64th, orders turn by 3"
-    )
-    parser.add_argument("--lead", type=int, default=64, help="steps before those, untimed")
-    parser.add_argument("--threads", type=int, default=2, help="trainer.num_threads")
-    parser.add_argument("--ps", type=int, default=8, help="PS ranks")
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--rows-scale", type=float, default=1.0, help="of the tables, against Kaggle's")
-    parser.add_argument("--intervals", default="100,1000,10000", help="more numbers of steps between priority saves")
-    parser.add_argument("--save-steps", type=int, help="steps between saves (default: of cpr56 at Kaggle's size)")
-    parser.add_argument("--run-rows-scale", type=float, default=0.25, help="of the tables of the whole runs")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    options = parser.parse_args()
+    """Measure, print, write as JSON if asked."""
+    made = parser(__doc__, rounds=7, steps=192, threads=2, ps=8, batch_size=128, rows_scale=1.0)
+    made.add_argument("--intervals", default="100,1000,10000", help="more numbers of steps between priority saves")
+    made.add_argument("--save-steps", type=int, default=SAVE_STEPS, help="steps between priority saves")
+    options = made.parse_args()
     facts = machine(options.threads)
-    interval = options.save_steps or steps_between_saves(options.batch_size)
-    intervals = [*(int(steps) for steps in options.intervals.split(",") if steps), interval]
+    intervals = [*(int(steps) for steps in options.intervals.split(",") if steps), options.save_steps]
     with tempfile.TemporaryDirectory(prefix="trackers-") as name:
-        folder = Path(name)
-        base = configure(options, folder, (options.rounds + 2) * (options.lead + options.steps) + 1000)
-        rounds = measure_steps(base, options, interval // 2, folder)
+        data, steps = Path(name) / "data", num_steps(options.rounds, options.steps)
+        make_data(data, kaggle_tables(options.rows_scale), steps * options.batch_size)
+        base = settings_of(data, steps, batch_size=options.batch_size, threads=options.threads)
+        metrics = {"log_every_steps": options.steps, "update_pls": False}
+        config = config_of(base, {"cluster": {"num_ps": options.ps}, "metrics": metrics})
+        rounds = measure_steps(config, options, Path(name))
         torch.set_num_threads(1)
-        saves = {steps: measure_saves(base, options.ps, steps, folder) for steps in intervals}
-        (folder / "runs").mkdir()
-        runs = measure_runs(options, folder / "runs") if options.run_rows_scale else []
-    facts["load_average_after"] = os.getloadavg()
-    table, values = save_table(rounds, saves)
-    lines = [*step_lines(rounds), "", table, "", *run_lines(runs), "", heading(facts)]
-    sys.stdout.write("\n".join([*lines, ""]))
-    setting = {key: value for key, value in vars(options).items() if key != "json"}
-    figures = {"steps": rounds, "saves": values, "runs": runs, "interval": interval}
-    write_json(options.json, {"machine": facts, "setting": setting, **figures})
+        saves = {each: measure_saves(config, options.ps, each) for each in intervals}
+    lines = [f"step of strategy none: {Spread.of(each['step'] for each in rounds).show()} ms"]
+    step_ms = statistics.median(each["step"] for each in rounds)
+    share_pct = {kind: Spread.of(100 * each[kind] / each["step"] for each in rounds) for kind in KINDS}
+    for kind in KINDS:
+        more_us = Spread.of(1e3 * each[kind] for each in rounds)
+        lines.append(f"{kind}: {more_us.show(1)} us a step more, {share_pct[kind].show()} % of it")
+    rows, values = [], list[dict[str, Any]]()
+    for num, costs in saves.items():
+        for kind, cost in costs.items():
+            save_pct = 100 * (cost.choose_ms + cost.clear_ms) / num / step_ms
+            whole_pct = save_pct + share_pct[kind].median
+            values.append({"steps": num, "tracker": kind, **asdict(cost), "save_pct": save_pct, "whole_pct": whole_pct})
+            times = (f"{cost.num_rows:,}", f"{cost.choose_ms:.1f}", f"{cost.clear_ms:.1f}")
+            rows.append((f"{num:,}", kind, *times, f"{save_pct:.2f}", f"**{whole_pct:.2f}**"))
+    head = ("steps between saves", "tracker", "rows", "choose ms", "clear ms", "% of a step", "with touching %")
+    report(options, facts, [*lines, "", *table(head, rows)], {"steps": rounds, "saves": values})
 
 
 if __name__ == "__main__":

@@ -1,0 +1,110 @@
+"""The baselines: an ordinary DLRM in PyTorch, and the matrix products of its dense network alone.
+
+B batch, F = 26 tables, D embedding dim, V = 27 vectors of the interaction, I inputs and O outputs of a layer.
+"""
+
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from benchmarks._turns import Tick, chunks
+from harness.config.model import Config
+from harness.data.dataset import Dataset
+from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize, model_size
+
+
+class PlainDlrm(nn.Module):
+    """DLRM with a module per table and layer."""
+
+    def __init__(self, size: ModelSize, cardinalities: tuple[int, ...]) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(_table(num_rows, size.embedding_dim) for num_rows in cardinalities)
+        self.bottom = _mlp((NUM_INTEGERS, *size.bottom_mlp), last_relu=True)
+        self.top = _mlp((size.top_inputs, *size.top_mlp), last_relu=False)
+        self.register_buffer("pairs", torch.tril_indices(NUM_TABLES + 1, NUM_TABLES + 1, offset=-1))
+
+    def forward(self, dense_BI: Tensor, ids_FB: Tensor, offsets_B: Tensor) -> Tensor:
+        """Logits, (B,)."""
+        bottom_BD = self.bottom(dense_BI)
+        looked_up = [rows(ids_B, offsets_B) for rows, ids_B in zip(self.tables, ids_FB, strict=True)]
+        vectors_BVD = torch.stack([bottom_BD, *looked_up], dim=1)
+        dots_BVV = torch.bmm(vectors_BVD, vectors_BVD.transpose(1, 2))
+        pairs = self.get_buffer("pairs")
+        return self.top(torch.cat([bottom_BD, dots_BVV[:, pairs[0], pairs[1]]], dim=1)).squeeze(1)
+
+
+def _table(num_rows: int, dim: int) -> nn.EmbeddingBag:
+    bound = num_rows**-0.5
+    rows_ND = torch.empty(num_rows, dim).uniform_(-bound, bound)
+    return nn.EmbeddingBag.from_pretrained(rows_ND, freeze=False, mode="sum", sparse=True)
+
+
+def _mlp(widths: tuple[int, ...], *, last_relu: bool) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in pairwise(widths):
+        layers += [nn.Linear(fan_in, fan_out), nn.ReLU()]
+    return nn.Sequential(*layers if last_relu else layers[:-1])
+
+
+def plain(config: Config, folder: Path, tick: Tick) -> None:
+    """Body: one process, ``nn.EmbeddingBag``, ``nn.Linear``, autograd, ``torch.optim.SGD``; the harness's batches."""
+    torch.set_num_threads(config.trainer.num_threads)
+    dataset = Dataset.open(Path(config.data.path), split=config.data.split, seed=config.seed)
+    size = config.trainer.batch_size
+    model = PlainDlrm(model_size(config.model), dataset.cardinalities)
+    optimizer = torch.optim.SGD(model.parameters(), lr=config.trainer.learning_rate)
+    offsets_B = torch.arange(size, dtype=torch.int32)
+
+    def step(number: int) -> None:
+        batch = dataset.train_batch(number, size)
+        ids_FB = torch.from_numpy(batch.ids_BF).t().contiguous()
+        optimizer.zero_grad()
+        loss = functional.binary_cross_entropy_with_logits(model(batch.dense_BI, ids_FB, offsets_B), batch.labels_B)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    chunks(config, step, tick)
+
+
+Product = tuple[Tensor, Tensor, Tensor]
+"""(left, right, out): ``out = left @ right``, preallocated."""
+
+
+def products(size: ModelSize, batch_size: int) -> list[Product]:
+    """The matrix products of both perceptrons: of each layer the forward one and both backward ones.
+
+    The gradient of the integer features is left out, since no step needs it, and so is the interaction, whose products
+    of 27 x 16 are 2 % of the arithmetic.
+    """
+    found: list[Product] = []
+    for widths, needs_inputs in (((NUM_INTEGERS, *size.bottom_mlp), False), ((size.top_inputs, *size.top_mlp), True)):
+        for layer, (fan_in, fan_out) in enumerate(pairwise(widths)):
+            x_BI, weight_OI = torch.randn(batch_size, fan_in), torch.randn(fan_out, fan_in)
+            grad_BO = torch.randn(batch_size, fan_out)
+            found.append((x_BI, weight_OI.t(), torch.empty(batch_size, fan_out)))
+            found.append((grad_BO.t(), x_BI, torch.empty(fan_out, fan_in)))
+            if layer > 0 or needs_inputs:
+                found.append((grad_BO, weight_OI, torch.empty(batch_size, fan_in)))
+    return found
+
+
+def num_flops(found: list[Product]) -> int:
+    """A multiplication and an addition for each pair of values."""
+    return sum(2 * left.shape[0] * left.shape[1] * right.shape[1] for left, right, _ in found)
+
+
+def multiply(found: list[Product]) -> None:
+    """All products, by ``torch.mm``, which is MKL on a CPU."""
+    for left, right, out in found:
+        torch.mm(left, right, out=out)
+
+
+def floor(config: Config, folder: Path, tick: Tick) -> None:
+    """Body: the matrix products of the dense network and nothing else."""
+    torch.set_num_threads(config.trainer.num_threads)
+    found = products(model_size(config.model), config.trainer.batch_size)
+    chunks(config, lambda step: multiply(found), tick)

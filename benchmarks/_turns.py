@@ -1,0 +1,163 @@
+"""Variants of a training loop in processes of their own, measured in turn and stopped (SIGSTOP) in between.
+
+A machine that slows down then slows all variants, so that ratios within a round stay comparable. A run of the harness
+is started by its public entry point and observed by its record: its clock is the ``seconds`` of ``train`` events, each
+of which holds ``metrics.log_every_steps`` steps, here called a chunk.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, suppress
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from harness.cluster.leash import hold_leash
+from harness.cluster.spawn import fork_server, nest_fork_server
+from harness.config.model import Config
+from harness.run import assemble
+
+SLACK_STEPS = 1000
+"""Steps that a run needs beyond those it is asked for: a stopped run has gone on a little, and none may end."""
+
+Tick = Callable[[float], None]
+"""To be called after every chunk with the seconds that it took."""
+Body = Callable[[Config, Path, Tick], None]
+"""What a worker process does: (config, folder of its own, tick)."""
+
+_TAIL_BYTES = 1 << 16
+
+
+class Worker:
+    """A process group that runs ``body``, stopped except during :meth:`run`.
+
+    The group is killed when this process closes it; the kernel ends it (SIGHUP) when this process dies.
+    """
+
+    def __init__(self, body: Body, config: Config, folder: Path) -> None:
+        context = fork_server()
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_main, args=(body, config, folder, theirs, os.getpid()))
+        self._process.start()
+        theirs.close()
+
+    def wait_ready(self) -> None:
+        """Wait until the first chunk is done and the group is stopped. Raises EOFError if the process ended."""
+        self._pipe.recv()
+        self._wait_stopped()
+
+    def run(self, lead: int, timed: int, tail: int = 0) -> float:
+        """Run ``lead + timed + tail`` chunks; seconds of the ``timed`` ones. The first chunk holds the pause."""
+        self._pipe.send(lead + timed + tail)
+        os.killpg(self._pid, signal.SIGCONT)
+        seconds = self._pipe.recv()
+        self._wait_stopped()
+        return sum(seconds[lead : lead + timed])
+
+    def close(self) -> None:
+        """Kill the group."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._pid, signal.SIGKILL)
+        self._process.kill()
+        self._process.join()
+
+    @property
+    def _pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def _wait_stopped(self) -> None:
+        stat = Path(f"/proc/{self._pid}/stat")
+        while stat.read_text().rsplit(")", 1)[1].split()[0] not in "TZX":
+            time.sleep(0.001)
+
+
+def _main(body: Body, config: Config, folder: Path, pipe: Connection, owner: int) -> None:
+    os.setpgid(0, 0)
+    hold_leash(owner)
+    nest_fork_server()  # before anything starts a thread: ranks are forked from here
+    ordered, seen = 1, []
+
+    def tick(seconds: float) -> None:
+        nonlocal ordered, seen
+        seen.append(seconds)
+        if len(seen) == ordered:
+            pipe.send(seen)
+            os.killpg(0, signal.SIGSTOP)
+            ordered, seen = pipe.recv(), []
+
+    body(config, folder, tick)
+
+
+def harness_run(config: Config, folder: Path, tick: Tick) -> None:
+    """Body: a run as ``run.py train`` makes one."""
+    step = 0
+
+    def on_status(status: assemble.RunStatus) -> None:
+        nonlocal step
+        if status.step > step:
+            step = status.step
+            tick(_last_seconds(folder / "events.jsonl"))
+
+    assemble.run(config, folder, on_status=on_status)
+
+
+def _last_seconds(events: Path) -> float:
+    """Seconds of the last ``train`` event."""
+    with events.open("rb") as file:
+        file.seek(max(0, events.stat().st_size - _TAIL_BYTES))
+        lines = file.read().splitlines()
+    last = next(line for line in reversed(lines) if line.startswith(b'{"event":"train"'))
+    return json.loads(last)["machine"]["seconds"]
+
+
+def chunks(config: Config, action: Callable[[int], None], tick: Tick) -> None:
+    """Body of a loop that is not the harness's: ``action(step)`` again and again, in chunks."""
+    step = 0
+    while True:
+        began_s = time.perf_counter()
+        for _ in range(config.metrics.log_every_steps):
+            action(step)
+            step += 1
+        tick(time.perf_counter() - began_s)
+
+
+def num_steps(rounds: int, chunk_steps: int, *, lead: int = 1, timed: int = 1, tail: int = 0) -> int:
+    """Steps that a run needs for :func:`in_turn`."""
+    return (1 + (rounds + 1) * (lead + timed + tail)) * chunk_steps + SLACK_STEPS
+
+
+def in_turn(
+    variants: Mapping[str, tuple[Body, Config]],
+    folder: Path,
+    rounds: int,
+    *,
+    lead: int = 1,
+    timed: int = 1,
+    tail: int = 0,
+) -> list[dict[str, float]]:
+    """Milliseconds of a step by variant, one entry a round; the first round is left out.
+
+    Each round begins with another variant. Folders of the runs are ``folder / name``.
+    """
+    found: list[dict[str, float]] = []
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name, (body, config) in variants.items():
+            workers[name] = Worker(body, config, folder / name)
+            stack.callback(workers[name].close)
+        for worker in workers.values():
+            worker.wait_ready()
+        order = list(workers)
+        for _ in range(rounds + 1):
+            seconds = {name: workers[name].run(lead, timed, tail) for name in order}
+            found.append(
+                {
+                    name: 1e3 * seconds[name] / (timed * config.metrics.log_every_steps)
+                    for name, (_, config) in variants.items()
+                }
+            )
+            order = [*order[1:], order[0]]
+    return found[1:]
