@@ -10,15 +10,11 @@ from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Initialise, Push, Restore, Save, WriteBack, Written
 from harness.cluster.server import RankServer, RankSpec
-from harness.config.model import Config
 from harness.core import trackers
-from harness.core.errors import ConfigError
 from harness.core.placement import Placement
 from harness.core.plans import SavePlan
 from harness.core.trackers import TRACKERS, NullTracker, TrackerSpec
-from harness.run.spec import RunSpec
 from harness.store import RAW, SAVE_KINDS, FileRecord
-from tests.runs import changed
 
 DIM = 4
 NUM_ROWS = 60
@@ -166,11 +162,3 @@ def test_a_kind_of_save_may_leave_files_out(server: RankServer) -> None:
     server.shard.rows_MD.zero_()
     server.handle(Restore(records=second.records, step=3))
     assert torch.equal(server.shard.rows_MD, rows_MD)
-
-
-def test_a_tracker_that_a_cache_cannot_serve_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before the run begins, in one line that says what to do."""
-    monkeypatch.setitem(TRACKERS, "mfu", Noting)
-    RunSpec(changed(config, strategy__name="cpr_mfu")).validate()
-    with pytest.raises(ConfigError, match=r"^cache\.mode: lookahead does not report .* 'mfu' .*; use none or stale$"):
-        RunSpec(changed(config, strategy__name="cpr_mfu", cache__mode="lookahead")).validate()

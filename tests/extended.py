@@ -1,0 +1,155 @@
+"""Runs the examples of docs/EXTENDING.md in a process of its own, whose tables they are entered in.
+
+    python -m tests.extended CONFIG OUT
+
+CONFIG is a run's configuration as JSON. Results go to OUT/results.json, for tests/test_extending.py.
+"""
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "EXTENDING.md"
+IMPORTS = """
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, ClassVar
+import torch
+from pydantic import Field
+from torch import Tensor
+from harness.client.clients import CLIENTS
+from harness.client.protocol import ClientSpec, Pulled, look_up, make_pushes
+from harness.cluster.protocol import Exchange
+from harness.core.errors import TraceError
+from harness.core.lookup import BatchPlan
+from harness.core.optimizers import OPTIMIZERS, Sgd
+from harness.core.overhead import interval_in_samples
+from harness.core.placement import budget_rows
+from harness.core.plans import Costs, Interval, Progress, Rank, SavePlan
+from harness.core.shard import Shard
+from harness.core.strategies import STRATEGIES, CprPriority, Full, Partial
+from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, top_rows
+from harness.recovery.accounting import SalvagedRows
+from harness.store.encoding import RAW
+from harness.store.kinds import SAVE_KINDS
+from harness.store.records import FileRecord
+from harness.traces.importers import FORMATS, Importer
+from harness.traces.importers.findings import Findings
+from harness.traces.importers.reading import as_name, as_seconds
+"""
+"""What the files that the examples go to import already."""
+
+
+def examples() -> dict[str, str]:
+    """The code of the page by its first comment."""
+    blocks = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    return dict(blocks)
+
+
+def load_strategies() -> None:
+    """Run the examples that define strategies before the configuration's models are made from their table."""
+    from harness.core import strategies
+
+    known = set(strategies.STRATEGIES)
+    light = "\n".join(line for line in IMPORTS.splitlines() if not line.startswith("from harness.client"))
+    for title in ("strategy", "kind of save", "tracker"):
+        exec(f"{light}\n{examples()[title]}", {})
+    assert "harness.config.model" not in sys.modules
+    for name in strategies.STRATEGIES.keys() - known:
+        strategies.OPTIONS[name] = strategies._named(name, strategies.STRATEGIES[name])
+
+
+def facts(events: list[Any]) -> list[dict[str, Any]]:
+    """Events without machine parts, traffic and the hash of the configuration."""
+    return [{k: v for k, v in e.to_json().items() if k not in ("machine", "cache", "config_hash")} for e in events]
+
+
+def main(config_text: str, out: Path) -> None:
+    """Run every example's law."""
+    load_strategies()
+    exec(IMPORTS + examples()["optimizer"] + examples()["embedding client"] + examples()["importer"], {})
+
+    from pydantic import ValidationError
+
+    from harness.config.model import Config
+    from harness.core.errors import TraceError
+    from harness.core.events import Event, Finished, Saved
+    from harness.record.recorder import read_events
+    from harness.run import assemble
+    from harness.traces.importers import read_log
+
+    base = json.loads(config_text)
+
+    def run(name: str, strategy: dict[str, Any], *, parts: dict[str, dict[str, Any]] | None = None) -> list[Event]:
+        values = {**base, "strategy": strategy}
+        config = Config.model_validate(values)
+        for group, changes in (parts or {}).items():  # names that the page adds to a Literal
+            config = config.model_copy(update={group: getattr(config, group).model_copy(update=changes)})
+        assemble.run(config, out / name)
+        return read_events(out / name / "events.jsonl")
+
+    def last(events: list[Event]) -> Finished:
+        finished = events[-1]
+        assert isinstance(finished, Finished)
+        return finished
+
+    results: dict[str, Any] = {}
+    reference = last(run("none", {"name": "none"}))
+
+    events = run("hours", {"name": "every_hours", "hours": 2})
+    saves = sorted({event.samples for event in events if isinstance(event, Saved) and event.charged})
+    try:
+        Config.model_validate({**base, "strategy": {"name": "every_hours", "hours": 0}})
+        refused = ""
+    except ValidationError as error:
+        refused = str(error)
+    results["strategy"] = {"digests": last(events).digests == reference.digests, "saves": saves, "refused": refused}
+
+    partial = last(run("partial", {"name": "partial", "interval_samples": 100}))
+    touched = last(run("incremental", {"name": "incremental", "interval_samples": 100}))
+    results["kind of save"] = {
+        "digests": partial.digests == touched.digests,
+        "failures": touched.num_failures,
+        "bytes": [partial.payload_bytes, touched.payload_bytes],
+    }
+
+    recent = {"name": "cpr_recent", "r": 0.25}
+    plain, ahead = run("recent", recent), run("ahead", recent, parts={"cache": {"mode": "lookahead", "lookahead": 30}})
+    results["tracker"] = {
+        "equal": facts(plain) == facts(ahead),
+        "rows": [event.num_rows for event in plain if isinstance(event, Saved) and event.save == "priority"],
+    }
+
+    clipped = {"trainer": {"optimizer": "clipped_sgd"}}
+    runs = [
+        run(f"clipped-{mode}", {"name": "full"}, parts={**clipped, "cache": {"mode": mode, "staleness": 0}})
+        for mode in ("none", "lookahead", "stale")
+    ]
+    results["optimizer"] = {
+        "equal": all(facts(other) == facts(runs[0]) for other in runs[1:]),
+        "differs": last(runs[0]).digests != reference.digests,
+    }
+
+    results["embedding client"] = {
+        name: facts(run(f"direct-{name}", strategy))
+        == facts(run(f"blocking-{name}", strategy, parts={"cache": {"mode": "blocking"}}))
+        for name, strategy in (("full", {"name": "full"}), ("partial", {"name": "partial", "interval_samples": 100}))
+    }
+
+    log, broken = out / "log.txt", out / "broken.txt"
+    log.write_text("a;0;3600\nb;7200;9000\na;90000;90600\n")
+    broken.write_text("a;0;3600\nb;7200\n")
+    found = read_log("semicolons", log)
+    try:
+        read_log("semicolons", broken)
+        message = ""
+    except TraceError as error:
+        message = str(error)
+    results["importer"] = {"outages": len(found.outages), "nodes": list(found.nodes), "message": message}
+    (out / "results.json").write_text(json.dumps(results))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
