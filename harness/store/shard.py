@@ -5,9 +5,10 @@ per chosen row, and in ``compact`` the row ids of one block per delta.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -75,7 +76,7 @@ class ShardStore:
     def __init__(self, root: Path, rank: str, *, fsync: bool = True, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._root = root
         self._rank = rank
-        self._fsync = fsync
+        self._write = partial(write_content, root, rank, fsync=fsync, chunk_bytes=chunk_bytes)
         self._chunk_bytes = chunk_bytes
 
     def discard(self, sequence: int) -> None:
@@ -91,7 +92,7 @@ class ShardStore:
         return self._write(
             "base",
             sequence,
-            step,
+            step=step,
             header=layout.to_header(),
             payload=lambda writer: write_rows(writer, source, RowRange(0, layout.num_rows), codec),
             payload_bytes=layout.num_rows * codec.row_bytes(source.rows_MD),
@@ -111,7 +112,7 @@ class ShardStore:
         return self._write(
             "delta",
             sequence,
-            step,
+            step=step,
             header=layout.to_header() | {"block_rows": block_rows, "segments": segments},
             payload=lambda writer: write_payload(writer, plan, source, block_rows, codec),
             payload_bytes=plan.payload_bytes(codec.row_bytes(source.rows_MD)),
@@ -151,7 +152,7 @@ class ShardStore:
             return self._write(
                 "base",
                 sequence,
-                records[-1].applied_step,
+                step=records[-1].applied_step,
                 header=layout.to_header(),
                 payload=lambda writer: self._merge(writer, layout, base, deltas),
                 payload_bytes=layout.num_rows * layout.row_bytes,
@@ -172,33 +173,6 @@ class ShardStore:
             writer.write(bytes_of(rows_WD))
         for reader in (base, *deltas):
             reader.finish()
-
-    def _write(
-        self,
-        kind: FileKind,
-        sequence: int,
-        step: int,
-        *,
-        header: Mapping[str, Any],
-        payload: Callable[[HashingWriter], None],
-        payload_bytes: int,
-        num_rows: int,
-        encoding: str = RAW,
-    ) -> FileRecord:
-        return write_content(
-            self._root,
-            self._rank,
-            kind,
-            sequence,
-            step=step,
-            header=header,
-            payload=payload,
-            payload_bytes=payload_bytes,
-            num_rows=num_rows,
-            encoding=encoding,
-            fsync=self._fsync,
-            chunk_bytes=self._chunk_bytes,
-        )
 
     def _open(self, record: FileRecord, layout: _Layout | None) -> ContentReader:
         reader = ContentReader(self._root, record, chunk_bytes=self._chunk_bytes)
