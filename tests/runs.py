@@ -1,5 +1,6 @@
 """Runs for tests: small configs, and what their records say."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from harness.record.recorder import read_events
 from harness.run import assemble
 
 PRIORITY_R = 0.25  # half as many priority saves of twice the rows
+BACKEND = os.environ.get("TEST_BACKEND", "auto")
+"""The dense network's backend in runs of tests: `TEST_BACKEND=torch make test` forces the reference."""
+
 BUSY = Path(__file__).resolve().parent.parent / "failure_traces" / "busy.csv"
 
 
@@ -20,7 +24,7 @@ def small_config(data: Path) -> Config:
             "profile": "busy",
             "data": {"path": str(data), "max_train_samples": 1024},
             "model": {"size": "tiny"},
-            "trainer": {"batch_size": 4, "learning_rate": 0.01},
+            "trainer": {"batch_size": 4, "learning_rate": 0.01, "backend": BACKEND},
             "trace": {"path": str(BUSY)},
             "store": {"fsync": False},
             "metrics": {"log_every_steps": 40},

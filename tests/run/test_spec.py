@@ -18,6 +18,7 @@ from tests.runs import changed, run
 def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.MonkeyPatch, is_available: bool) -> None:
     """The resolved config names a backend, and its hash is that of a config which names this backend."""
     monkeypatch.setattr(blas, "AVAILABLE", is_available)
+    config = changed(config, trainer__backend="auto")
     chosen, other = ("compiled", "torch") if is_available else ("torch", "compiled")
     assert RunSpec(config).config == changed(config, trainer__backend=chosen)
     assert cell_hash(config) == cell_hash(changed(config, trainer__backend=chosen))
@@ -28,6 +29,7 @@ def test_the_backend_stands_in_the_record(config: Config, tmp_path: Path, monkey
     """config.yaml and env.json hold what ``auto`` chose."""
     monkeypatch.setattr(blas, "AVAILABLE", False)
     short = changed(config, data__max_train_samples=32, strategy__name="none", trace__path=None)
+    short = changed(short, trainer__backend="auto")
     run(short, tmp_path / "run")
     assert read_config(tmp_path / "run")["trainer"]["backend"] == "torch"
     assert json.loads(RunDir(tmp_path / "run").env.read_text())["backend"] == "torch"
