@@ -5,7 +5,7 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.config.model import BackendName, Config, TrainerConfig
+from harness.config.model import Config, TrainerConfig
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
@@ -23,6 +23,7 @@ ROW_BYTES = 16 * 4
 """A row of Kaggle's tables: 16 float32."""
 
 _CHUNK_ROWS = 1 << 16
+_LOAD_AVERAGE = os.getloadavg()  # before anything is measured
 _OPTIONS: dict[str, tuple[type, str]] = {
     "rounds": (int, "rounds that count; one more is run first and thrown away"),
     "steps": (int, "steps that are timed, of each variant in each round"),
@@ -48,49 +49,47 @@ def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
     return made
 
 
-def names_of(made: argparse.ArgumentParser, option: str, text: str, known: Iterable[str]) -> list[str]:
-    """The comma-separated names in ``text``; the parser's error if one is unknown."""
-    names, known = text.split(","), list(known)
-    for name in names:
-        if name not in known:
-            made.error(f"{option}: expected {', '.join(known)}, got {name!r}")
-    return names
+def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """The type of an option: comma-separated names among ``known``."""
+    expected = list(known)
+
+    def parse(text: str) -> list[str]:
+        for name in text.split(","):
+            if name not in expected:
+                raise argparse.ArgumentTypeError(f"expected {', '.join(expected)}, got {name!r}")
+        return text.split(",")
+
+    return parse
 
 
-def machine(num_threads: int = 1, backend: BackendName | None = None) -> dict[str, Any]:
-    """Time, commit, versions, backend, processor and load averages, for the record of the figures."""
+def numbers_of(text: str) -> list[float]:
+    """The type of an option: comma-separated numbers; none if ``text`` is empty."""
+    return [float(number) for number in text.split(",") if number]
+
+
+def report(options: argparse.Namespace, lines: Iterable[str], figures: Mapping[str, Any]) -> None:
+    """Print ``lines`` and a line about the machine; write both and the options as JSON if ``--json`` is given."""
     from harness.model.backends import choose_backend  # noqa: PLC0415 - torch, which not every process needs
 
-    chosen = choose_backend(TrainerConfig(backend=backend or "auto"))
-    return environment(num_threads=num_threads, backend=chosen)
-
-
-def report(options: argparse.Namespace, facts: dict[str, Any], lines: Iterable[str], figures: dict[str, Any]) -> None:
-    """Print ``lines`` and a line about the machine; write all of it as JSON if ``--json`` is given."""
-    sys.stdout.write("\n".join([*lines, "", heading(facts), ""]))
-    setting = {key: str(value) if isinstance(value, Path) else value for key, value in vars(options).items()}
-    facts = {**facts, "load_average_after": os.getloadavg()}
-    write_json(options.json, {"machine": facts, "setting": setting, **figures})
-
-
-def heading(facts: dict[str, Any]) -> str:
-    """``machine()`` in one line."""
-    loads = " ".join(f"{load:.2f}" for load in facts["load_average"])
+    setting = vars(options)
+    backend = choose_backend(TrainerConfig(backend=setting.get("backend") or "auto"))
+    facts = environment(num_threads=setting.get("threads", 1), backend=backend)
+    facts |= {"load_average": _LOAD_AVERAGE, "load_average_after": os.getloadavg()}
+    loads = " ".join(f"{load:.2f}" for load in _LOAD_AVERAGE)
     git = facts["git"] or {"commit": "unknown", "dirty": False}
-    commit = git["commit"][:7] + ("+" if git["dirty"] else "")
-    return (
+    heading = (
         f"{facts['time']}, {facts['cpu']}, {facts['num_cores']} cores, load average {loads}, "
-        f"backend {facts['backend']}, torch {facts['torch']}, commit {commit}"
+        f"backend {facts['backend']}, torch {facts['torch']}, commit {git['commit'][:7]}{'+' if git['dirty'] else ''}"
     )
-
-
-def write_json(path: Path | None, values: dict[str, Any]) -> None:
-    """Write ``values`` if a path is given."""
-    if path is not None:
-        path.write_text(json.dumps(values, indent=1, default=_plain) + "\n")
+    sys.stdout.write("\n".join([*lines, "", heading, ""]))
+    if options.json is not None:
+        values = {"machine": facts, "setting": setting, **figures}
+        options.json.write_text(json.dumps(values, indent=1, default=_plain) + "\n")
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
     raise TypeError(f"{value!r} has no JSON form")
@@ -176,14 +175,20 @@ def write_trace(path: Path, kills: Iterable[tuple[float, str]]) -> None:
 
 
 def settings_of(
-    data: Path, num_steps: int, *, batch_size: int = 128, threads: int = 1, backend: str | None = None
+    folder: Path,
+    cardinalities: Sequence[int],
+    num_steps: int,
+    *,
+    batch_size: int = 128,
+    threads: int = 1,
+    backend: str | None = None,
 ) -> dict[str, Any]:
-    """Settings that all runs share: Kaggle's dense network on ``num_steps`` steps of ``data``, nothing saved."""
-    trainer = {"batch_size": batch_size, "num_threads": threads} | ({"backend": backend} if backend else {})
+    """Make clicks for ``num_steps`` steps in ``folder``; settings: Kaggle's dense network on them, nothing saved."""
+    make_data(folder / "data", cardinalities, num_steps * batch_size)
     return {
-        "data": {"path": str(data), "max_train_samples": num_steps * batch_size},
+        "data": {"path": str(folder / "data"), "max_train_samples": num_steps * batch_size},
         "model": {"size": "kaggle"},
-        "trainer": trainer,
+        "trainer": {"batch_size": batch_size, "num_threads": threads, "backend": backend or "auto"},
         "eval": {"max_samples": 256},
         "strategy": {"name": "none"},
         "wandb": {"mode": "disabled"},

@@ -91,8 +91,8 @@ def _main(body: Body, config: Config, folder: Path, pipe: Connection, owner: int
     body(config, folder, tick)
 
 
-def harness_run(config: Config, folder: Path, tick: Tick) -> None:
-    """Body: a run as ``run.py train`` makes one."""
+def harness_run(config: Config, folder: Path, tick: Tick, *, parts: assemble.Parts = assemble.DEFAULT) -> None:
+    """Body: a run as ``run.py train`` makes one, or one of other parts."""
     step = 0
 
     def on_status(status: assemble.RunStatus) -> None:
@@ -101,7 +101,7 @@ def harness_run(config: Config, folder: Path, tick: Tick) -> None:
             step = status.step
             tick(_last_seconds(folder / "events.jsonl"))
 
-    assemble.run(config, folder, on_status=on_status)
+    assemble.run(config, folder, on_status=on_status, parts=parts)
 
 
 def _last_seconds(events: Path) -> float:

@@ -1,129 +1,204 @@
-"""What a step spends its time on: engine local, engine rpc, and rpc with the lookahead cache; a table and pictures.
+"""What a step is made of: the dense network by its parts, and the requests of each engine; a table and a picture.
 
-    python benchmarks/step.py [--rounds 7] [--steps 100] [--lead 100] [--threads 2] [--rows-scale 1] [--ps 2]
-                              [--batch-size 128] [--backend auto] [--pictures docs] [--json FILE]
+    python benchmarks/step.py [--rounds 7] [--steps 100] [--threads 2] [--rows-scale 1] [--ps 2] [--batch-size 128]
+                              [--backend compiled|torch] [--picture docs/step.svg] [--json FILE]
 
-The real trainer, ranks and data, set up as in throughput.py, with clocks put around their functions from outside. What
-no clock saw is shown as such: the step loop itself, bookkeeping, and the clocks, which cost about a microsecond a call.
+Set up as throughput.py. Runs on engine local, on rpc, and on rpc with the lookahead cache take turns with a loop that
+reads and plans batches and trains the dense network alone. A run is given a cluster that measures its requests.
+
+    read, plan   the batch from the data set, and its plan; the lookahead cache does this in the background
+    dense        the network alone; parts as the compiled backend measures them on its first thread
+    start        requests are sent; on engine local, served
+    finish       replies are waited for
+    rest         the step less dense, start and finish: read and plan, the cache, the step loop, and by how much the
+                 dense network is slower (or its update faster) beside the ranks than alone
 """
 
 import argparse
-import os
+import json
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import asdict
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 import matplotlib as mpl
+import torch
 from matplotlib.figure import Figure
 
-from benchmarks._clocks import PARTS, clocked_trainer
-from benchmarks._common import Spread, heading, machine, write_json
-from benchmarks._gated import Parts, Variant, configure, start
+from benchmarks._common import Spread, config_of, kaggle_tables, parser, report, settings_of, table
+from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
+from harness.client.protocol import Batches
+from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
+from harness.config.model import Config
+from harness.core.events import Trained
+from harness.core.plans import Rank
+from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
+from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
+from harness.run import assemble, job
+from harness.run.spec import RunSpec
 
-UNSEEN, TOTAL = "unaccounted for", "step"
-ROWS = (*PARTS, UNSEEN, TOTAL)
-VARIANTS: dict[str, dict[str, Any]] = {
+ENGINES: dict[str, dict[str, Any]] = {
     "local": {"engine": "local"},
     "rpc": {"engine": "rpc"},
     "rpc_lookahead": {"engine": "rpc", "cache": {"mode": "lookahead"}},
 }
+BARS = ("dense", "start", "finish", "rest")
+_FILE = "parts.jsonl"  # a line for each chunk: seconds by part
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, list[Parts]]:
-    """Milliseconds of a step by part, for each variant, one entry per round; the first round is left out."""
-    base = configure(options, folder, (options.rounds + 2) * (options.lead + options.steps) + 1000)
-    found: dict[str, list[Parts]] = {name: [] for name in VARIANTS}
-    with ExitStack() as stack:
-        workers = {}
-        for name, settings in VARIANTS.items():
-            trainer = {**base.trainer.model_dump(), "backend": options.backend}
-            variant = Variant(clocked_trainer, {**settings, "cluster": {"num_ps": options.ps}, "trainer": trainer})
-            workers[name] = start(variant, base, folder / name)
-            stack.callback(workers[name].close)
-        for worker in workers.values():
-            worker.wait_ready()
-        for _ in range(options.rounds + 1):
-            for name, worker in workers.items():
-                seconds, parts = worker.run(options.lead, options.steps)
-                parts = {**parts, UNSEEN: seconds - sum(parts.values()), TOTAL: seconds}
-                found[name].append({part: 1e3 * parts[part] / options.steps for part in ROWS})
-    return {name: rounds[1:] for name, rounds in found.items()}
+class TimedCluster:
+    """A cluster that notes the seconds of its requests."""
+
+    def __init__(self, cluster: Cluster, spent_s: Counter[str]) -> None:
+        self._cluster, self._spent_s = cluster, spent_s
+        self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
+        self.kill_planned, self.replace = cluster.kill_planned, cluster.replace
+
+    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
+        """See Cluster."""
+        return self.finish(self.start(requests))
+
+    def start(self, requests: Mapping[Rank, Request]) -> Any:
+        """See Cluster."""
+        return self._timed("start", partial(self._cluster.start, requests))
+
+    def finish(self, underway: Any) -> dict[Rank, Reply]:
+        """See Cluster."""
+        return self._timed("finish", partial(self._cluster.finish, underway))
+
+    def _timed(self, part: str, action: Callable[[], Any]) -> Any:
+        began_s = time.perf_counter()
+        try:
+            return action()
+        finally:
+            self._spent_s[part] += time.perf_counter() - began_s
 
 
-def spreads(rounds: Sequence[Parts]) -> dict[str, Spread]:
-    """By part, over the rounds."""
-    return {part: Spread.of(each[part] for each in rounds) for part in ROWS}
+class TimedSupervisor:
+    """A supervisor's client that writes what was spent up to each event of finished steps."""
+
+    def __init__(self, supervisor: SupervisorClient, spent_s: Counter[str], path: Path) -> None:
+        self._supervisor, self._spent_s, self._path = supervisor, spent_s, path
+        self.commit, self.status = supervisor.commit, supervisor.status
+
+    def record(self, event: Any) -> None:
+        """See SupervisorClient."""
+        if isinstance(event, Trained):
+            _write(self._path, {"start": 0.0, "finish": 0.0, **self._spent_s, "step": event.machine["seconds"]})
+            self._spent_s.clear()
+        self._supervisor.record(event)
 
 
-def table(found: Mapping[str, Mapping[str, Spread]]) -> str:
-    """One line per part, milliseconds."""
-    lines = ["| ms a step | " + " | ".join(found) + " |", "|---" * (len(found) + 1) + "|"]
-    for part in ROWS:
-        cells = [f"**{s.median:.2f}** ({s.low:.2f}–{s.high:.2f})" for s in (each[part] for each in found.values())]
-        lines.append(f"| {part} | {' | '.join(cells)} |")
-    return "\n".join(lines)
+def _write(path: Path, parts: Mapping[str, float]) -> None:
+    with path.open("a") as file:
+        file.write(json.dumps(parts) + "\n")
 
 
-def _color(part: str) -> object:
-    """The same part has the same colour in every picture."""
-    return "0.7" if part == UNSEEN else mpl.colormaps["tab20"](PARTS.index(part))
+def timed_train(
+    config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
+) -> None:
+    """The job of the trainer rank, with a cluster and a supervisor's client that measure."""
+    spent_s = Counter[str]()
+    timed = TimedSupervisor(supervisor, spent_s, checkpoints.parent / _FILE)
+    job.train(config, checkpoints, kill_steps, TimedCluster(cluster, spent_s), timed)
 
 
-def draw(path: Path, name: str, parts: Mapping[str, Spread], subtitle: str) -> None:
-    """One bar, stacked, a line to each part so that thin ones can be read; medians."""
-    shown = [part for part in (*PARTS, UNSEEN) if parts[part].median > 0]
-    figure = Figure(figsize=(8, 0.6 + 0.32 * len(shown)), layout="constrained")
+def dense(config: Config, folder: Path, tick: Tick) -> None:
+    """Body: batches are read and planned, and the dense network trains on them, with rows of zeros."""
+    torch.set_num_threads(config.trainer.num_threads)
+    spec, size, spent_s = RunSpec(config), RunSpec(config).size, Counter[str]()
+    batches = Batches(spec.dataset, spec.placement, batch_size=config.trainer.batch_size, sample_period=1)
+    rows_AD = torch.zeros(config.trainer.batch_size * NUM_TABLES, size.embedding_dim)
+    affines = [
+        [torch.randn(fan_in + 1, fan_out) * fan_in**-0.5 for fan_in, fan_out in pairwise(widths)]
+        for widths in ((NUM_INTEGERS, *size.bottom_mlp), (size.top_inputs, *size.top_mlp))
+    ]
+    name = choose_backend(config.trainer)
+    if name == "compiled":
+        from harness.model.compiled_backend import TeamPass  # noqa: PLC0415 - without MKL it cannot be imported
+
+        team = TeamPass(*affines, config.trainer.batch_size, learning_rate=0.1, is_eager=False)
+        train, update, seconds = team.train, dict, team.seconds
+    else:
+        network = BACKENDS[name](*affines, learning_rate=0.1, is_eager=False)
+        train, update, seconds = network.train, network.step, dict
+
+    def step(number: int) -> None:
+        began_s = time.perf_counter()
+        batch, plan = batches(number)
+        planned_s = time.perf_counter()
+        train(batch.dense_BI, rows_AD[: len(plan.keys_N)], plan, batch.labels_B, None)
+        update()
+        spent_s.update({"read, plan": planned_s - began_s, "dense": time.perf_counter() - planned_s, **seconds()})
+
+    def write(chunk_s: float) -> None:
+        _write(folder / _FILE, {**spent_s, "step": chunk_s})
+        spent_s.clear()
+        tick(chunk_s)
+
+    folder.mkdir()
+    chunks(config, step, write)
+
+
+def draw(path: Path, found: Mapping[str, Mapping[str, Spread]], subtitle: str) -> None:
+    """A stacked bar for each engine; medians."""
+    figure = Figure(figsize=(8, 2.6), layout="constrained")
     axes = figure.subplots()
-    left = 0.0
-    for number, part in enumerate(shown):
-        width = parts[part].median
-        axes.barh(number, width, left=left, color=_color(part))
-        axes.annotate(f"{width:.2f}", (left + width, number), xytext=(4, 0), textcoords="offset points", va="center")
-        left += width
-    axes.set_yticks(range(len(shown)), shown)
+    left = dict.fromkeys(ENGINES, 0.0)
+    for part in BARS:
+        widths = [max(0.0, found[engine][part].median) for engine in ENGINES]
+        axes.barh(list(ENGINES), widths, left=list(left.values()), label=part)
+        left = {engine: left[engine] + width for engine, width in zip(ENGINES, widths, strict=True)}
     axes.invert_yaxis()
-    axes.set_xlim(0, left * 1.08)
-    axes.set_xlabel(f"ms; median step {parts[TOTAL].median:.2f}, {subtitle}")
-    axes.set_title(name.replace("_", ", "), loc="left")
+    axes.set_xlabel(f"ms a step; {subtitle}")
     axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(frameon=False)
     with mpl.rc_context({"svg.hashsalt": "step", "svg.fonttype": "none"}):  # equal figures, equal bytes
         figure.savefig(path, metadata={"Date": None})
 
 
 def main() -> None:
-    """Measure, print the table, perhaps draw it and write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--steps", type=int, default=100, help="timed, of each variant in each round")
-    parser.add_argument("--lead", type=int, default=100, help="steps before those, untimed")
-    parser.add_argument("--threads", type=int, default=2, help="trainer.num_threads")
-    parser.add_argument("--rows-scale", type=float, default=1.0, help="of the tables, against Kaggle's")
-    parser.add_argument("--ps", type=int, default=2, help="PS ranks")
-    parser.add_argument("--batch-size", type=int, default=128)
-    parser.add_argument("--backend", choices=["auto", *BACKENDS], default="auto", help="trainer.backend")
-    parser.add_argument("--pictures", type=Path, help="folder for step_local.svg, step_rpc.svg, step_rpc_lookahead.svg")
-    parser.add_argument("--json", type=Path, help="also write the figures here")
-    options = parser.parse_args()
-    facts = machine(options.threads)
-    with tempfile.TemporaryDirectory(prefix="step-") as folder:
-        rounds = measure(options, Path(folder))
-    facts["load_average_after"] = os.getloadavg()
-    found = {name: spreads(each) for name, each in rounds.items()}
-    sys.stdout.write(f"{table(found)}\n\n{heading(facts)}\n")
-    if options.pictures is not None:
-        for name, parts in found.items():
-            subtitle = f"batch {options.batch_size}, {options.ps} PS ranks, {options.threads} threads"
-            draw(options.pictures / f"step_{name}.svg", name, parts, subtitle)
-    setting: dict[str, Any] = {k: str(v) for k, v in vars(options).items() if k != "json"}
-    figures = {name: {part: asdict(spread) for part, spread in parts.items()} for name, parts in found.items()}
-    write_json(options.json, {"machine": facts, "setting": setting, "ms": figures, "rounds": rounds})
+    """Measure, print the tables, draw them and write them as JSON if asked."""
+    made = parser(__doc__, rounds=7, steps=100, threads=2, rows_scale=1.0, ps=2, batch_size=128, backend=None)
+    made.add_argument("--picture", type=Path, help="file for a picture of the second table")
+    options = made.parse_args()
+    with tempfile.TemporaryDirectory(prefix="step-") as name:
+        folder, steps, tables = Path(name), num_steps(options.rounds, options.steps), kaggle_tables(options.rows_scale)
+        run = {"batch_size": options.batch_size, "threads": options.threads, "backend": options.backend}
+        base = settings_of(folder, tables, steps, **run)
+        base |= {"cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": options.steps}}
+        body = partial(harness_run, parts=assemble.Parts(train=timed_train))
+        variants = {engine: (body, config_of(base, changes)) for engine, changes in ENGINES.items()}
+        in_turn({"dense": (dense, config_of(base)), **variants}, folder, options.rounds)
+        rounds = {variant: _rounds(folder / variant / _FILE, options) for variant in ("dense", *ENGINES)}
+    for engine in ENGINES:
+        for mine, alone in zip(rounds[engine], rounds["dense"], strict=True):
+            mine["dense"] = alone["dense"]
+            mine["rest"] = mine["step"] - mine["dense"] - mine["start"] - mine["finish"]
+    found = {name: {part: Spread.of(each[part] for each in of) for part in of[0]} for name, of in rounds.items()}
+    parts = [(part, spread.show()) for part, spread in found["dense"].items() if part != "step"]
+    lines = [*table(("alone", "ms a step"), parts), ""]
+    lines += table(
+        ("ms a step", *ENGINES), [(part, *(found[engine][part].show() for engine in ENGINES)) for part in (*BARS, "step")]
+    )
+    if options.picture is not None:
+        draw(options.picture, found, f"batch {options.batch_size}, {options.ps} PS ranks, {options.threads} threads")
+    report(options, lines, {"ms": found, "rounds": rounds})
+
+
+def _rounds(path: Path, options: argparse.Namespace) -> list[dict[str, float]]:
+    """Milliseconds of a step by part: the second chunk of each round, the first round left out."""
+    seen = [json.loads(line) for line in path.read_text().splitlines()]
+    timed = seen[4 : 2 * options.rounds + 3 : 2]
+    return [{part: 1e3 * seconds / options.steps for part, seconds in each.items()} for each in timed]
 
 
 if __name__ == "__main__":
