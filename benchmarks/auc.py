@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks._common import Spread, machine, parser, report, table
+from benchmarks._common import Spread, parser, report, table
 from harness.core.seeds import generator
 from harness.model.metrics import exact_auc
 
@@ -63,7 +63,6 @@ def main() -> None:
     made = parser(__doc__, rounds=7)
     made.add_argument("--scores", type=int, default=3_000_000)
     options = made.parse_args()
-    facts = machine()
     torch.set_num_threads(1)
     rng = generator(1, "auc")
     logits_M = rng.normal(-1.0, 1.0, options.scores).astype(np.float32)
@@ -83,7 +82,7 @@ def main() -> None:
         rows.append((kind, ours.show(3), theirs.show(3), ratio.show(3), f"{difference:.1e}"))
         cases[kind] = {"ours_s": ours, "other_s": theirs, "ratio": ratio, "difference": difference}
     lines = table(("scores", "ours s", "other s", "ours / other", "difference"), rows)
-    report(options, facts, [*lines, "", f"other: {name}; {options.scores:,} scores"], {"cases": cases, "other": name})
+    report(options, [*lines, "", f"other: {name}; {options.scores:,} scores"], {"cases": cases, "other": name})
     if worst > TOLERANCE:
         sys.exit(f"the results differ by {worst:.1e}, expected at most {TOLERANCE:.0e}")
 

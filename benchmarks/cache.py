@@ -1,11 +1,10 @@
 """What the lookahead cache moves, against a run without it and against the least possible; how much it holds.
 
     python benchmarks/cache.py [--lookahead 10,25,50,100,200,400] [--steps 2000] [--batch-size 128] [--rows-scale 1]
-                               [--ps 2] [--max-rows N] [--recover] [--data FOLDER] [--json FILE]
+                               [--ps 2] [--json FILE]
 
 One run on engine local for each lookahead, on Kaggle's 26 tables with log-uniform ids, which is Zipf's law with
-exponent 1, or on the prepared clicks in FOLDER. Figures are those of its last event: bytes of all tensors both ways,
-ids and counts included.
+exponent 1. Figures are those of its last event: bytes of all tensors both ways, ids and counts included.
 
     without    one message a step and rank, rows deduplicated: ids, rows, gradients, counts
     least      what a cache cannot do without that knows this window and the next (harness/client/oracle.py)
@@ -17,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import config_of, kaggle_tables, machine, make_data, parser, report, settings_of, table
+from benchmarks._common import config_of, kaggle_tables, numbers_of, parser, report, settings_of, table
 from harness.run import assemble
 
 HEAD = ("lookahead", "hits", "MB", "least", "over least", "without", "saved", "peak rows")
@@ -26,35 +25,24 @@ HEAD = ("lookahead", "hits", "MB", "least", "over least", "without", "saved", "p
 def main() -> None:
     """Measure, print the table, write it as JSON if asked."""
     made = parser(__doc__, steps=2000, batch_size=128, rows_scale=1.0, ps=2)
-    made.add_argument("--lookahead", default="10,25,50,100,200,400", help="steps that the oracle sees")
-    made.add_argument("--max-rows", type=int, help="cache.max_rows")
-    made.add_argument("--recover", action="store_true", help="cache.recover_from_cache: counts travel along")
-    made.add_argument("--data", type=Path, help="prepared clicks to read instead of synthetic ones")
+    made.add_argument("--lookahead", type=numbers_of, default="10,25,50,100,200,400", help="steps that the oracle sees")
     options = made.parse_args()
-    facts, rows, results = machine(), [], []
+    rows, results = [], []
     with tempfile.TemporaryDirectory(prefix="cache-") as name:
-        data = options.data or Path(name) / "data"
-        if options.data is None:
-            make_data(data, kaggle_tables(options.rows_scale), options.steps * options.batch_size)
-        base = settings_of(data, options.steps, batch_size=options.batch_size) | {"cluster": {"num_ps": options.ps}}
-        for lookahead in map(int, options.lookahead.split(",")):
-            cache = {"max_rows": options.max_rows, "recover_from_cache": options.recover, "lookahead": lookahead}
-            config = config_of(base, {"cache": {"mode": "lookahead", **cache}})
+        tables = kaggle_tables(options.rows_scale)
+        base = settings_of(Path(name), tables, options.steps, batch_size=options.batch_size)
+        for lookahead in map(int, options.lookahead):
+            cache = {"mode": "lookahead", "lookahead": lookahead}
+            config = config_of(base, {"cluster": {"num_ps": options.ps}, "cache": cache})
             found = assemble.run(config, Path(name) / str(lookahead)).cache
             assert found is not None, "a run with a cache"
             saved_frac = 1 - found["bytes"] / found["uncached_bytes"]
             over_frac = found["bytes"] / found["minimum_bytes"] - 1
-            megabytes = {key: f"{found[key] / 1e6:,.1f}" for key in ("bytes", "minimum_bytes", "uncached_bytes")}
-            rows.append(
-                (
-                    *(lookahead, f"{found['hit_rate']:.1%}", megabytes["bytes"], megabytes["minimum_bytes"]),
-                    *(f"{over_frac:.2%}", megabytes["uncached_bytes"], f"**{saved_frac:.1%}**"),
-                    f"{found['peak_rows']:,.0f}",
-                )
-            )
-            frac = {"saved_frac": saved_frac, "over_minimum_frac": over_frac}
-            results.append({"lookahead": lookahead, **found, **frac})
-    report(options, facts, table(HEAD, rows), {"results": results})
+            moved, least, without = (f"{found[key] / 1e6:,.1f}" for key in ("bytes", "minimum_bytes", "uncached_bytes"))
+            shares = (moved, least, f"{over_frac:.2%}", without, f"**{saved_frac:.1%}**")
+            rows.append((lookahead, f"{found['hit_rate']:.1%}", *shares, f"{found['peak_rows']:,.0f}"))
+            results.append({"lookahead": lookahead, **found, "saved_frac": saved_frac, "over_minimum_frac": over_frac})
+    report(options, table(HEAD, rows), {"results": results})
 
 
 if __name__ == "__main__":

@@ -1,23 +1,20 @@
 """What failures cost under each strategy at the shape of Criteo Kaggle: real strategies and ledgers, no training.
 
-    python benchmarks/cpr56.py [--profile cpr56|poster50] [--schedules 20000] [--seed 0]
-                               [--num-tracked 7] [--json FILE]
+    python benchmarks/cpr56.py [--profile cpr56|poster50] [--schedules 20000] [--seed 0] [--json FILE]
 
 `cpr56`: exactly two failures of one rank each, uniform over 56 h, independent. `poster50`: exactly five of four ranks
 each over 50 h, with and without k in the interval. Every strategy meets the same schedules. Emulated hours throughout.
 """
 
-import argparse
-import json
 import statistics
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
+from benchmarks._common import parser, report, table
 from harness.config.costs import job_costs
 from harness.config.model import Config, MetricsConfig
 from harness.config.profiles import PROFILES
@@ -37,22 +34,8 @@ METRICS = MetricsConfig()
 STRATEGIES = ("never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Cell:
-    """One row of the table: a strategy over all schedules. ``_se`` is the standard error of the mean above it."""
-
-    label: str
-    interval_h: float | None
-    num_saves: float
-    save_frac: float
-    load_frac: float
-    lost_frac: float
-    reschedule_frac: float
-    overhead_frac: float
-    overhead_sd: float
-    pls: float
-    pls_sd: float
-    pls_se: float
+Cell = dict[str, Any]
+"""A strategy over all schedules: means, ``_sd`` their standard deviations, ``_se`` the standard error of the mean."""
 
 
 def kaggle_job(profile: str, strategy: StrategyOptions, metrics: MetricsConfig = METRICS) -> Job:
@@ -112,25 +95,24 @@ def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pla
     return [simulate(strategy, job, planned_kills, saves) for planned_kills in schedules]
 
 
-def summarise(label: str, options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -> Cell:
-    """Means and spreads of one strategy."""
-    interval = make_strategy(options, job.costs).interval.samples
-    job_h = job.costs.job_h
-    pls_sd = statistics.stdev(outcome.pls for outcome in outcomes)
-    return Cell(
-        label=label,
-        interval_h=None if interval is None else interval / job.costs.total_samples * job_h,
-        num_saves=statistics.fmean(outcome.num_saves for outcome in outcomes),
-        save_frac=statistics.fmean(outcome.save_h for outcome in outcomes) / job_h,
-        load_frac=statistics.fmean(outcome.load_h for outcome in outcomes) / job_h,
-        lost_frac=statistics.fmean(outcome.lost_h for outcome in outcomes) / job_h,
-        reschedule_frac=statistics.fmean(outcome.reschedule_h for outcome in outcomes) / job_h,
-        overhead_frac=statistics.fmean(outcome.overhead_frac for outcome in outcomes),
-        overhead_sd=statistics.stdev(outcome.overhead_frac for outcome in outcomes),
-        pls=statistics.fmean(outcome.pls for outcome in outcomes),
-        pls_sd=pls_sd,
-        pls_se=pls_sd / len(outcomes) ** 0.5,
-    )
+def summarise(options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -> Cell:
+    """Means and spreads of one strategy; ``_frac`` is of the failure-free job."""
+    interval, job_h = make_strategy(options, job.costs).interval.samples, job.costs.job_h
+    pls = [outcome.pls for outcome in outcomes]
+    overhead_frac = [outcome.overhead_frac for outcome in outcomes]
+    return {
+        "interval_h": None if interval is None else interval / job.costs.total_samples * job_h,
+        "num_saves": statistics.fmean(outcome.num_saves for outcome in outcomes),
+        **{
+            f"{part}_frac": statistics.fmean(getattr(outcome, f"{part}_h") for outcome in outcomes) / job_h
+            for part in ("save", "load", "lost", "reschedule")
+        },
+        "overhead_frac": statistics.fmean(overhead_frac),
+        "overhead_sd": statistics.stdev(overhead_frac),
+        "pls": statistics.fmean(pls),
+        "pls_sd": statistics.stdev(pls),
+        "pls_se": statistics.stdev(pls) / len(pls) ** 0.5,
+    }
 
 
 def cases(profile: str) -> list[tuple[str, StrategyOptions]]:
@@ -146,55 +128,41 @@ def cases(profile: str) -> list[tuple[str, StrategyOptions]]:
     return plain + without_k
 
 
-def table(profile: str, cells: Sequence[Cell]) -> str:
-    """A Markdown table; overheads in percent of the job, with the standard deviation over schedules."""
-    full = next(cell for cell in cells if cell.label == "full")
-    lines = [
-        f"profile {profile}; overheads in % of the failure-free job, ± standard deviation over schedules",
-        "",
-        "| strategy | interval h | saves | save | load | lost | reschedule | overhead | removed | PLS |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for cell in cells:
-        buckets = (cell.save_frac, cell.load_frac, cell.lost_frac, cell.reschedule_frac)
-        values = [
-            cell.label,
-            "–" if cell.interval_h is None else f"{cell.interval_h:.2f}",
-            f"{cell.num_saves:g}",
-            *(f"{100 * bucket:.3f}" for bucket in buckets),
-            f"{100 * cell.overhead_frac:.3f} ± {100 * cell.overhead_sd:.3f}",
-            f"{100 * (1 - cell.overhead_frac / full.overhead_frac):.1f} %",
-            f"{cell.pls:.5f} ± {cell.pls_sd:.5f} (se {cell.pls_se:.5f})",
-        ]
-        lines.append(f"| {' | '.join(values)} |")
-    return "\n".join(lines)
+HEAD = ("strategy", "interval h", "saves", "save", "load", "lost", "reschedule", "overhead", "removed", "PLS")
+
+
+def row_of(label: str, cell: Cell, full: Cell) -> tuple[str, ...]:
+    """Cells of the table; overheads in percent of the job, with the standard deviation over schedules."""
+    interval_h, overhead_frac = cell["interval_h"], cell["overhead_frac"]
+    return (
+        *(label, "–" if interval_h is None else f"{interval_h:.2f}", f"{cell['num_saves']:g}"),
+        *(f"{100 * cell[f'{part}_frac']:.3f}" for part in ("save", "load", "lost", "reschedule")),
+        f"{100 * overhead_frac:.3f} ± {100 * cell['overhead_sd']:.3f}",
+        f"{100 * (1 - overhead_frac / full['overhead_frac']):.1f} %",
+        f"{cell['pls']:.5f} ± {cell['pls_sd']:.5f} (se {cell['pls_se']:.5f})",
+    )
 
 
 def main() -> None:
-    """Simulate, print the table, perhaps write it as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", choices=("cpr56", "poster50"), default="cpr56")
-    parser.add_argument("--schedules", type=int, default=20_000, help="how many schedules to draw")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--num-tracked", type=int, default=METRICS.num_tracked)
-    parser.add_argument("--json", type=Path, help="also write the table here")
-    options = parser.parse_args()
+    """Simulate, print the table, write it as JSON if asked."""
+    made = parser(__doc__)
+    made.add_argument("--profile", choices=("cpr56", "poster50"), default="cpr56")
+    made.add_argument("--schedules", type=int, default=20_000, help="how many schedules to draw")
+    made.add_argument("--seed", type=int, default=0)
+    options = made.parse_args()
     if options.schedules < 2:
-        parser.error("--schedules: a spread needs at least 2")
-    start_s = time.perf_counter()
-    metrics = MetricsConfig(num_tracked=options.num_tracked)
+        made.error("--schedules: a spread needs at least 2")
     schedules = draw_schedules(kaggle_job(options.profile, options_of("full")), options.schedules, options.seed)
-    cells = []
+    cells: dict[str, Cell] = {}
     for label, strategy in cases(options.profile):
-        job = kaggle_job(options.profile, strategy, metrics)
-        cells.append(summarise(label, strategy, job, run_all(strategy, job, schedules)))
-    seconds = time.perf_counter() - start_s
-    note = f"{options.schedules} schedules, seed {options.seed}, {options.num_tracked} tracked tables, {seconds:.1f} s"
-    sys.stdout.write(f"{table(options.profile, cells)}\n\n{note}\n")
-    if options.json:
-        values = {"profile": options.profile, "schedules": options.schedules, "seed": options.seed}
-        values["num_tracked"] = options.num_tracked
-        options.json.write_text(json.dumps({**values, "cells": [asdict(cell) for cell in cells]}, indent=1) + "\n")
+        job = kaggle_job(options.profile, strategy)
+        cells[label] = summarise(strategy, job, run_all(strategy, job, schedules))
+    note = f"profile {options.profile}, {options.schedules} schedules, seed {options.seed}"
+    note += "; overheads in % of the failure-free job, ± standard deviation over schedules"
+    rows = [row_of(label, cell, cells["full"]) for label, cell in cells.items()]
+    report(
+        options, [note, "", *table(HEAD, rows)], {"cells": [{"label": name, **cell} for name, cell in cells.items()]}
+    )
 
 
 if __name__ == "__main__":

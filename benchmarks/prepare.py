@@ -18,7 +18,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import Spread, machine, parser, report, table
+from benchmarks._common import Spread, parser, report, table
 from benchmarks._memory import Cost, cost_of
 from harness.data.prepare import prepare
 from harness.data.sources import SourceReader
@@ -67,7 +67,6 @@ def main() -> None:
     made = parser(__doc__, rounds=3, rows_scale=1.0, folder=None)
     made.add_argument("--rows", type=int, default=5_000_000)
     options = made.parse_args()
-    facts = machine()
     with tempfile.TemporaryDirectory(prefix="prepare-", dir=options.folder) as name:
         source = Path(name) / "clicks.tsv"
         num_bytes = synth(options.rows, source, seed=1, scale=options.rows_scale).num_bytes
@@ -88,7 +87,7 @@ def main() -> None:
     )
     figures = {"prepare_rows_per_s": packing, "read_rows_per_s": reading, "num_bytes": num_bytes}
     figures |= {"num_ids": num_ids, "extra_bytes": extra_bytes, "beyond_bytes": beyond_bytes}
-    report(options, facts, [*table(("on one core", "rows/s", "MB/s of text"), rows), "", memory], figures)
+    report(options, [*table(("on one core", "rows/s", "MB/s of text"), rows), "", memory], figures)
 
 
 if __name__ == "__main__":

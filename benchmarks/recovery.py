@@ -21,25 +21,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import (
-    KAGGLE_CARDINALITIES,
-    Spread,
-    config_of,
-    kaggle_tables,
-    machine,
-    make_data,
-    parser,
-    report,
-    settings_of,
-    table,
-    write_trace,
-)
+from benchmarks._common import Spread, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
 from harness.config.model import Config
+from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Lost, Recovered, Regrouped
 from harness.record.recorder import read_events
 from harness.run import assemble
@@ -49,42 +37,29 @@ BATCH_SIZE = 128
 JOB_H = 56.0
 
 
-@dataclass(frozen=True, kw_only=True)
-class Recovery:
-    """One failure; seconds."""
-
-    num_ranks: int
-    detect: float
-    spawn: float
-    join: float
-    restore: float
-    step: float
-    total: float
-
-
 PARTS = ("detect", "spawn", "join", "restore", "step", "total")
+
+Recovery = dict[str, float]
+"""One failure: ``num_ranks`` and the seconds of PARTS."""
 
 
 def configure(options: argparse.Namespace, folder: Path) -> Config:
     """Make the data and the trace in ``folder``; the run's config."""
     num_steps = STEPS_PER_KILL * (options.single + options.multiple + 1)
-    make_data(folder / "data", kaggle_tables(options.rows / sum(KAGGLE_CARDINALITIES)), num_steps * BATCH_SIZE)
     chance = random.Random(1)
     whom = [f"ps{chance.randrange(options.ps)}" for _ in range(options.single)]
     whom += [str(options.at_once)] * options.multiple
     hours = [STEPS_PER_KILL * number / num_steps * JOB_H for number in range(1, len(whom) + 1)]
     write_trace(folder / "trace.csv", zip(hours, whom, strict=True))
     # A save between every two kills, so that what is restored is never what the ranks started from.
-    interval = (
-        {} if options.strategy == "never_save" else {"interval_samples": int((STEPS_PER_KILL - 0.5) * BATCH_SIZE)}
-    )
+    strategy = {"name": options.strategy, "interval_samples": int((STEPS_PER_KILL - 0.5) * BATCH_SIZE)}
     return config_of(
-        settings_of(folder / "data", num_steps, batch_size=BATCH_SIZE),
+        settings_of(folder, kaggle_tables(options.rows / sum(KAGGLE_CARDINALITIES)), num_steps, batch_size=BATCH_SIZE),
         {
             "engine": "rpc",
             "profile": {"base": "cpr56", "job_h": JOB_H},
             "cluster": {"num_ps": options.ps},
-            "strategy": {"name": options.strategy, **(interval if options.strategy != "never_save" else {})},
+            "strategy": strategy,
             "trace": {"path": str(folder / "trace.csv")},
             "metrics": {"log_every_steps": 1},
         },
@@ -116,24 +91,17 @@ def _split(
     regrouped = next(event for event in events if isinstance(event, Regrouped) and event.step == recovered.step)
     spawn = regrouped.machine["seconds"]
     join = recovered.machine["reschedule_seconds"] - lost.machine["seconds"] - spawn
-    detect, restore, total = found_s - killed_s, recovered.machine["seconds"], stepped_s - killed_s
-    return Recovery(
-        num_ranks=len(recovered.ranks),
-        detect=detect,
-        spawn=spawn,
-        join=join,
-        restore=restore,
-        step=total - detect - spawn - join - restore,
-        total=total,
-    )
+    restore, total = recovered.machine["seconds"], stepped_s - killed_s
+    parts = {"detect": found_s - killed_s, "spawn": spawn, "join": join, "restore": restore}
+    return {"num_ranks": len(recovered.ranks), **parts, "step": total - sum(parts.values()), "total": total}
 
 
 def rows_of(recoveries: Sequence[Recovery]) -> list[list[str]]:
     """Milliseconds: one row per failure, then the median and the range of all with as many ranks."""
-    rows = [[str(each.num_ranks), *(f"{1e3 * getattr(each, part):.1f}" for part in PARTS)] for each in recoveries]
-    for num_ranks in sorted({each.num_ranks for each in recoveries}):
-        alike = [each for each in recoveries if each.num_ranks == num_ranks]
-        spreads = [Spread.of(1e3 * getattr(each, part) for each in alike) for part in PARTS]
+    rows = [[str(each["num_ranks"]), *(f"{1e3 * each[part]:.1f}" for part in PARTS)] for each in recoveries]
+    for num_ranks in sorted({each["num_ranks"] for each in recoveries}):
+        alike = [each for each in recoveries if each["num_ranks"] == num_ranks]
+        spreads = [Spread.of(1e3 * each[part] for each in alike) for part in PARTS]
         rows.append([f"{num_ranks}, median of {len(alike)}", *(spread.show(1) for spread in spreads)])
     return rows
 
@@ -145,15 +113,14 @@ def main() -> None:
     made.add_argument("--multiple", type=int, default=3, help="kills of several ranks at once")
     made.add_argument("--at-once", type=int, default=4, help="ranks that such a kill takes")
     made.add_argument("--rows", type=int, default=400_000, help="embedding rows of all tables, about")
-    made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu", "never_save"), default="partial")
+    made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu"), default="partial")
     options = made.parse_args()
     if options.at_once > options.ps:
         made.error(f"--at-once: expected at most --ps {options.ps}, got {options.at_once}")
-    facts = machine()
     with tempfile.TemporaryDirectory(prefix="recovery-") as name:
         recoveries = measure(configure(options, Path(name)), Path(name) / "run")
     lines = table(("ranks killed", *(f"{part} ms" for part in PARTS)), rows_of(recoveries))
-    report(options, facts, lines, {"recoveries": [asdict(each) for each in recoveries]})
+    report(options, lines, {"recoveries": recoveries})
 
 
 if __name__ == "__main__":

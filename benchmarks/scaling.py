@@ -30,9 +30,8 @@ from benchmarks._common import (
     Spread,
     config_of,
     kaggle_tables,
-    machine,
-    make_data,
     names_of,
+    numbers_of,
     parser,
     report,
     settings_of,
@@ -60,8 +59,8 @@ def measure(at: Mapping[str, float], options: argparse.Namespace) -> dict[str, S
     batch_size, lead = int(at["batch"]), max(1, -(-int(at["lookahead"]) // 2 // options.steps))  # a window at least
     with tempfile.TemporaryDirectory(prefix="scaling-") as name:
         steps = num_steps(options.rounds, options.steps, lead=lead)
-        make_data(Path(name) / "data", kaggle_tables(at["rows"]), steps * batch_size)
-        base = settings_of(Path(name) / "data", steps, batch_size=batch_size, threads=options.threads)
+        tables = kaggle_tables(at["rows"])
+        base = settings_of(Path(name), tables, steps, batch_size=batch_size, threads=options.threads)
         base |= {"cluster": {"num_ps": int(at["ranks"])}, "metrics": {"log_every_steps": options.steps}}
         configs = {
             curve: config_of(base, {"engine": engine, "cache": {"mode": mode, "lookahead": int(at["lookahead"])}})
@@ -99,17 +98,18 @@ def draw(path: Path, axis: str, curves: Curves, subtitle: str) -> None:
 def main() -> None:
     """Measure, print the tables, draw them and write them as JSON if asked."""
     made = parser(__doc__, rounds=3, steps=100, threads=2, rows_scale=0.1)
-    made.add_argument("--axes", default=",".join(AXES), help="which to measure")
-    made.add_argument("--points", help="points instead of an axis's own, of the one axis that is measured")
+    made.add_argument("--axes", type=names_of(AXES), default=list(AXES), help="which to measure")
+    made.add_argument(
+        "--points", type=numbers_of, help="points instead of an axis's own, of the one axis that is measured"
+    )
     made.add_argument("--pictures", type=Path, help="folder for scaling_AXIS.svg")
     options = made.parse_args()
-    names = names_of(made, "--axes", options.axes, AXES)
-    if options.points is not None and len(names) != 1:
+    if options.points and len(options.axes) != 1:
         made.error("--points: expected one axis in --axes")
     defaults = {"batch": 128.0, "ranks": 2.0, "lookahead": 200.0, "rows": options.rows_scale}
-    facts, lines, found = machine(options.threads), [], {}
-    for axis in names:
-        points = tuple(map(float, options.points.split(","))) if options.points else AXES[axis][0]
+    lines, found = [], {}
+    for axis in options.axes:
+        points = options.points or AXES[axis][0]
         measured = {point: measure({**defaults, axis: point}, options) for point in points}
         curves: Curves = {engine: {point: at[engine] for point, at in measured.items()} for engine in ENGINES}
         rows = [(engine, *(spread.show() for spread in spreads.values())) for engine, spreads in curves.items()]
@@ -118,7 +118,7 @@ def main() -> None:
         if options.pictures is not None:
             still = ", ".join(WORDS[other].format(value) for other, value in defaults.items() if other != axis)
             draw(options.pictures / f"scaling_{axis}.svg", axis, curves, still)
-    report(options, facts, lines[:-1], {"ms": found})
+    report(options, lines[:-1], {"ms": found})
 
 
 if __name__ == "__main__":

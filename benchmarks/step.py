@@ -187,7 +187,8 @@ def main() -> None:
     parts = [(part, spread.show()) for part, spread in found["dense"].items() if part != "step"]
     lines = [*table(("alone", "ms a step"), parts), ""]
     lines += table(
-        ("ms a step", *ENGINES), [(part, *(found[engine][part].show() for engine in ENGINES)) for part in (*BARS, "step")]
+        ("ms a step", *ENGINES),
+        [(part, *(found[engine][part].show() for engine in ENGINES)) for part in (*BARS, "step")],
     )
     if options.picture is not None:
         draw(options.picture, found, f"batch {options.batch_size}, {options.ps} PS ranks, {options.threads} threads")

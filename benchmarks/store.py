@@ -1,8 +1,7 @@
 """How fast the checkpoint store is against the plainest way to write the same bytes, and what saves cost the steps.
 
-    python benchmarks/store.py [--rows 8000000] [--dim 16] [--repeats 5] [--json FILE]
-                               [--rounds 3] [--rows-scale 0.1] [--ps 2] [--steps-per-save 200] [--strategy full]
-                               [--engine rpc]
+    python benchmarks/store.py [--rows 8000000] [--repeats 5] [--rounds 3] [--rows-scale 0.1] [--ps 2]
+                               [--steps-per-save 200] [--engine rpc] [--folder DIR] [--json FILE]
 
 The first table is of one shard. Each round runs every case once, in turn: compare the medians and the ratios, which are
 taken round by round. ``extra MB`` is the peak of resident memory above what was resident before.
@@ -21,7 +20,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
@@ -29,16 +27,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import torch
 from torch import Tensor
 
-from benchmarks._common import Spread, config_of, kaggle_tables, machine, make_data, parser, report, settings_of, table
+from benchmarks._common import Spread, config_of, kaggle_tables, parser, report, settings_of, table
 from benchmarks._memory import Cost, cost_of
 from benchmarks._turns import harness_run, in_turn, num_steps
 from harness.core.events import Saved
 from harness.record.recorder import read_events
 from harness.store import ChosenRows, FileRecord, ShardStore
 
+DIM = 16
 R_FRAC = 0.125  # CPR's share of rows per priority save
 NUM_DELTAS = 7  # as many as fit before a compaction is due
 SAVES_PER_ROUND = 3
+MODES = ("sync", "async")
 
 Round = dict[str, Cost]
 
@@ -81,7 +81,7 @@ def one_round(root: Path, rows_ND: Tensor, read_ND: Tensor, choices: list[Chosen
 
 def one_shard(options: argparse.Namespace) -> list[Round]:
     """All rounds, after one to warm up."""
-    rows_ND = torch.randn((options.rows, options.dim), generator=torch.Generator().manual_seed(0))
+    rows_ND = torch.randn((options.rows, DIM), generator=torch.Generator().manual_seed(0))
     read_ND = torch.zeros_like(rows_ND)
     choices = [chosen_rows(options.rows, seed) for seed in range(NUM_DELTAS)]
     rounds: list[Round] = []
@@ -106,18 +106,12 @@ def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[st
         seconds = Spread.of(each[name].seconds for each in rounds)
         rate, over = num_bytes / 1e9 / seconds.median, ratio(rounds, name, "tofile + fsync")
         extra_mb = max(each[name].extra_bytes for each in rounds) / 1e6
-        cases[name] = {
-            "median_s": seconds.median,
-            "shard_gb_per_s": rate,
-            "ratio_to_tofile": over,
-            "extra_mb": extra_mb,
-        }
+        cases[name] = {"median_s": seconds.median, "gb_per_s": rate, "ratio_to_tofile": over, "extra_mb": extra_mb}
         rows.append((name, seconds.show(3), f"{rate:.2f}", f"{over:.2f}", f"{extra_mb:.1f}"))
     bandwidth, delta = ratio(rounds, "tofile + fsync", "base"), ratio(rounds, "delta 12.5 %", "base")
     return [
         *table((f"one shard, {num_bytes / 1e9:.3f} GB", "s", "GB/s", "x tofile", "extra MB"), rows),
-        "",
-        f"bandwidth of a full save over tofile + fsync: {bandwidth:.2f} (aim: at least 0.8)",
+        *("", f"bandwidth of a full save over tofile + fsync: {bandwidth:.2f} (aim: at least 0.8)"),
         f"time of a save of 12.5 % over a full one: {delta:.2f} (aim: at most 0.3)",
     ], cases
 
@@ -125,42 +119,28 @@ def shard_lines(rounds: list[Round], num_bytes: int) -> tuple[list[str], dict[st
 # --- runs -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class SaveCosts:
-    """Seconds a save, by save mode: ``stall_s`` as charged, ``wall_s`` by which steps with saves last longer."""
+def measure_saves(options: argparse.Namespace, folder: Path) -> dict[str, dict[str, Spread]]:
+    """Seconds a save, by save mode: ``stall_s`` as charged, ``wall_s`` by which steps with saves last longer.
 
-    stall_s: dict[str, Spread]
-    wall_s: dict[str, Spread]
-    step_ms: Spread  # without saves
-
-    def over_sync(self, costs: dict[str, Spread]) -> float:
-        """Of an ``async`` save, over the stall of a ``sync`` one."""
-        return costs["async"].median / self.stall_s["sync"].median
-
-
-def measure_saves(options: argparse.Namespace, folder: Path) -> SaveCosts:
-    """Run all variants in turn.
-
-    A chunk is half the steps between two saves, and a save falls at every other end of one. A run is stopped in the
-    middle between two saves; the first half thereafter is not timed.
+    All variants in turn. A chunk is half the steps between two saves, and a save falls at every other end of one. A run
+    is stopped in the middle between two saves; the first half thereafter is not timed.
     """
     half = options.steps_per_save // 2
     turn = {"lead": 1, "timed": 2 * SAVES_PER_ROUND, "tail": 1}
     steps = num_steps(options.rounds, half, **turn)
-    make_data(folder / "data", kaggle_tables(options.rows_scale), steps * 128)
-    base = settings_of(folder / "data", steps) | {"engine": options.engine, "cluster": {"num_ps": options.ps}}
-    base["metrics"] = {"log_every_steps": half}
-    strategy = {"name": options.strategy, "interval_samples": 2 * half * 128}
+    base = settings_of(folder, kaggle_tables(options.rows_scale), steps)
+    base |= {"engine": options.engine, "cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": half}}
+    strategy = {"name": "full", "interval_samples": 2 * half * 128}
     configs = {"none": config_of(base)}
-    configs |= {mode: config_of(base, {"strategy": strategy, "save": {"mode": mode}}) for mode in ("sync", "async")}
+    configs |= {mode: config_of(base, {"strategy": strategy, "save": {"mode": mode}}) for mode in MODES}
     variants = {name: (harness_run, config) for name, config in configs.items()}
     rounds = in_turn(variants, folder, options.rounds, **turn)
-    more_s = {mode: [(each[mode] - each["none"]) * 2 * half / 1e3 for each in rounds] for mode in ("sync", "async")}
-    return SaveCosts(
-        stall_s={mode: Spread.of(_stalls(folder / mode)) for mode in more_s},
-        wall_s={mode: Spread.of(values) for mode, values in more_s.items()},
-        step_ms=Spread.of(each["none"] for each in rounds),
-    )
+    more_s = {mode: [(each[mode] - each["none"]) * 2 * half / 1e3 for each in rounds] for mode in MODES}
+    return {
+        "stall_s": {mode: Spread.of(_stalls(folder / mode)) for mode in MODES},
+        "wall_s": {mode: Spread.of(more_s[mode]) for mode in MODES},
+        "step_ms": {"none": Spread.of(each["none"] for each in rounds)},
+    }
 
 
 def _stalls(run_dir: Path) -> list[float]:
@@ -169,18 +149,16 @@ def _stalls(run_dir: Path) -> list[float]:
     return [event.machine["seconds"] for event in saves[SAVES_PER_ROUND + 1 :]]
 
 
-def save_lines(options: argparse.Namespace, costs: SaveCosts) -> list[str]:
+def save_lines(options: argparse.Namespace, costs: dict[str, dict[str, Spread]]) -> list[str]:
     """The table of the runs."""
-    rows = [(mode, stall.show(3), costs.wall_s[mode].show(3)) for mode, stall in costs.stall_s.items()]
-    stall, wall = costs.over_sync(costs.stall_s), costs.over_sync(costs.wall_s)
-    every = f"a save every {options.steps_per_save} steps of {costs.step_ms.median:.2f} ms"
+    rows = [(mode, costs["stall_s"][mode].show(3), costs["wall_s"][mode].show(3)) for mode in MODES]
+    sync_s, step_ms = costs["stall_s"]["sync"].median, costs["step_ms"]["none"].median
+    stall, wall = (costs[key]["async"].median / sync_s for key in ("stall_s", "wall_s"))
+    every = f"a save every {options.steps_per_save} steps of {step_ms:.2f} ms"
     return [
-        "",
-        f"{options.strategy}, {options.ps} PS ranks, {options.rows_scale:g} of Kaggle's rows, {every}",
-        "",
+        *("", f"full, {options.ps} PS ranks, {options.rows_scale:g} of Kaggle's rows, {every}", ""),
         *table(("seconds a save", "stall", "wall"), rows),
-        "",
-        f"async over the stall of sync: stall {stall:.2f} (aim: at most 0.25), wall {wall:.2f}",
+        *("", f"async over the stall of sync: stall {stall:.2f} (aim: at most 0.25), wall {wall:.2f}"),
     ]
 
 
@@ -188,20 +166,18 @@ def main() -> None:
     """Measure, print both tables, write them as JSON if asked."""
     made = parser(__doc__, rounds=3, rows_scale=0.1, ps=2, folder=None)
     made.add_argument("--rows", type=int, default=8_000_000, help="of the one shard")
-    made.add_argument("--dim", type=int, default=16, help="of the one shard")
     made.add_argument("--repeats", type=int, default=5, help="rounds of the one shard")
     made.add_argument("--steps-per-save", type=int, default=200)
-    made.add_argument("--strategy", default="full")
     made.add_argument("--engine", choices=("rpc", "local"), default="rpc")
     options = made.parse_args()
     torch.set_num_threads(1)  # as in a PS rank
-    facts, costs = machine(), None
-    lines, cases = shard_lines(one_shard(options), options.rows * options.dim * 4)
+    costs = None
+    lines, cases = shard_lines(one_shard(options), options.rows * DIM * 4)
     if options.rounds:
         with tempfile.TemporaryDirectory(prefix="saves-", dir=options.folder) as folder:
             costs = measure_saves(options, Path(folder))
         lines += save_lines(options, costs)
-    report(options, facts, lines, {"cases": cases, "saves": costs})
+    report(options, lines, {"cases": cases, "saves": costs})
 
 
 if __name__ == "__main__":

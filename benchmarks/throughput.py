@@ -26,19 +26,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import (
-    ROW_BYTES,
-    Spread,
-    config_of,
-    kaggle_tables,
-    machine,
-    make_data,
-    names_of,
-    parser,
-    report,
-    settings_of,
-    table,
-)
+from benchmarks._common import ROW_BYTES, Spread, config_of, kaggle_tables, names_of, parser, report, settings_of, table
 from benchmarks._plain import floor, num_flops, plain, products
 from benchmarks._turns import Body, harness_run, in_turn, num_steps
 from harness.model.sizes import SIZES
@@ -95,18 +83,15 @@ def ratios_of(rounds: Sequence[Round]) -> dict[str, Spread]:
 def main() -> None:
     """Measure, print the tables, write them as JSON if asked."""
     made = parser(__doc__, rounds=9, steps=100, threads=2, rows_scale=1.0, batch_size=128, backend=None)
-    made.add_argument("--only", default=",".join(VARIANTS), help="variants beside the references")
+    made.add_argument("--only", type=names_of(VARIANTS), default=list(VARIANTS), help="variants beside the references")
     made.add_argument("--memory-gb", type=float, default=12.0, help="memory for the tables of a group")
     options = made.parse_args()
-    names = names_of(made, "--only", options.only, VARIANTS)
-    facts, rounds = machine(options.threads, options.backend), []
+    rounds: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="throughput-") as name:
-        data, size = Path(name) / "data", options.batch_size
-        steps = num_steps(options.rounds, options.steps)
-        make_data(data, kaggle_tables(options.rows_scale), steps * size)
-        base = settings_of(data, steps, batch_size=size, threads=options.threads, backend=options.backend)
+        steps, run = num_steps(options.rounds, options.steps), {"threads": options.threads, "backend": options.backend}
+        base = settings_of(Path(name), kaggle_tables(options.rows_scale), steps, batch_size=options.batch_size, **run)
         base["metrics"] = {"log_every_steps": options.steps}
-        for group in groups(names, options.rows_scale, options.memory_gb):
+        for group in groups(options.only, options.rows_scale, options.memory_gb):
             chosen = {**REFERENCES, **{name: VARIANTS[name] for name in group}}
             configs = {name: (body, config_of(base, changes)) for name, (body, changes) in chosen.items()}
             rounds += in_turn(configs, Path(name) / group[0], options.rounds)
@@ -118,14 +103,14 @@ def main() -> None:
         over_plain = Spread.of(each["plain"] / each[variant] for each in rounds if variant in each).median
         speed = options.batch_size / ms.median * 1e3
         values[variant] = {"ms": each_ms, "ms_spread": ms, "samples_per_s": speed, "over_plain": over_plain}
-        remark = f"{flops / 1e6:.0f} MFLOP, {flops / ms.median / 1e6:.0f} GFLOP/s" if variant == "floor" else ""
-        rows.append((variant, ms.show(), f"{speed:,.0f}", f"{over_plain:.2f}", remark))
-    values["floor"]["gflops_per_s"] = flops / values["floor"]["ms_spread"].median / 1e6
+        rows.append((variant, ms.show(), f"{speed:,.0f}", f"{over_plain:.2f}"))
+    rate = values["floor"]["gflops_per_s"] = flops / values["floor"]["ms_spread"].median / 1e6
     found = ratios_of(rounds)
-    lines = table(("variant", "ms a step", "samples/s", "x plain", ""), rows)
-    lines += ["", *(f"{name:28} {s.median:5.2f}  ({s.low:.2f}–{s.high:.2f})" for name, s in found.items())]
+    lines = [*table(("variant", "ms a step", "samples/s", "x plain"), rows), ""]
+    lines += [*(f"{name:28} {s.median:5.2f}  ({s.low:.2f}–{s.high:.2f})" for name, s in found.items()), ""]
     medians = {name: spread.median for name, spread in found.items()}
-    report(options, facts, lines, {"variants": values, "ratios": medians, "ratio_spreads": found})
+    figures = {"variants": values, "ratios": medians, "ratio_spreads": found}
+    report(options, [*lines, f"floor: {flops / 1e6:.0f} MFLOP a step, {rate:.0f} GFLOP/s"], figures)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Coverage of the confidence intervals of fits: how often they contain the true parameter.
 
-    python benchmarks/trace_fits.py [--trials 300] [--traces 1000] [--events 400] [--seed 0] [--workers 2] [--json FILE]
+    python benchmarks/trace_fits.py [--trials 300] [--traces 1000] [--events 400] [--workers 2] [--json FILE]
 
 First, the 95 % intervals of each parameter of each family, from random durations; none censored, or about a third.
 Second, the 99 % intervals from generated traces (harness/traces/generate.py): a system process with so many full gaps,
@@ -8,14 +8,12 @@ ranks that start at hour 0, and ranks that have long been running, each rank's l
 the range within chance: with exact coverage a line lies outside once in a thousand.
 """
 
-import argparse
-import json
 import math
+import statistics
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -24,6 +22,7 @@ from scipy import special, stats
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
+from benchmarks._common import parser, report, table
 from harness.core.seeds import generator
 from harness.traces.families import FAMILIES
 from harness.traces.fits import fit_sample
@@ -71,18 +70,18 @@ def true_parameters(family: str) -> dict[str, float]:
     return {"median_h": MEAN_H * math.exp(-(shape**2) / 2), "sigma": shape}
 
 
-def drawn(family: str, num: int, num_events: int, seed: int, *, is_cut: bool) -> Iterator[Sample]:
+def drawn(family: str, num: int, num_events: int, *, is_cut: bool) -> Iterator[Sample]:
     """Samples of ``num_events`` durations, cut short by an exponential clock if asked for."""
     kind = FAMILIES[family]
     law = kind.law(*true_parameters(family).values())
     for trial in range(num):
-        rng = generator(seed, "trace_fits", family, trial, int(is_cut))
+        rng = generator(0, "trace_fits", family, trial, int(is_cut))
         lasted_N = law.rvs(num_events, random_state=rng)
         clock_N = rng.exponential(_CUT_CLOCK_H, num_events) if is_cut else np.full(num_events, np.inf)
         yield Sample(lasted_N[lasted_N <= clock_N], clock_N[lasted_N > clock_N])
 
 
-def generated(family: str, num: int, num_events: int, seed: int, *, how: str) -> Iterator[Sample]:
+def generated(family: str, num: int, num_events: int, *, how: str) -> Iterator[Sample]:
     """Gaps of generated traces: ``uncut`` (of the system, the same number of each), ``fresh`` or ``running`` ranks."""
     is_uncut = how == "uncut"
     spec = GeneratorSpec(
@@ -94,7 +93,7 @@ def generated(family: str, num: int, num_events: int, seed: int, *, how: str) ->
         length_h=MEAN_H * num_events * 1.6 if is_uncut else MEAN_H * num_events / NUM_RANKS,
         mtbf_h=MEAN_H if is_uncut else MEAN_H / NUM_RANKS,
     )
-    deaths = generate_many(spec, seed, num)
+    deaths = generate_many(spec, 0, num)
     for trial in range(num):
         hour_E, rank_E = deaths.of(trial)
         observed = Observed(hour_E, np.ones(len(hour_E), np.int64), rank_E, spec.length_h, NUM_RANKS)
@@ -105,7 +104,7 @@ def generated(family: str, num: int, num_events: int, seed: int, *, how: str) ->
             yield gaps_of(observed, first="left_out" if how == "running" else "counted").sample
 
 
-Make = Callable[[str, int, int, int], Iterator[Sample]]
+Make = Callable[[str, int, int], Iterator[Sample]]
 WAYS: dict[str, tuple[Make, float]] = {
     "durations, none cut": (partial(drawn, is_cut=False), 0.95),
     "durations, some cut": (partial(drawn, is_cut=True), 0.95),
@@ -113,20 +112,13 @@ WAYS: dict[str, tuple[Make, float]] = {
     "ranks from 0, last gap cut": (partial(generated, how="fresh"), 0.99),
     "ranks long running, last gap cut": (partial(generated, how="running"), 0.99),
 }
-"""How samples come about (of family, number, events in each, seed), and the confidence of the intervals."""
+"""How samples come about (of family, number, events in each), and the confidence of the intervals."""
 
 
-def measure(how: str, family: str, num: int, num_events: int, seed: int) -> list[Line]:
+def measure(how: str, family: str, num: int, num_events: int) -> list[Line]:
     """Fits of ``num`` samples: a line for each parameter."""
     make, confidence = WAYS[how]
-    true = true_parameters(family)
-    held: dict[str, int] = dict.fromkeys(true, 0)
-    total: dict[str, float] = dict.fromkeys(true, 0.0)
-    for sample in make(family, num, num_events, seed):
-        fitted = fit_sample(family, sample, confidence=confidence)
-        for name, value in true.items():
-            held[name] += value in fitted.intervals[name]
-            total[name] += fitted.parameters[name]
+    fits = [fit_sample(family, sample, confidence=confidence) for sample in make(family, num, num_events)]
     return [
         Line(
             how=how,
@@ -134,70 +126,48 @@ def measure(how: str, family: str, num: int, num_events: int, seed: int) -> list
             parameter=name,
             true=value,
             num=num,
-            num_held=held[name],
+            num_held=sum(value in fitted.intervals[name] for fitted in fits),
             confidence=confidence,
-            mean_estimate=total[name] / num,
+            mean_estimate=statistics.fmean(fitted.parameters[name] for fitted in fits),
         )
-        for name, value in true.items()
+        for name, value in true_parameters(family).items()
     ]
 
 
-def table(lines: list[Line]) -> str:
-    """Markdown."""
-    columns = ("observed", "family", "parameter", "true", "mean estimate", "hold it", "within chance")
-    rows = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for line in lines:
-        low, high = line.chance
-        share = line.num_held / line.num
-        values = (
-            f"{line.how}, {line.confidence:.0%}",
-            line.family,
-            line.parameter,
-            f"{line.true:.4g}",
-            f"{line.mean_estimate:.4g}",
-            f"{share:.1%} of {line.num}",
-            f"{'yes' if low <= share <= high else 'NO'} ({low:.1%} to {high:.1%})",
-        )
-        rows.append(f"| {' | '.join(values)} |")
-    return "\n".join(rows)
+HEAD = ("observed", "family", "parameter", "true", "mean estimate", "hold it", "within chance")
 
 
-def totals(lines: list[Line]) -> Iterator[str]:
-    """All parameters of a way together."""
-    by_how: dict[str, list[Line]] = {}
-    for line in lines:
-        by_how.setdefault(line.how, []).append(line)
-    for how, those in by_how.items():
-        share = sum(line.num_held for line in those) / sum(line.num for line in those)
-        shares = [line.num_held / line.num for line in those]
-        yield f"{how}: {share:.2%} of all parameters inside, each alone {min(shares):.1%} to {max(shares):.1%}"
+def row_of(line: Line) -> tuple[str, ...]:
+    """Cells of the table."""
+    (low, high), share = line.chance, line.num_held / line.num
+    return (
+        *(f"{line.how}, {line.confidence:.0%}", line.family, line.parameter, f"{line.true:.4g}"),
+        *(f"{line.mean_estimate:.4g}", f"{share:.1%} of {line.num}"),
+        f"{'yes' if low <= share <= high else 'NO'} ({low:.1%} to {high:.1%})",
+    )
 
 
 def main() -> None:
-    """Measure, print, perhaps write JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=300, help="samples of durations for each family")
-    parser.add_argument("--traces", type=int, default=1000, help="generated traces for each family")
-    parser.add_argument("--events", type=int, default=400, help="in each, on average where time cuts")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--json", type=Path, help="also write the lines here")
-    options = parser.parse_args()
-    began_s = time.perf_counter()
+    """Measure, print the table, write it as JSON if asked."""
+    made = parser(__doc__)
+    made.add_argument("--trials", type=int, default=300, help="samples of durations for each family")
+    made.add_argument("--traces", type=int, default=1000, help="generated traces for each family")
+    made.add_argument("--events", type=int, default=400, help="in each, on average where time cuts")
+    made.add_argument("--workers", type=int, default=2)
+    options = made.parse_args()
     with ProcessPoolExecutor(options.workers) as pool:
         waiting = [
-            pool.submit(measure, how, family, num, options.events, options.seed)
+            pool.submit(measure, how, family, options.trials if confidence < 0.99 else options.traces, options.events)
             for how, (_, confidence) in WAYS.items()
             for family in SHAPES
-            for num in [options.trials if confidence < 0.99 else options.traces]
         ]
         lines = [line for each in waiting for line in each.result()]
-    seconds = time.perf_counter() - began_s
-    note = f"{options.events} events, seed {options.seed}, {options.workers} workers, {seconds:.0f} s"
-    sys.stdout.write("\n".join([table(lines), "", *totals(lines), "", note]) + "\n")
-    if options.json:
-        settings: Mapping[str, object] = {"events": options.events, "seed": options.seed}
-        options.json.write_text(json.dumps({**settings, "lines": [asdict(line) for line in lines]}, indent=1) + "\n")
+    totals = []
+    for how in WAYS:
+        those = [line for line in lines if line.how == how]
+        share = sum(line.num_held for line in those) / sum(line.num for line in those)
+        totals.append(f"{how}: {share:.2%} of all parameters inside")
+    report(options, [*table(HEAD, map(row_of, lines)), "", *totals], {"lines": lines})
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import Spread, config_of, kaggle_tables, machine, make_data, parser, report, settings_of, table
+from benchmarks._common import Spread, config_of, kaggle_tables, numbers_of, parser, report, settings_of, table
 
 if TYPE_CHECKING:
     from harness.config.model import Config
@@ -56,12 +56,8 @@ def go_inside(rate_mbit: float) -> None:
         _run([*command, "true"])
         os.execvp(command[0], [*command, sys.executable, *sys.argv, _INSIDE])
     _run(["ip", "link", "set", "lo", "up", "mtu", "1500"])
-    _run(
-        [
-            *["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "burst", "64kb", "latency", "400ms", "rate"],
-            f"{rate_mbit}mbit",
-        ]
-    )
+    bucket = ["tbf", "burst", "64kb", "latency", "400ms", "rate", f"{rate_mbit}mbit"]
+    _run(["tc", "qdisc", "add", "dev", "lo", "root", *bucket])
 
 
 def _run(command: Sequence[str]) -> str:
@@ -81,21 +77,20 @@ def measure(configs: Mapping[str, "Config"], folder: Path, rounds: int) -> list[
     """Both variants in turn; the first round is left out."""
     from benchmarks._turns import Worker, harness_run  # noqa: PLC0415 - torch, which the outer process does without
 
-    found: list[Round] = []
+    def one_turn(worker: Worker, steps: int) -> dict[str, float]:
+        before_bytes, seconds = passed_bytes(), worker.run(lead=1, timed=1)
+        return {"ms": 1e3 * seconds / steps, "passed": (passed_bytes() - before_bytes) / (2 * steps)}
+
     with ExitStack() as stack:
         workers = {name: Worker(harness_run, config, folder / name) for name, config in configs.items()}
         for worker in workers.values():
             stack.callback(worker.close)
         for worker in workers.values():
             worker.wait_ready()
-        for _ in range(rounds + 1):
-            seen: Round = {}
-            for name, worker in workers.items():
-                steps, before_bytes = configs[name].metrics.log_every_steps, passed_bytes()
-                seconds = worker.run(lead=1, timed=1)
-                passed = (passed_bytes() - before_bytes) / (2 * steps)
-                seen[name] = {"ms": 1e3 * seconds / steps, "passed": passed}
-            found.append(seen)
+        found = [
+            {name: one_turn(worker, configs[name].metrics.log_every_steps) for name, worker in workers.items()}
+            for _ in range(rounds + 1)
+        ]
     return found[1:]
 
 
@@ -103,7 +98,7 @@ def main() -> None:
     """Measure, print, write as JSON if asked."""
     made = parser(__doc__, rounds=3, steps=100, threads=2, batch_size=128, rows_scale=0.5)
     made.add_argument("--rate-mbit", type=float, default=200.0, help="of the wire, both directions together")
-    made.add_argument("--ps", default="2,4", help="numbers of PS ranks")
+    made.add_argument("--ps", type=numbers_of, default="2,4", help="numbers of PS ranks")
     made.add_argument("--lookahead", type=int, default=200, help="cache.lookahead")
     made.add_argument(_INSIDE, action="store_true", help=argparse.SUPPRESS)
     options = made.parse_args()
@@ -114,14 +109,14 @@ def main() -> None:
         return
     from benchmarks._turns import num_steps  # noqa: PLC0415 - torch, which the outer process does without
 
-    facts, rows, found = machine(options.threads), [], {}
+    rows, found = [], {}
     with tempfile.TemporaryDirectory(prefix="wire-") as name:
         folder, steps = Path(name), num_steps(options.rounds, options.steps)
-        make_data(folder / "data", kaggle_tables(options.rows_scale), steps * options.batch_size)
-        base = settings_of(folder / "data", steps, batch_size=options.batch_size, threads=options.threads)
+        run = {"batch_size": options.batch_size, "threads": options.threads}
+        base = settings_of(folder, kaggle_tables(options.rows_scale), steps, **run)
         base |= {"engine": "rpc", "metrics": {"log_every_steps": options.steps}}
         caches = {_UNCACHED: {"mode": "none"}, _CACHED: {"mode": "lookahead", "lookahead": options.lookahead}}
-        for num_ps in map(int, options.ps.split(",")):
+        for num_ps in map(int, options.ps):
             # Initial values of all rows may take minutes where other work has the cores.
             cluster = {"num_ps": num_ps, "rpc_timeout_s": 600.0}
             configs = {name: config_of(base, {"cluster": cluster, "cache": cache}) for name, cache in caches.items()}
@@ -134,7 +129,7 @@ def main() -> None:
                 shown = ratio.show() if variant == _CACHED else ""
                 rows.append((num_ps, variant, ms.show(), f"{passed.median / 1e3:.1f}", shown))
     lines = table(("PS ranks", "variant", "ms a step", "kB passed", "uncached / lookahead"), rows)
-    report(options, facts, [*lines, "", f"{options.rate_mbit:g} Mbit/s, both directions together"], {"ranks": found})
+    report(options, [*lines, "", f"{options.rate_mbit:g} Mbit/s, both directions together"], {"ranks": found})
 
 
 if __name__ == "__main__":
