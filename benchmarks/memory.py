@@ -1,7 +1,7 @@
 """Peak memory of the Kaggle-size model in training, against the bytes of its tables.
 
-    python benchmarks/memory.py [--ps 4] [--steps 88] [--batch-size 128] [--strategy cpr_mfu] [--rows-scale 1]
-                                [--save-mode sync] [--max-rows N] [--folder DIR] [--json FILE]
+    python benchmarks/memory.py [--ps 4] [--steps 88] [--rows-scale 1] [--save-mode sync] [--max-rows N]
+                                [--folder DIR] [--json FILE]
 
 Two runs on synthetic clicks, alike in all but the size of the tables: Kaggle's 26 (33,762,577 rows x 16, 2.16 GB), and
 tables of a few rows. Each is saved whole, trains with ten priority saves, loses a rank and recovers it. A process apart
@@ -26,8 +26,8 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import reduce
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -37,18 +37,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import (
-    ROW_BYTES,
-    config_of,
-    kaggle_tables,
-    machine,
-    make_data,
-    parser,
-    report,
-    settings_of,
-    table,
-    write_trace,
-)
+from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
 from benchmarks._memory import Memory, cost_of, memory_of_tree, resident_bytes
 from harness.cluster.spawn import own_fork_server
 from harness.config.model import Config
@@ -63,43 +52,34 @@ _CHUNK_ROWS = 1 << 16
 
 @dataclass
 class Phase:
-    """What was seen in one phase of a run. ``memory``: at its peak."""
+    """What was seen in one phase of a run, or in all of it. ``memory``: at its peak."""
 
     seconds: float = 0.0
     num_looks: int = 0
     memory: Memory = field(default_factory=Memory)
 
+    def __or__(self, other: "Phase") -> "Phase":
+        """Both phases."""
+        looks = self.num_looks + other.num_looks
+        return Phase(self.seconds + other.seconds, looks, self.memory | other.memory)
 
-@dataclass
-class Seen:
-    """Of one run: memory by phase, and the figures of its cache."""
 
-    phases: dict[str, Phase] = field(default_factory=dict)
-    cache: dict[str, float] = field(default_factory=dict)
-
-    def peak(self) -> Phase:
-        """The whole run."""
-        phases = self.phases.values()
-        return Phase(
-            seconds=sum(phase.seconds for phase in phases),
-            num_looks=sum(phase.num_looks for phase in phases),
-            memory=reduce(or_, (phase.memory for phase in phases)),
-        )
+Phases = dict[str, Phase]
 
 
 def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int]) -> Config:
     """Make the data and the trace in ``folder``; the run's config."""
-    num_train = options.steps * options.batch_size
-    make_data(folder / "data", cardinalities, num_train)
+    settings = settings_of(folder, cardinalities, options.steps)
     write_trace(folder / "trace.csv", [(56 * 0.55, "ps1")])
+    interval_samples = max(1, options.steps * 128 * 8 // (NUM_SAVES + 1))
     return config_of(
-        settings_of(folder / "data", options.steps, batch_size=options.batch_size),
+        settings,
         {
             "engine": "rpc",
             "eval": {"max_samples": 4096},
             "cluster": {"num_ps": options.ps},
             "cache": {"mode": "lookahead", "max_rows": options.max_rows} if options.max_rows else {},
-            "strategy": {"name": options.strategy, "interval_samples": max(1, num_train * 8 // (NUM_SAVES + 1))},
+            "strategy": {"name": "cpr_mfu", "interval_samples": interval_samples},
             "trace": {"path": str(folder / "trace.csv")},
             "store": {"fsync": False},
             "save": {"mode": options.save_mode},
@@ -135,12 +115,11 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
     pipe.close()
 
 
-def watch(config: Config, run_dir: Path) -> Seen:
-    """Carry out a run in processes of its own and sample their memory. Raises the HarnessError that ended the run."""
+def watch(config: Config, run_dir: Path) -> tuple[Phases, dict[str, float]]:
+    """Carry out a run in processes of its own: memory by phase, figures of the cache. Raises what ended the run."""
     process, ours = _start(_supervise, config, run_dir)
     assert process.pid is not None
-    seen = Seen()
-    name, seen_s = "start", time.monotonic()
+    phases, cache, name, seen_s = Phases(), dict[str, float](), "start", time.monotonic()
     try:
         while True:
             if ours.poll(EVERY_S):
@@ -148,19 +127,17 @@ def watch(config: Config, run_dir: Path) -> Seen:
                 if isinstance(message, HarnessError):
                     raise message
                 if isinstance(message, dict):
-                    seen.cache = message
+                    cache = message
                     continue
                 name = message
             if name == "done":
                 continue  # ranks are leaving: a sample would hold only some of them
             memory, now_s = memory_of_tree(process.pid), time.monotonic()
-            phase = seen.phases.setdefault(name, Phase())
-            phase.seconds, phase.num_looks = phase.seconds + now_s - seen_s, phase.num_looks + 1
-            phase.memory |= memory
+            phases[name] = phases.get(name, Phase()) | Phase(now_s - seen_s, 1, memory)
             seen_s = now_s
     except EOFError:
         process.join()
-    return seen
+    return phases, cache
 
 
 def _start(body: Callable[..., None], *args: Any) -> tuple[BaseProcess, Any]:
@@ -229,22 +206,15 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
 # --- figures ----------------------------------------------------------------------------------------------------------
 
 
-def rows_of(phases: Mapping[str, Phase], tiny: Memory, table_bytes: int) -> list[tuple[str, ...]]:
-    """A row per phase: seconds, looks, peak, and how far it is beyond the peak of the run with tiny tables."""
-    return [
-        (
-            *(name, f"{phase.seconds:.1f}", str(phase.num_looks), f"{phase.memory.pss_bytes / 1e6:.0f}"),
-            f"{(phase.memory.pss_bytes - tiny.pss_bytes) / table_bytes:.3f}",
-            f"{(phase.memory.high_water_bytes - tiny.high_water_bytes) / table_bytes:.3f}",
-        )
-        for name, phase in phases.items()
-    ]
+def ratios_of(peak: Memory, tiny: Memory, table_bytes: int) -> tuple[float, float]:
+    """How far PSS and VmHWM are beyond the peaks of the run with tiny tables, over the bytes of the tables."""
+    pss_bytes, high_water_bytes = peak.pss_bytes - tiny.pss_bytes, peak.high_water_bytes - tiny.high_water_bytes
+    return pss_bytes / table_bytes, high_water_bytes / table_bytes
 
 
 def main() -> None:
     """Measure, print the table, write it as JSON if asked."""
-    made = parser(__doc__, ps=4, steps=88, batch_size=128, rows_scale=1.0, folder=None)
-    made.add_argument("--strategy", choices=("cpr_mfu", "cpr_ssu", "cpr_random", "partial"), default="cpr_mfu")
+    made = parser(__doc__, ps=4, steps=88, rows_scale=1.0, folder=None)
     made.add_argument("--save-mode", choices=("sync", "async"), default="sync")
     made.add_argument("--max-rows", type=int, help="with a lookahead cache of so many rows (cache.max_rows)")
     options = made.parse_args()
@@ -254,30 +224,30 @@ def main() -> None:
         free_bytes, needed_bytes = shutil.disk_usage(name).free, 4 * table_bytes
         if free_bytes < needed_bytes:
             made.error(f"{name}: expected {needed_bytes / 1e9:.1f} GB free, got {free_bytes / 1e9:.1f} (see --folder)")
-        folder, seen = Path(name), dict[str, Seen]()
-        for size, tables in (("small", [min(rows, TINY_ROWS) for rows in cardinalities]), ("big", cardinalities)):
-            config = configure(options, folder / size, tables)
-            seen[size] = watch(config, folder / size / "run")
-            shutil.rmtree(folder / size / "run")
-        worst = one_rank(config_of(config.model_dump(), {"strategy": {"name": "cpr_mfu"}}), folder / "rank")
-    big, whole, tiny = seen["big"], seen["big"].peak(), seen["small"].peak().memory
-    ratio = (whole.memory.pss_bytes - tiny.pss_bytes) / table_bytes
-    high_water_ratio = (whole.memory.high_water_bytes - tiny.high_water_bytes) / table_bytes
-    head = ("phase", "seconds", "looks", "PSS MB", "beyond / tables", "VmHWM beyond / tables")
+        folder = Path(name)
+        small, _ = watch(configure(options, folder / "small", [min(n, TINY_ROWS) for n in cardinalities]), folder / "a")
+        config = configure(options, folder / "big", cardinalities)
+        big, cache = watch(config, folder / "b")
+        shutil.rmtree(folder / "b")
+        worst = one_rank(config, folder / "rank")
+    tiny, whole = (reduce(or_, phases.values()) for phases in (small, big))
+    ratios = {name: ratios_of(phase.memory, tiny.memory, table_bytes) for name, phase in big.items()}
+    ratio, high_water_ratio = ratios["**whole run**"] = ratios_of(whole.memory, tiny.memory, table_bytes)
+    rows = []
+    for name, phase in (*big.items(), ("**whole run**", whole)):
+        shown = (f"{phase.seconds:.1f}", phase.num_looks, f"{phase.memory.pss_bytes / 1e6:.0f}")
+        rows.append((name, *shown, *(f"{each:.3f}" for each in ratios[name])))
     lines = [
-        *table(head, rows_of({**big.phases, "**whole run**": whole}, tiny, table_bytes)),
-        "",
-        f"tables {table_bytes / 1e6:.0f} MB, tiny ones peak at {tiny.pss_bytes / 1e6:.0f} MB",
+        *table(("phase", "seconds", "looks", "PSS MB", "beyond / tables", "VmHWM beyond / tables"), rows),
+        *("", f"tables {table_bytes / 1e6:.0f} MB, tiny ones peak at {tiny.memory.pss_bytes / 1e6:.0f} MB"),
         f"peak beyond that {ratio:.3f} x tables, limit {LIMIT}",
         f"one rank, every row touched: {', '.join(f'{action} {peak:.3f}' for action, peak in worst.items())}",
     ]
     if options.max_rows:
-        rows = int(big.cache["peak_rows"])
-        lines.append(f"cache: {rows:,} rows at most, {rows / options.max_rows:.3f} of its bound")
-    phases = {size: {phase: asdict(values) for phase, values in each.phases.items()} for size, each in seen.items()}
-    ratios = {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": worst, "table_bytes": table_bytes}
-    facts = machine()  # last: it imports torch, whose pages the runs would share
-    report(options, facts, lines, {**ratios, **phases, "cache": big.cache})
+        peak_rows = int(cache["peak_rows"])
+        lines.append(f"cache: {peak_rows:,} rows at most, {peak_rows / options.max_rows:.3f} of its bound")
+    figures = {"ratio": ratio, "high_water_ratio": high_water_ratio, "one_rank": worst, "table_bytes": table_bytes}
+    report(options, lines, {**figures, "small": small, "big": big, "cache": cache})
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import json
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
@@ -50,6 +50,9 @@ ENGINES: dict[str, dict[str, Any]] = {
     "rpc": {"engine": "rpc"},
     "rpc_lookahead": {"engine": "rpc", "cache": {"mode": "lookahead"}},
 }
+Parts = defaultdict[str, float]
+"""Seconds by part of a step."""
+
 BARS = ("dense", "start", "finish", "rest")
 _FILE = "parts.jsonl"  # a line for each chunk: seconds by part
 
@@ -57,7 +60,7 @@ _FILE = "parts.jsonl"  # a line for each chunk: seconds by part
 class TimedCluster:
     """A cluster that notes the seconds of its requests."""
 
-    def __init__(self, cluster: Cluster, spent_s: Counter[str]) -> None:
+    def __init__(self, cluster: Cluster, spent_s: Parts) -> None:
         self._cluster, self._spent_s = cluster, spent_s
         self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
         self.kill_planned, self.replace = cluster.kill_planned, cluster.replace
@@ -85,7 +88,7 @@ class TimedCluster:
 class TimedSupervisor:
     """A supervisor's client that writes what was spent up to each event of finished steps."""
 
-    def __init__(self, supervisor: SupervisorClient, spent_s: Counter[str], path: Path) -> None:
+    def __init__(self, supervisor: SupervisorClient, spent_s: Parts, path: Path) -> None:
         self._supervisor, self._spent_s, self._path = supervisor, spent_s, path
         self.commit, self.status = supervisor.commit, supervisor.status
 
@@ -106,7 +109,7 @@ def timed_train(
     config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """The job of the trainer rank, with a cluster and a supervisor's client that measure."""
-    spent_s = Counter[str]()
+    spent_s: Parts = defaultdict(float)
     timed = TimedSupervisor(supervisor, spent_s, checkpoints.parent / _FILE)
     job.train(config, checkpoints, kill_steps, TimedCluster(cluster, spent_s), timed)
 
@@ -114,21 +117,22 @@ def timed_train(
 def dense(config: Config, folder: Path, tick: Tick) -> None:
     """Body: batches are read and planned, and the dense network trains on them, with rows of zeros."""
     torch.set_num_threads(config.trainer.num_threads)
-    spec, size, spent_s = RunSpec(config), RunSpec(config).size, Counter[str]()
+    spec, size = RunSpec(config), RunSpec(config).size
+    spent_s: Parts = defaultdict(float)
     batches = Batches(spec.dataset, spec.placement, batch_size=config.trainer.batch_size, sample_period=1)
     rows_AD = torch.zeros(config.trainer.batch_size * NUM_TABLES, size.embedding_dim)
-    affines = [
+    bottom, top = (
         [torch.randn(fan_in + 1, fan_out) * fan_in**-0.5 for fan_in, fan_out in pairwise(widths)]
         for widths in ((NUM_INTEGERS, *size.bottom_mlp), (size.top_inputs, *size.top_mlp))
-    ]
+    )
     name = choose_backend(config.trainer)
     if name == "compiled":
         from harness.model.compiled_backend import TeamPass  # noqa: PLC0415 - without MKL it cannot be imported
 
-        team = TeamPass(*affines, config.trainer.batch_size, learning_rate=0.1, is_eager=False)
+        team = TeamPass(bottom, top, config.trainer.batch_size, learning_rate=0.1, is_eager=False)
         train, update, seconds = team.train, dict, team.seconds
     else:
-        network = BACKENDS[name](*affines, learning_rate=0.1, is_eager=False)
+        network = BACKENDS[name](bottom, top, learning_rate=0.1, is_eager=False)
         train, update, seconds = network.train, network.step, dict
 
     def step(number: int) -> None:
@@ -137,7 +141,9 @@ def dense(config: Config, folder: Path, tick: Tick) -> None:
         planned_s = time.perf_counter()
         train(batch.dense_BI, rows_AD[: len(plan.keys_N)], plan, batch.labels_B, None)
         update()
-        spent_s.update({"read, plan": planned_s - began_s, "dense": time.perf_counter() - planned_s, **seconds()})
+        parts = {"read, plan": planned_s - began_s, "dense": time.perf_counter() - planned_s, **seconds()}
+        for part, part_s in parts.items():
+            spent_s[part] += part_s
 
     def write(chunk_s: float) -> None:
         _write(folder / _FILE, {**spent_s, "step": chunk_s})

@@ -1,7 +1,7 @@
 """What choosing rows costs: MFU and SSU per step of training, their choice spread over the interval between saves.
 
-    python benchmarks/trackers.py [--rounds 7] [--steps 192] [--threads 2] [--ps 8] [--batch-size 128]
-                                  [--rows-scale 1] [--intervals 100,1000,10000] [--save-steps 30697] [--json FILE]
+    python benchmarks/trackers.py [--rounds 7] [--steps 192] [--threads 2] [--ps 8] [--rows-scale 1]
+                                  [--intervals 1000,10000] [--save-steps 30697] [--json FILE]
 
 Kaggle's 26 tables and its dense network, skewed synthetic clicks. Two things are measured:
 
@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +35,7 @@ from benchmarks._common import (
     Spread,
     config_of,
     kaggle_tables,
-    machine,
-    make_data,
+    numbers_of,
     parser,
     report,
     settings_of,
@@ -88,15 +86,6 @@ class Tracked:
             self.tracker.sampled(step, rows_N, sampled_N)
 
 
-@dataclass(frozen=True, kw_only=True)
-class SaveCost:
-    """Of one priority save, all ranks together: milliseconds, and rows chosen."""
-
-    choose_ms: float
-    clear_ms: float
-    num_rows: int
-
-
 def fill(ranks: Sequence[Sequence[Tracked]], config: Config, steps: int) -> None:
     """Let the trackers of every rank see what ``steps`` steps of skewed accesses touch, 64 steps at once."""
     rng, placement = generator(config.seed, "touches"), RunSpec(config).placement
@@ -112,28 +101,30 @@ def fill(ranks: Sequence[Sequence[Tracked]], config: Config, steps: int) -> None
 
 def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> list[Parts]:
     """Milliseconds of each round: the ``step``, and what each tracker adds to it."""
-    spec, size = RunSpec(config), model_size(config.model)
-    ranks = [[Tracked(_of(config, name), k, size.embedding_dim) for name in STRATEGIES] for k in range(options.ps)]
-    fill([kinds[1:] for kinds in ranks], config, options.save_steps // 2)
-    for tracked in (tracked for kinds in ranks for tracked in kinds):
+    spec, size, batch_size = RunSpec(config), model_size(config.model), config.trainer.batch_size
+    ranks = [
+        [(name, Tracked(_of(config, name), k, size.embedding_dim)) for name in STRATEGIES] for k in range(options.ps)
+    ]
+    fill([[tracked for _, tracked in kinds[1:]] for kinds in ranks], config, options.save_steps // 2)
+    for _, tracked in (each for kinds in ranks for each in kinds):
         tracked.shard.applied_step = 0
     torch.set_num_threads(options.threads)
-    found, rounds, number = products(size, options.batch_size), [], 0
-    grads_AD = torch.full((options.batch_size * len(spec.placement.cardinalities), size.embedding_dim), 1e-6)
+    found, rounds, number = products(size, batch_size), [], 0
+    grads_AD = torch.full((batch_size * len(spec.placement.cardinalities), size.embedding_dim), 1e-6)
     worker = Worker(harness_run, config, folder / "run")
     try:
         worker.wait_ready()
         for _ in range(options.rounds + 1):
             step_s, spent_s = worker.run(lead=1, timed=1), dict.fromkeys(STRATEGIES, 0.0)
             for _ in range(options.steps):
-                batch = spec.dataset.train_batch(number, options.batch_size)
-                plan = plan_batch(batch.ids_BF, spec.placement, np.arange(options.batch_size) % SAMPLE_PERIOD == 0)
+                batch = spec.dataset.train_batch(number, batch_size)
+                plan = plan_batch(batch.ids_BF, spec.placement, np.arange(batch_size) % SAMPLE_PERIOD == 0)
                 number += 1
                 multiply(found)
                 for k, kinds in enumerate(ranks):
                     rows_N, counts_N, sampled_N = plan.rows[k], plan.counts[k], plan.sampled[k]
                     for i in range(len(kinds)):
-                        name, tracked = list(zip(STRATEGIES, kinds, strict=True))[(i + k + number) % len(kinds)]
+                        name, tracked = kinds[(i + k + number) % len(kinds)]
                         began_s = time.perf_counter()
                         tracked.shard.apply(number, rows_N, grads_AD[: len(rows_N)], counts_N, 0.1)
                         tracked.track(number, rows_N, counts_N, sampled_N)
@@ -150,23 +141,16 @@ def _of(config: Config, name: str) -> Config:
     return Config.model_validate({**config.model_dump(), "strategy": {"name": STRATEGIES[name]}})
 
 
-def measure_saves(config: Config, num_ps: int, steps: int) -> dict[str, SaveCost]:
-    """What a save costs each tracker when it has seen ``steps`` steps since the last."""
+def measure_saves(config: Config, num_ps: int, steps: int) -> dict[str, Parts]:
+    """What a save costs each tracker on all ranks when it has seen ``steps`` steps since the last."""
     ranks = [[Tracked(_of(config, kind), k, 1) for kind in KINDS] for k in range(num_ps)]  # choosing looks at no row
     fill(ranks, config, steps)
     costs = {kind: [_save(kinds[i], steps) for kinds in ranks] for i, kind in enumerate(KINDS)}
-    return {
-        kind: SaveCost(
-            choose_ms=sum(cost.choose_ms for cost in each),
-            clear_ms=sum(cost.clear_ms for cost in each),
-            num_rows=sum(cost.num_rows for cost in each),
-        )
-        for kind, each in costs.items()
-    }
+    return {kind: {part: sum(cost[part] for cost in each) for part in each[0]} for kind, each in costs.items()}
 
 
-def _save(tracked: Tracked, step: int) -> SaveCost:
-    """The work of a PS rank around the writing of a priority save."""
+def _save(tracked: Tracked, step: int) -> Parts:
+    """The work of a PS rank around the writing of a priority save: milliseconds, and rows chosen."""
     began_s = time.perf_counter()
     chosen = {number: tracked.tracker.choose(number, step) for number in tracked.tables}
     chose_s = time.perf_counter()
@@ -175,42 +159,39 @@ def _save(tracked: Tracked, step: int) -> SaveCost:
         tracked.tracker.saved(number, rows_K)
     cleared_s = time.perf_counter()
     num_rows = sum(len(rows_K) for rows_K in chosen.values())
-    return SaveCost(choose_ms=1e3 * (chose_s - began_s), clear_ms=1e3 * (cleared_s - chose_s), num_rows=num_rows)
+    return {"choose_ms": 1e3 * (chose_s - began_s), "clear_ms": 1e3 * (cleared_s - chose_s), "num_rows": num_rows}
 
 
 def main() -> None:
     """Measure, print, write as JSON if asked."""
-    made = parser(__doc__, rounds=7, steps=192, threads=2, ps=8, batch_size=128, rows_scale=1.0)
-    made.add_argument("--intervals", default="100,1000,10000", help="more numbers of steps between priority saves")
+    made = parser(__doc__, rounds=7, steps=192, threads=2, ps=8, rows_scale=1.0)
+    made.add_argument("--intervals", type=numbers_of, default="1000,10000", help="more numbers of steps between saves")
     made.add_argument("--save-steps", type=int, default=SAVE_STEPS, help="steps between priority saves")
     options = made.parse_args()
-    facts = machine(options.threads)
-    intervals = [*(int(steps) for steps in options.intervals.split(",") if steps), options.save_steps]
     with tempfile.TemporaryDirectory(prefix="trackers-") as name:
-        data, steps = Path(name) / "data", num_steps(options.rounds, options.steps)
-        make_data(data, kaggle_tables(options.rows_scale), steps * options.batch_size)
-        base = settings_of(data, steps, batch_size=options.batch_size, threads=options.threads)
+        steps, tables = num_steps(options.rounds, options.steps), kaggle_tables(options.rows_scale)
+        base = settings_of(Path(name), tables, steps, threads=options.threads)
         metrics = {"log_every_steps": options.steps, "update_pls": False}
         config = config_of(base, {"cluster": {"num_ps": options.ps}, "metrics": metrics})
         rounds = measure_steps(config, options, Path(name))
         torch.set_num_threads(1)
+        intervals = [*map(int, options.intervals), options.save_steps]
         saves = {each: measure_saves(config, options.ps, each) for each in intervals}
-    lines = [f"step of strategy none: {Spread.of(each['step'] for each in rounds).show()} ms"]
     step_ms = statistics.median(each["step"] for each in rounds)
-    share_pct = {kind: Spread.of(100 * each[kind] / each["step"] for each in rounds) for kind in KINDS}
+    lines = [f"step of strategy none: {Spread.of(each['step'] for each in rounds).show()} ms"]
+    rows, values, share_pct = [], list[dict[str, Any]](), {}
     for kind in KINDS:
+        share_pct[kind] = Spread.of(100 * each[kind] / each["step"] for each in rounds)
         more_us = Spread.of(1e3 * each[kind] for each in rounds)
         lines.append(f"{kind}: {more_us.show(1)} us a step more, {share_pct[kind].show()} % of it")
-    rows, values = [], list[dict[str, Any]]()
-    for num, costs in saves.items():
-        for kind, cost in costs.items():
-            save_pct = 100 * (cost.choose_ms + cost.clear_ms) / num / step_ms
-            whole_pct = save_pct + share_pct[kind].median
-            values.append({"steps": num, "tracker": kind, **asdict(cost), "save_pct": save_pct, "whole_pct": whole_pct})
-            times = (f"{cost.num_rows:,}", f"{cost.choose_ms:.1f}", f"{cost.clear_ms:.1f}")
-            rows.append((f"{num:,}", kind, *times, f"{save_pct:.2f}", f"**{whole_pct:.2f}**"))
+    for num, kind, cost in ((num, kind, cost) for num, costs in saves.items() for kind, cost in costs.items()):
+        save_pct = 100 * (cost["choose_ms"] + cost["clear_ms"]) / num / step_ms
+        whole_pct = save_pct + share_pct[kind].median
+        values.append({"steps": num, "tracker": kind, **cost, "save_pct": save_pct, "whole_pct": whole_pct})
+        times = (f"{cost['num_rows']:,}", f"{cost['choose_ms']:.1f}", f"{cost['clear_ms']:.1f}")
+        rows.append((f"{num:,}", kind, *times, f"{save_pct:.2f}", f"**{whole_pct:.2f}**"))
     head = ("steps between saves", "tracker", "rows", "choose ms", "clear ms", "% of a step", "with touching %")
-    report(options, facts, [*lines, "", *table(head, rows)], {"steps": rounds, "saves": values})
+    report(options, [*lines, "", *table(head, rows)], {"steps": rounds, "saves": values})
 
 
 if __name__ == "__main__":
