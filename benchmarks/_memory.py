@@ -1,13 +1,25 @@
 """Memory of processes, as the Linux kernel counts it."""
 
+import multiprocessing
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+
+def start_empty(body: Callable[..., None], *args: Any) -> tuple[BaseProcess, Any]:
+    """A process that is empty at first, and the end of the pipe that is its last argument."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=body, args=(*args, theirs))
+    process.start()
+    theirs.close()
+    return process, ours
 
 
 @dataclass(frozen=True)

@@ -1,19 +1,12 @@
-"""The exact AUC of this harness against scikit-learn's, or, where that is not installed, against its method in numpy.
+"""The exact AUC of this harness against the method of scikit-learn's ``roc_auc_score``, written in numpy.
 
     python benchmarks/auc.py [--scores 3000000] [--rounds 7] [--json FILE]
-
-scikit-learn is not in requirements.txt, since nothing but this needs it. To have it beside the environment, not in it:
-
-    pip install --no-deps --target DIR scikit-learn joblib threadpoolctl narwhals cloudpickle
-    PYTHONPATH=DIR python benchmarks/auc.py
 
 The method: a stable argsort of the scores, sums over it, a trapezoid per group of ties. Scores are logits in float32,
 once as they are and once rounded to about 1,000 values, so that nearly all are tied. Both are timed in turn; the
 results must agree to 1e-12, or the exit code is 1.
 """
 
-import importlib
-import importlib.util
 import sys
 import time
 from collections.abc import Callable
@@ -42,13 +35,6 @@ def argsort_auc(labels_M: NDArray[np.float32], scores_M: NDArray[np.float32]) ->
     return float(np.trapezoid(hits_G / hits_G[-1], misses_G / misses_G[-1]))
 
 
-def reference() -> tuple[str, Callable[[NDArray[np.float32], NDArray[np.float32]], float]]:
-    """The method to compare with: its name, and (labels, scores) -> AUC."""
-    if importlib.util.find_spec("sklearn") is None:
-        return "argsort in numpy (scikit-learn is not installed)", argsort_auc
-    return "sklearn.metrics.roc_auc_score", importlib.import_module("sklearn.metrics").roc_auc_score
-
-
 def timed(action: Callable[[], float | None]) -> tuple[float, float]:
     """(seconds, AUC)."""
     began_s = time.perf_counter()
@@ -67,12 +53,11 @@ def main() -> None:
     rng = generator(1, "auc")
     logits_M = rng.normal(-1.0, 1.0, options.scores).astype(np.float32)
     labels_M = (rng.random(options.scores) < 1 / (1 + np.exp(-logits_M))).astype(np.float32)
-    name, other = reference()
     rows, cases, worst = [], {}, 0.0
     for kind, scores_M in (("distinct", logits_M), ("tied", np.round(logits_M * 100) / np.float32(100))):
         tensors = torch.from_numpy(scores_M), torch.from_numpy(labels_M)
         rounds = [
-            (timed(lambda: exact_auc(*tensors)), timed(lambda: other(labels_M, scores_M)))  # noqa: B023 - called at once
+            (timed(lambda: exact_auc(*tensors)), timed(lambda: argsort_auc(labels_M, scores_M)))  # noqa: B023 - called at once
             for _ in range(options.rounds + 1)
         ][1:]
         ours, theirs = (Spread.of(each[side][0] for each in rounds) for side in (0, 1))
@@ -81,8 +66,7 @@ def main() -> None:
         worst = max(worst, difference)
         rows.append((kind, ours.show(3), theirs.show(3), ratio.show(3), f"{difference:.1e}"))
         cases[kind] = {"ours_s": ours, "other_s": theirs, "ratio": ratio, "difference": difference}
-    lines = table(("scores", "ours s", "other s", "ours / other", "difference"), rows)
-    report(options, [*lines, "", f"other: {name}; {options.scores:,} scores"], {"cases": cases, "other": name})
+    report(options, table(("scores", "ours s", "other s", "ours / other", "difference"), rows), {"cases": cases})
     if worst > TOLERANCE:
         sys.exit(f"the results differ by {worst:.1e}, expected at most {TOLERANCE:.0e}")
 

@@ -21,16 +21,13 @@ decides when pages reach the disk and not which process holds memory.
 """
 
 import argparse
-import multiprocessing
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
 from operator import or_
 from pathlib import Path
 from typing import Any
@@ -38,7 +35,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
-from benchmarks._memory import Memory, cost_of, memory_of_tree, resident_bytes
+from benchmarks._memory import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
 from harness.cluster.spawn import own_fork_server
 from harness.config.model import Config
 from harness.core.errors import HarnessError
@@ -117,7 +114,7 @@ def _supervise(config: Config, run_dir: Path, pipe: Connection) -> None:
 
 def watch(config: Config, run_dir: Path) -> tuple[Phases, dict[str, float]]:
     """Carry out a run in processes of its own: memory by phase, figures of the cache. Raises what ended the run."""
-    process, ours = _start(_supervise, config, run_dir)
+    process, ours = start_empty(_supervise, config, run_dir)
     assert process.pid is not None
     phases, cache, name, seen_s = Phases(), dict[str, float](), "start", time.monotonic()
     try:
@@ -140,22 +137,12 @@ def watch(config: Config, run_dir: Path) -> tuple[Phases, dict[str, float]]:
     return phases, cache
 
 
-def _start(body: Callable[..., None], *args: Any) -> tuple[BaseProcess, Any]:
-    """A process that is empty at first, and the end of the pipe that is its last argument."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    process = context.Process(target=body, args=(*args, theirs))
-    process.start()
-    theirs.close()
-    return process, ours
-
-
 # --- one rank at worst ------------------------------------------------------------------------------------------------
 
 
 def one_rank(config: Config, folder: Path) -> dict[str, float]:
     """Peak of resident memory in each action of ``ps0``, beyond what its process held before, over its rows' bytes."""
-    process, ours = _start(_measure_rank, config, folder)
+    process, ours = start_empty(_measure_rank, config, folder)
     peaks = ours.recv()
     process.join()
     return peaks

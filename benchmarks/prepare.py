@@ -7,7 +7,6 @@ not timed; the packed records take 160 more. Each round prepares it in a process
 only. Beside it, in turn, a process that only reads the text and hashes it: nothing can be faster.
 """
 
-import multiprocessing
 import os
 import shutil
 import sys
@@ -19,7 +18,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import Spread, parser, report, table
-from benchmarks._memory import Cost, cost_of
+from benchmarks._memory import Cost, cost_of, start_empty
 from harness.data.prepare import prepare
 from harness.data.sources import SourceReader
 from harness.data.synth import synth
@@ -52,11 +51,7 @@ def _body(action: Action, source: Path, out: Path, pipe: Connection) -> None:
 
 def alone(action: Action, source: Path, out: Path) -> tuple[int, Cost]:
     """``action`` in a process of its own, on one core: its result, and what it took."""
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_body, args=(action, source, out, theirs))
-    process.start()
-    theirs.close()
+    process, ours = start_empty(_body, action, source, out)
     seen = ours.recv()
     process.join()
     return seen

@@ -15,7 +15,6 @@ due makes that one wait, and the figures say so.
 
 import argparse
 import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -32,11 +31,10 @@ from benchmarks._memory import Cost, cost_of
 from benchmarks._turns import harness_run, in_turn, num_steps
 from harness.core.events import Saved
 from harness.record.recorder import read_events
-from harness.store import ChosenRows, FileRecord, ShardStore
+from harness.store import ChosenRows, ShardStore
 
 DIM = 16
 R_FRAC = 0.125  # CPR's share of rows per priority save
-NUM_DELTAS = 7  # as many as fit before a compaction is due
 SAVES_PER_ROUND = 3
 MODES = ("sync", "async")
 
@@ -60,37 +58,25 @@ def chosen_rows(num_rows: int, seed: int) -> ChosenRows:
     return ChosenRows(order_N[: int(num_rows * R_FRAC)].sort().values)
 
 
-def one_round(root: Path, rows_ND: Tensor, read_ND: Tensor, choices: list[ChosenRows]) -> Round:
+def one_round(root: Path, rows_ND: Tensor, choice: ChosenRows) -> Round:
     """Every case once, in a folder of its own."""
     store = ShardStore(root, "ps0", fsync=True)
-    records: list[FileRecord] = []
     cases: dict[str, Callable[[], object]] = {
         "tofile + fsync": lambda: tofile_fsync(root / "plain.bin", rows_ND),
-        "base": lambda: records.append(store.write_base(0, 0, rows_ND)),
-        "delta 12.5 %": lambda: records.append(store.write_delta(1, 1, rows_ND, [choices[0]])),
-        "restore base": lambda: store.read_into(records[:1], read_ND),
+        "base": lambda: store.write_base(0, 0, rows_ND),
+        "delta 12.5 %": lambda: store.write_delta(1, 1, rows_ND, [choice]),
     }
-    costs = {name: cost_of(case)[1] for name, case in cases.items()}
-    for number, choice in enumerate(choices[1:], start=2):
-        records.append(store.write_delta(number, number, rows_ND, [choice]))
-    costs["restore base + 7 deltas"] = cost_of(lambda: store.read_into(records, read_ND))[1]
-    costs["compact base + 7 deltas"] = cost_of(lambda: store.compact(records, 99))[1]
-    assert torch.equal(rows_ND, read_ND)
-    return costs
+    return {name: cost_of(case)[1] for name, case in cases.items()}
 
 
 def one_shard(options: argparse.Namespace) -> list[Round]:
     """All rounds, after one to warm up."""
     rows_ND = torch.randn((options.rows, DIM), generator=torch.Generator().manual_seed(0))
-    read_ND = torch.zeros_like(rows_ND)
-    choices = [chosen_rows(options.rows, seed) for seed in range(NUM_DELTAS)]
+    choice = chosen_rows(options.rows, seed=0)
     rounds: list[Round] = []
     for _ in range(options.repeats + 1):
-        root = Path(tempfile.mkdtemp(prefix="store-", dir=options.folder))
-        try:
-            rounds.append(one_round(root, rows_ND, read_ND, choices))
-        finally:
-            shutil.rmtree(root)
+        with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as root:
+            rounds.append(one_round(Path(root), rows_ND, choice))
     return rounds[1:]
 
 
