@@ -176,14 +176,18 @@ def write_trace(path: Path, kills: Iterable[tuple[float, str]]) -> None:
 
 def settings_of(
     folder: Path,
-    cardinalities: Sequence[int],
+    tables: Sequence[int] | float,
     num_steps: int,
     *,
     batch_size: int = 128,
     threads: int = 1,
     backend: str | None = None,
 ) -> dict[str, Any]:
-    """Make clicks for ``num_steps`` steps in ``folder``; settings: Kaggle's dense network on them, nothing saved."""
+    """Make clicks for ``num_steps`` steps in ``folder``; settings: Kaggle's dense network on them, nothing saved.
+
+    ``tables``: the rows of each table, or Kaggle's times a number.
+    """
+    cardinalities = tables if isinstance(tables, Sequence) else kaggle_tables(tables)
     make_data(folder / "data", cardinalities, num_steps * batch_size)
     return {
         "data": {"path": str(folder / "data"), "max_train_samples": num_steps * batch_size},

@@ -1,7 +1,5 @@
 """The exact AUC of this harness against the method of scikit-learn's ``roc_auc_score``, written in numpy.
 
-    python benchmarks/auc.py [--scores 3000000] [--rounds 7] [--json FILE]
-
 The method: a stable argsort of the scores, sums over it, a trapezoid per group of ties. Scores are logits in float32,
 once as they are and once rounded to about 1,000 values, so that nearly all are tied. Both are timed in turn; the
 results must agree to 1e-12, or the exit code is 1.

@@ -1,8 +1,5 @@
 """What the lookahead cache moves, against a run without it and against the least possible; how much it holds.
 
-    python benchmarks/cache.py [--lookahead 10,25,50,100,200,400] [--steps 2000] [--batch-size 128] [--rows-scale 1]
-                               [--ps 2] [--json FILE]
-
 One run on engine local for each lookahead, on Kaggle's 26 tables with log-uniform ids, which is Zipf's law with
 exponent 1. Figures are those of its last event: bytes of all tensors both ways, ids and counts included.
 
@@ -16,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import config_of, kaggle_tables, numbers_of, parser, report, settings_of, table
+from benchmarks._common import config_of, numbers_of, parser, report, settings_of, table
 from harness.run import assemble
 
 HEAD = ("lookahead", "hits", "MB", "least", "over least", "without", "saved", "peak rows")
@@ -29,8 +26,7 @@ def main() -> None:
     options = made.parse_args()
     rows, results = [], []
     with tempfile.TemporaryDirectory(prefix="cache-") as name:
-        tables = kaggle_tables(options.rows_scale)
-        base = settings_of(Path(name), tables, options.steps, batch_size=options.batch_size)
+        base = settings_of(Path(name), options.rows_scale, options.steps, batch_size=options.batch_size)
         for lookahead in map(int, options.lookahead):
             cache = {"mode": "lookahead", "lookahead": lookahead}
             config = config_of(base, {"cluster": {"num_ps": options.ps}, "cache": cache})

@@ -1,7 +1,5 @@
 """What failures cost under each strategy at the shape of Criteo Kaggle: real strategies and ledgers, no training.
 
-    python benchmarks/cpr56.py [--profile cpr56|poster50] [--schedules 20000] [--seed 0] [--json FILE]
-
 `cpr56`: exactly two failures of one rank each, uniform over 56 h, independent. `poster50`: exactly five of four ranks
 each over 50 h, with and without k in the interval. Every strategy meets the same schedules. Emulated hours throughout.
 """

@@ -1,7 +1,5 @@
 """Cells of a grid in a minute, one at a time and several at once, and what a cell costs before it trains.
 
-    python benchmarks/grid.py [--cells 8] [--steps 200] [--jobs 1,2] [--rounds 3] [--json FILE]
-
 ``run.py grid`` as a user starts it, on engine local: cells of ``--steps`` steps of the tiny model with 400,000 rows,
 and cells of one step, whose time is start-up and little else. The same command once more, with nothing left to do,
 gives the seconds of the command itself (starting, checking, table and report), which are taken off the time per cell.
@@ -17,7 +15,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import Spread, kaggle_tables, numbers_of, parser, report, settings_of, table
+from benchmarks._common import Spread, numbers_of, parser, report, settings_of, table
 from harness.core.criteo import KAGGLE_CARDINALITIES
 
 RUN = Path(__file__).resolve().parents[1] / "run.py"
@@ -53,7 +51,7 @@ def main() -> None:
     made.add_argument("--jobs", type=numbers_of, default="1,2", help="numbers of cells at once")
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="grid-") as name:
-        folder, tables = Path(name), kaggle_tables(NUM_ROWS / sum(KAGGLE_CARDINALITIES))
+        folder, tables = Path(name), NUM_ROWS / sum(KAGGLE_CARDINALITIES)
         values = settings_of(folder, tables, options.steps, batch_size=BATCH_SIZE)
         values |= {"model": {"size": "tiny"}, "grids": [{"seed": list(range(options.cells))}]}
         for length, steps in (("long", options.steps), ("short", 1)):

@@ -1,23 +1,12 @@
 """Peak memory of the Kaggle-size model in training, against the bytes of its tables.
 
-    python benchmarks/memory.py [--ps 4] [--steps 88] [--rows-scale 1] [--save-mode sync] [--max-rows N]
-                                [--folder DIR] [--json FILE]
+Two runs, alike in all but the size of the tables: Kaggle's 26 (33,762,577 rows x 16, 2.16 GB), and tables of a few
+rows. Each is saved whole, trains with ten priority saves, loses a rank and recovers it. A process apart sums the PSS of
+the supervisor, the fork server and every rank, by the phase of the run. The figure is the difference between the peaks
+of the two runs, over the bytes of the tables. VmHWM, each process's own peak, misses no spike between two looks.
 
-Two runs on synthetic clicks, alike in all but the size of the tables: Kaggle's 26 (33,762,577 rows x 16, 2.16 GB), and
-tables of a few rows. Each is saved whole, trains with ten priority saves, loses a rank and recovers it. A process apart
-sums the PSS of the supervisor, the fork server and every rank, every 50 ms or as often as the kernel can count, and
-sorts it by the phase of the run. The figure is the difference between the peaks of the two runs, over the bytes of the
-tables. Beside it stands the sum of VmHWM, the peaks that the kernel itself notes for each process: no spike is missed,
-but peaks add up that were not at the same moment.
-
-So short a run touches few rows. The worst case of one rank, every row of its shard touched before every save, until its
-deltas are compacted, is measured on one rank alone and printed below.
-
-With ``--max-rows`` both runs have a lookahead cache of that bound; the most rows that it held is printed against the
-bound.
-
-Checkpoints take about 2.5 times the tables on disk and are removed at the end. They are written without fsync, which
-decides when pages reach the disk and not which process holds memory.
+So short a run touches few rows. The worst case, every row of a shard touched before every save until its deltas are
+compacted, is measured on one rank alone. Checkpoints take 2.5 times the tables on disk and are written without fsync.
 """
 
 import argparse

@@ -1,7 +1,5 @@
 """Rows per second of ``run.py data prepare`` on one core, and the memory it takes.
 
-    python benchmarks/prepare.py [--rows 5000000] [--rounds 3] [--rows-scale 1] [--folder DIR] [--json FILE]
-
 A synthetic click log at Kaggle's cardinalities in Criteo's text format, about 240 bytes a row on disk, is made once and
 not timed; the packed records take 160 more. Each round prepares it in a process of its own that may run on one core
 only. Beside it, in turn, a process that only reads the text and hashes it: nothing can be faster.

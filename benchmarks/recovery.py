@@ -1,8 +1,5 @@
 """From SIGKILL to the next finished step on engine rpc, split into what takes the time.
 
-    python benchmarks/recovery.py [--ps 8] [--single 10] [--multiple 3] [--at-once 4] [--rows 400000]
-                                  [--strategy partial] [--json FILE]
-
 One run on synthetic clicks: ``--single`` kills of one rank, then ``--multiple`` of ``--at-once`` ranks at the same
 boundary. All figures are the run's own: seconds of its events, and the moments at which its status reaches the
 supervisor, which is this process. The clock starts right before the first ``os.kill``.
@@ -25,7 +22,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import Spread, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
+from benchmarks._common import Spread, config_of, parser, report, settings_of, table, write_trace
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Lost, Recovered, Regrouped
@@ -54,7 +51,7 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
     # A save between every two kills, so that what is restored is never what the ranks started from.
     strategy = {"name": options.strategy, "interval_samples": int((STEPS_PER_KILL - 0.5) * BATCH_SIZE)}
     return config_of(
-        settings_of(folder, kaggle_tables(options.rows / sum(KAGGLE_CARDINALITIES)), num_steps, batch_size=BATCH_SIZE),
+        settings_of(folder, options.rows / sum(KAGGLE_CARDINALITIES), num_steps, batch_size=BATCH_SIZE),
         {
             "engine": "rpc",
             "profile": {"base": "cpr56", "job_h": JOB_H},

@@ -1,8 +1,5 @@
 """How the time of a step grows with the batch, the PS ranks, the lookahead and the tables: one picture each.
 
-    python benchmarks/scaling.py [--axes batch,ranks,lookahead,rows] [--rounds 3] [--steps 100] [--threads 2]
-                                 [--rows-scale 0.1] [--pictures docs] [--json FILE]
-
     batch      32 to 512 samples a step
     ranks      1 to 8 PS ranks
     lookahead  20 and 200 steps that the cache's oracle sees; the engines without a cache beside it
@@ -26,17 +23,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 
-from benchmarks._common import (
-    Spread,
-    config_of,
-    kaggle_tables,
-    names_of,
-    numbers_of,
-    parser,
-    report,
-    settings_of,
-    table,
-)
+from benchmarks._common import Spread, config_of, names_of, numbers_of, parser, report, settings_of, table
 from benchmarks._turns import harness_run, in_turn, num_steps
 
 ENGINES = {"local": ("local", "none"), "rpc": ("rpc", "none"), "rpc, lookahead": ("rpc", "lookahead")}
@@ -59,8 +46,7 @@ def measure(at: Mapping[str, float], options: argparse.Namespace) -> dict[str, S
     batch_size, lead = int(at["batch"]), max(1, -(-int(at["lookahead"]) // 2 // options.steps))  # a window at least
     with tempfile.TemporaryDirectory(prefix="scaling-") as name:
         steps = num_steps(options.rounds, options.steps, lead=lead)
-        tables = kaggle_tables(at["rows"])
-        base = settings_of(Path(name), tables, steps, batch_size=batch_size, threads=options.threads)
+        base = settings_of(Path(name), at["rows"], steps, batch_size=batch_size, threads=options.threads)
         base |= {"cluster": {"num_ps": int(at["ranks"])}, "metrics": {"log_every_steps": options.steps}}
         configs = {
             curve: config_of(base, {"engine": engine, "cache": {"mode": mode, "lookahead": int(at["lookahead"])}})

@@ -1,17 +1,13 @@
 """What a step is made of: the dense network by its parts, and the requests of each engine; a table and a picture.
 
-    python benchmarks/step.py [--rounds 7] [--steps 100] [--threads 2] [--rows-scale 1] [--ps 2] [--batch-size 128]
-                              [--backend compiled|torch] [--picture docs/step.svg] [--json FILE]
-
-Set up as throughput.py. Runs on engine local, on rpc, and on rpc with the lookahead cache take turns with a loop that
-reads and plans batches and trains the dense network alone. A run is given a cluster that measures its requests.
+Runs on engine local, on rpc, and on rpc with the lookahead cache, set up as in throughput.py, take turns with a loop
+that reads and plans batches and trains the dense network alone. A run's cluster is wrapped to measure its requests.
 
     read, plan   the batch from the data set, and its plan; the lookahead cache does this in the background
     dense        the network alone; parts as the compiled backend measures them on its first thread
     start        requests are sent; on engine local, served
     finish       replies are waited for
-    rest         the step less dense, start and finish: read and plan, the cache, the step loop, and by how much the
-                 dense network is slower (or its update faster) beside the ranks than alone
+    rest         the step less dense, start and finish: read, plan, cache, loop, and what dense takes more or less there
 """
 
 import argparse
@@ -32,7 +28,7 @@ import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure
 
-from benchmarks._common import Spread, config_of, kaggle_tables, parser, report, settings_of, table
+from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
 from harness.client.protocol import Batches
 from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
@@ -177,9 +173,9 @@ def main() -> None:
     made.add_argument("--picture", type=Path, help="file for a picture of the second table")
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="step-") as name:
-        folder, steps, tables = Path(name), num_steps(options.rounds, options.steps), kaggle_tables(options.rows_scale)
+        folder, steps = Path(name), num_steps(options.rounds, options.steps)
         run = {"batch_size": options.batch_size, "threads": options.threads, "backend": options.backend}
-        base = settings_of(folder, tables, steps, **run)
+        base = settings_of(folder, options.rows_scale, steps, **run)
         base |= {"cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": options.steps}}
         body = partial(harness_run, parts=assemble.Parts(train=timed_train))
         variants = {engine: (body, config_of(base, changes)) for engine, changes in ENGINES.items()}

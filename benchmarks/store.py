@@ -1,16 +1,9 @@
-"""How fast the checkpoint store is against the plainest way to write the same bytes, and what saves cost the steps.
+"""The checkpoint store against the plainest way to write the same bytes, and what saves cost the steps.
 
-    python benchmarks/store.py [--rows 8000000] [--repeats 5] [--rounds 3] [--rows-scale 0.1] [--ps 2]
-                               [--steps-per-save 200] [--engine rpc] [--folder DIR] [--json FILE]
-
-The first table is of one shard. Each round runs every case once, in turn: compare the medians and the ratios, which are
-taken round by round. ``extra MB`` is the peak of resident memory above what was resident before.
-
-The second is of runs with Kaggle's dense network and ``--rows-scale`` of its rows, a save every ``--steps-per-save``
-steps, written by ``save.mode=sync`` and ``async``, and of a run without saves, measured in turn (``--rounds 0`` leaves
-it out). *Stall* is what a save was charged as measured save time. *Wall* is all that it cost: by how much the steps
-from a save to the next last longer than as many steps without saves. A save that is not written when the next one is
-due makes that one wait, and the figures say so.
+The first table is of one shard; its cases run in turn, and ratios are taken round by round. ``extra MB`` is the peak of
+resident memory above what was resident before. The second (``--rounds 0`` leaves it out) is of runs with a save every
+``--steps-per-save`` steps, by ``save.mode=sync`` and ``async``, and of a run without saves, in turn. *Stall* is what a
+save was charged. *Wall* is by how much the steps from a save to the next last longer than as many steps without saves.
 """
 
 import argparse
@@ -26,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import torch
 from torch import Tensor
 
-from benchmarks._common import Spread, config_of, kaggle_tables, parser, report, settings_of, table
+from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from benchmarks._memory import Cost, cost_of
 from benchmarks._turns import harness_run, in_turn, num_steps
 from harness.core.events import Saved
@@ -114,7 +107,7 @@ def measure_saves(options: argparse.Namespace, folder: Path) -> dict[str, dict[s
     half = options.steps_per_save // 2
     turn = {"lead": 1, "timed": 2 * SAVES_PER_ROUND, "tail": 1}
     steps = num_steps(options.rounds, half, **turn)
-    base = settings_of(folder, kaggle_tables(options.rows_scale), steps)
+    base = settings_of(folder, options.rows_scale, steps)
     base |= {"engine": options.engine, "cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": half}}
     strategy = {"name": "full", "interval_samples": 2 * half * 128}
     configs = {"none": config_of(base)}

@@ -1,21 +1,15 @@
 """Samples per second of the engines, against a plain DLRM and against the matrix products alone.
 
-    python benchmarks/throughput.py [--rounds 9] [--steps 100] [--threads 2] [--rows-scale 1] [--batch-size 128]
-                                    [--only rpc2,rpc8] [--backend compiled|torch] [--memory-gb 12] [--json FILE]
-
-Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense network, skewed synthetic clicks.
-
     floor    the matrix products of the dense network alone: forward, both backward ones, preallocated, torch.mm
     plain    one process: 26 nn.EmbeddingBag(sparse=True), nn.Linear, autograd, torch.optim.SGD
     local    the trainer of this harness on engine local, two PS ranks
     rpcN     the same on engine rpc with N PS ranks; rpcN_lookahead: with cache.mode=lookahead
 
-Every variant trains in processes of its own, from data on disk to applied gradients, and is stopped while the others
-are measured. A round runs each of them in turn, ``--steps`` steps untimed and as many timed; a multiple of the
-lookahead cache's window, which is 100, counts whole windows. Ratios are of samples per second, taken round by round.
-Where the tables of all variants do not fit into ``--memory-gb``, variants come in groups, each beside the first three.
-
-Every variant sees the same OpenMP settings, the harness's own (harness/__init__.py) or those of the environment.
+Kaggle's 26 tables (33,762,577 rows x 16 at ``--rows-scale 1``), its dense network, skewed synthetic clicks. A variant
+trains in processes of its own, from data on disk to applied gradients, and is stopped while others are measured. A
+round runs each in turn, ``--steps`` steps untimed and as many timed; a multiple of 100, the lookahead cache's window,
+counts whole windows. Ratios are of samples per second, taken round by round. Where the tables of all variants do not
+fit into ``--memory-gb``, variants come in groups, each beside the first three. All see the same OpenMP settings.
 """
 
 import sys
@@ -89,7 +83,7 @@ def main() -> None:
     rounds: list[Round] = []
     with tempfile.TemporaryDirectory(prefix="throughput-") as name:
         steps, run = num_steps(options.rounds, options.steps), {"threads": options.threads, "backend": options.backend}
-        base = settings_of(Path(name), kaggle_tables(options.rows_scale), steps, batch_size=options.batch_size, **run)
+        base = settings_of(Path(name), options.rows_scale, steps, batch_size=options.batch_size, **run)
         base["metrics"] = {"log_every_steps": options.steps}
         for group in groups(options.only, options.rows_scale, options.memory_gb):
             chosen = {**REFERENCES, **{name: VARIANTS[name] for name in group}}

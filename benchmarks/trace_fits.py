@@ -1,7 +1,5 @@
 """Coverage of the confidence intervals of fits: how often they contain the true parameter.
 
-    python benchmarks/trace_fits.py [--trials 300] [--traces 1000] [--events 400] [--workers 2] [--json FILE]
-
 First, the 95 % intervals of each parameter of each family, from random durations; none censored, or about a third.
 Second, the 99 % intervals from generated traces (harness/traces/generate.py): a system process with so many full gaps,
 ranks that start at hour 0, and ranks that have long been running, each rank's last gap censored. The last column is
@@ -13,9 +11,9 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
@@ -38,24 +36,8 @@ _CUT_CLOCK_H = 45.0  # cuts a quarter to a third of the durations
 _OUTSIDE = 0.001
 
 
-@dataclass(frozen=True, kw_only=True)
-class Line:
-    """One parameter under one way to observe: how many intervals held it."""
-
-    how: str
-    family: str
-    parameter: str
-    true: float
-    num: int
-    num_held: int
-    confidence: float
-    mean_estimate: float
-
-    @property
-    def chance(self) -> tuple[float, float]:
-        """Range of the share if each interval holds with the confidence it claims."""
-        low, high = stats.binom.ppf([_OUTSIDE / 2, 1 - _OUTSIDE / 2], self.num, self.confidence)
-        return float(low) / self.num, float(high) / self.num
+Line = dict[str, Any]
+"""One parameter under one way to observe: how many intervals of how many held it."""
 
 
 def true_parameters(family: str) -> dict[str, float]:
@@ -120,16 +102,16 @@ def measure(how: str, family: str, num: int, num_events: int) -> list[Line]:
     make, confidence = WAYS[how]
     fits = [fit_sample(family, sample, confidence=confidence) for sample in make(family, num, num_events)]
     return [
-        Line(
-            how=how,
-            family=family,
-            parameter=name,
-            true=value,
-            num=num,
-            num_held=sum(value in fitted.intervals[name] for fitted in fits),
-            confidence=confidence,
-            mean_estimate=statistics.fmean(fitted.parameters[name] for fitted in fits),
-        )
+        {
+            "how": how,
+            "family": family,
+            "parameter": name,
+            "true": value,
+            "confidence": confidence,
+            "num": num,
+            "num_held": sum(value in fitted.intervals[name] for fitted in fits),
+            "mean_estimate": statistics.fmean(fitted.parameters[name] for fitted in fits),
+        }
         for name, value in true_parameters(family).items()
     ]
 
@@ -138,11 +120,12 @@ HEAD = ("observed", "family", "parameter", "true", "mean estimate", "hold it", "
 
 
 def row_of(line: Line) -> tuple[str, ...]:
-    """Cells of the table."""
-    (low, high), share = line.chance, line.num_held / line.num
+    """Cells of the table; within chance is the range of the share if intervals hold with the confidence they claim."""
+    share = line["num_held"] / line["num"]
+    low, high = stats.binom.ppf([_OUTSIDE / 2, 1 - _OUTSIDE / 2], line["num"], line["confidence"]) / line["num"]
     return (
-        *(f"{line.how}, {line.confidence:.0%}", line.family, line.parameter, f"{line.true:.4g}"),
-        *(f"{line.mean_estimate:.4g}", f"{share:.1%} of {line.num}"),
+        *(f"{line['how']}, {line['confidence']:.0%}", line["family"], line["parameter"], f"{line['true']:.4g}"),
+        *(f"{line['mean_estimate']:.4g}", f"{share:.1%} of {line['num']}"),
         f"{'yes' if low <= share <= high else 'NO'} ({low:.1%} to {high:.1%})",
     )
 
@@ -164,8 +147,8 @@ def main() -> None:
         lines = [line for each in waiting for line in each.result()]
     totals = []
     for how in WAYS:
-        those = [line for line in lines if line.how == how]
-        share = sum(line.num_held for line in those) / sum(line.num for line in those)
+        those = [line for line in lines if line["how"] == how]
+        share = sum(line["num_held"] for line in those) / sum(line["num"] for line in those)
         totals.append(f"{how}: {share:.2%} of all parameters inside")
     report(options, [*table(HEAD, map(row_of, lines)), "", *totals], {"lines": lines})
 

@@ -1,19 +1,14 @@
 """What choosing rows costs: MFU and SSU per step of training, their choice spread over the interval between saves.
 
-    python benchmarks/trackers.py [--rounds 7] [--steps 192] [--threads 2] [--ps 8] [--rows-scale 1]
-                                  [--intervals 1000,10000] [--save-steps 30697] [--json FILE]
-
-Kaggle's 26 tables and its dense network, skewed synthetic clicks. Two things are measured:
-
-    step    the time that shards with a tracker take for a step's updates and lookups beyond shards without one, summed
-            over all ranks. All three serve the same batches in an order that turns from rank to rank; before each batch
-            the matrix products of a step are computed, so that caches are as training leaves them. The trackers have
-            seen half an interval before. It is divided by the step of a run on engine local, measured in turn.
+    step    what shards with a tracker take for a step's updates and lookups beyond shards without one, over all ranks.
+            All serve the same batches, in an order that turns from rank to rank; before each batch the matrix products
+            of a step are computed, so that caches are as training leaves them. It is divided by the step of a run on
+            engine local, measured in turn.
     save    choose, clear and saved of all tracked tables on all ranks, after as many steps as lie between two priority
-            saves: ``--save-steps``, by default those of profile cpr56 at Kaggle's size, and ``--intervals``.
+            saves: ``--save-steps`` (by default those of profile cpr56 at Kaggle's size) and ``--intervals``. Writing
+            is not in it: see store.py.
 
-The writing of a priority save is not in it: that is the figure of benchmarks/store.py. Aim: MFU at most 4 % of a step,
-SSU at most 3 % and below MFU.
+Aim: MFU at most 4 % of a step, SSU at most 3 % and below MFU.
 """
 
 import argparse
@@ -31,17 +26,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks._common import (
-    Spread,
-    config_of,
-    kaggle_tables,
-    numbers_of,
-    parser,
-    report,
-    settings_of,
-    skewed_ids,
-    table,
-)
+from benchmarks._common import Spread, config_of, numbers_of, parser, report, settings_of, skewed_ids, table
 from benchmarks._plain import multiply, products
 from benchmarks._turns import Worker, harness_run, num_steps
 from harness.config.model import Config
@@ -169,8 +154,8 @@ def main() -> None:
     made.add_argument("--save-steps", type=int, default=SAVE_STEPS, help="steps between priority saves")
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="trackers-") as name:
-        steps, tables = num_steps(options.rounds, options.steps), kaggle_tables(options.rows_scale)
-        base = settings_of(Path(name), tables, steps, threads=options.threads)
+        steps = num_steps(options.rounds, options.steps)
+        base = settings_of(Path(name), options.rows_scale, steps, threads=options.threads)
         metrics = {"log_every_steps": options.steps, "update_pls": False}
         config = config_of(base, {"cluster": {"num_ps": options.ps}, "metrics": metrics})
         rounds = measure_steps(config, options, Path(name))

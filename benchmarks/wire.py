@@ -1,16 +1,10 @@
 """What the lookahead cache is worth on a slow wire: a step with and without it, and the bytes that pass.
 
-    python benchmarks/wire.py [--rate-mbit 200] [--ps 2,4] [--rounds 3] [--steps 100] [--lookahead 200]
-                              [--threads 2] [--batch-size 128] [--rows-scale 0.5] [--json FILE]
+Runs on engine rpc in a network namespace whose loopback device passes ``--rate-mbit`` (tc, token bucket), both
+directions together. Both variants run in turn, ``--steps`` steps untimed and as many timed; a multiple of the cache's
+window, half of ``--lookahead``, counts whole windows. Bytes are those of whole frames, as the kernel counts them.
 
-Runs on engine rpc, alone in a network namespace whose loopback device passes ``--rate-mbit`` (tc, token bucket), both
-directions together. Kaggle's dense network, tables and skew. Both variants run in turn, ``--steps`` steps untimed and
-as many timed; a multiple of the cache's window, half of ``--lookahead``, counts whole windows.
-
-Bytes are those of whole frames, both ways, as the kernel counts them; what the tensors alone take is cache.py's figure.
-
-Needs Linux, iproute2, util-linux, and root or user namespaces; where one is missing or refused it says so in a line
-and exits with 0.
+Needs iproute2, util-linux, and root or user namespaces; otherwise it prints why it is skipped, and exits with 0.
 """
 
 import argparse
@@ -27,7 +21,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
-from benchmarks._common import Spread, config_of, kaggle_tables, numbers_of, parser, report, settings_of, table
+from benchmarks._common import Spread, config_of, numbers_of, parser, report, settings_of, table
 
 if TYPE_CHECKING:
     from harness.config.model import Config
@@ -113,7 +107,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="wire-") as name:
         folder, steps = Path(name), num_steps(options.rounds, options.steps)
         run = {"batch_size": options.batch_size, "threads": options.threads}
-        base = settings_of(folder, kaggle_tables(options.rows_scale), steps, **run)
+        base = settings_of(folder, options.rows_scale, steps, **run)
         base |= {"engine": "rpc", "metrics": {"log_every_steps": options.steps}}
         caches = {_UNCACHED: {"mode": "none"}, _CACHED: {"mode": "lookahead", "lookahead": options.lookahead}}
         for num_ps in map(int, options.ps):
