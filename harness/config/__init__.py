@@ -1,1 +1,1 @@
-"""From YAML files and the command line to validated configurations."""
+"""Validated configurations, read from YAML files and the command line."""

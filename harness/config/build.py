@@ -1,4 +1,4 @@
-"""From settings to validated configurations; every mistake is a line with its place."""
+"""Validation of settings: each mistake becomes one line of a ConfigError, with its place."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -49,12 +49,12 @@ def fitted(combinations: Sequence[list[Setting]]) -> list[list[Setting]]:
 
 
 def _is_renamed(settings: Iterable[Setting]) -> bool:
-    """Whether something else than a file names the strategy."""
+    """Whether the strategy's name comes from the command line or a default, not from a file."""
     return any(s.key == "strategy.name" and (s.argument is not None or not s.where) for s in settings)
 
 
 def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
-    """The validated configurations. Raises ConfigError with every distinct mistake of all of them, one line each."""
+    """The validated configurations. Raises ConfigError with all distinct mistakes, one line each."""
     configs: list[Config] = []
     mistakes: dict[str, None] = {}
     for settings in combinations:
@@ -71,7 +71,7 @@ def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
 
 
 def tree(settings: Iterable[Setting]) -> dict[str, Any]:
-    """Nested mappings. ``profile.x`` on top of ``profile: NAME`` becomes a change of that profile."""
+    """The settings as nested mappings. ``profile.x`` besides ``profile: NAME`` overrides a constant of that profile."""
     root: dict[str, Any] = {}
     for setting in settings:
         if setting.key in group_keys() or setting.key == "profile.base":
@@ -87,7 +87,7 @@ def tree(settings: Iterable[Setting]) -> dict[str, Any]:
 
 
 def _check_group(setting: Setting) -> None:
-    """Of the groups only ``profile`` takes a value of its own: a profile's name, or (on an axis) a mapping."""
+    """Refuse a value for a group of keys; only ``profile`` takes one: a profile's name or (on an axis) a mapping."""
     key, value = setting.key, setting.value
     if key == "profile" and isinstance(value, dict):
         key, value = "profile.base", value.get("base", Config().emulated.name)
@@ -96,14 +96,14 @@ def _check_group(setting: Setting) -> None:
 
 
 def _tuples(value: Any) -> Any:
-    """Strict validation takes tuples, YAML gives lists."""
+    """Lists as tuples: YAML gives lists, strict validation expects tuples."""
     if isinstance(value, dict):
         return {key: _tuples(inner) for key, inner in value.items()}
     return tuple(_tuples(inner) for inner in value) if isinstance(value, list) else value
 
 
 def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[str]:
-    """One line for every setting that pydantic refuses."""
+    """One line for each setting that pydantic rejects."""
     given = {setting.key: setting for setting in settings}
     for problem in error.errors():
         if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines
@@ -124,7 +124,7 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
 
 
 def at(setting: Setting, sentence: str) -> str:
-    """``sentence`` with the place of ``setting``: file and line, or the word of the command line."""
+    """``sentence`` with the place of ``setting``: file and line, or the command-line argument."""
     if setting.argument is None:
         return f"{setting.where}: {sentence}"
     return f"{sentence} ({setting.argument} on the command line)"

@@ -5,7 +5,7 @@ from harness.core.plans import Costs
 
 
 def job_costs(config: Config, total_samples: int) -> Costs:
-    """The profile of ``config``, resolved for a run of ``total_samples`` training samples."""
+    """The cost constants of a run of ``total_samples`` training samples, from the profile of ``config``."""
     profile = config.emulated
     return Costs(
         job_h=profile.job_h,

@@ -1,8 +1,8 @@
-"""From YAML files and the command line to configurations: one run, or the cells of an experiment.
+"""Configurations of one run or of an experiment's cells, from YAML files and the command line.
 
-An experiment file is a configuration plus ``grids:``, a list of mappings from dotted keys to lists of values. The lists
-of one mapping are multiplied; the cells of all mappings are joined, equal ones merged. Every mistake is a ConfigError
-of one line each: what, where (``file:line`` or the word of the command line), and what would be right.
+An experiment file is a configuration plus ``grids:``, a list of mappings from dotted keys to lists of values. A mapping
+stands for all combinations of its values; the cells of all mappings are joined, equal ones merged. Each mistake is one
+line of a ConfigError: what, where (``file:line`` or the command-line argument), and what was expected.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _ALWAYS_SHOWN = ("engine", "strategy.name", "seed")  # in every slug
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of an experiment: its configuration, a readable slug, the hash of what decides its result, its folder."""
+    """One run of an experiment: its configuration, a readable slug, the hash of all that affects it, its folder."""
 
     config: Config
     slug: str
@@ -36,7 +36,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class Experiment:
-    """The cells of an experiment file in order, and the file itself with all overrides worked in."""
+    """The cells of an experiment file in order, and the file's contents with all overrides applied."""
 
     name: str
     out: Path
@@ -54,9 +54,9 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
 
 
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
-    """The configuration of :func:`load_config` under each of ``strategies``, by name; each takes the options it has.
+    """The configuration of :func:`load_config` under each of ``strategies``, by name; each without options it lacks.
 
-    Without ``path``: of the command line alone. Raises ConfigError, also for an option that none of them has.
+    Without ``path``, the command line alone is read. Raises ConfigError, also for an option that no strategy here has.
     """
     given = _given(path, overrides)
     for setting in given:
@@ -68,10 +68,10 @@ def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[
 
 
 def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str]) -> Experiment:
-    """The cells of an experiment. A list in ``overrides`` makes or replaces an axis in every grid, a value fixes it.
+    """The cells of an experiment. In ``overrides`` a list adds or replaces an axis in each grid; a value fixes it.
 
-    For the keys whose value is a list, a list is the value and a list of lists an axis. ``cell_hash`` names what
-    decides a cell's result. Raises ConfigError, one line per mistake.
+    For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
+    a cell's result. Raises ConfigError, one line per mistake.
     """
     base, grids = read_settings(path, group_keys())
     arguments = _arguments(overrides)
@@ -79,7 +79,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     refuse_unknown([*base, *itertools.chain(*(grids or [])), *arguments])
     for setting in base:
         if isinstance(setting.value, list) and setting.key not in list_keys():
-            raise ConfigError(at(setting, f"{complaint(setting.key, setting.value)}; an axis stands under `grids:`"))
+            raise ConfigError(
+                at(setting, f"{complaint(setting.key, setting.value)}; an axis belongs under `grids:`")
+            )
     overridden = {setting.key for setting in arguments}
     axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids or [[]]]
     combinations = [list(combination) for grid in axes for combination in itertools.product(*map(_values, grid))]
@@ -100,7 +102,7 @@ def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:
     if path is not None:
         settings, grids = read_settings(path, group_keys())
         if grids is not None:
-            raise ConfigError(f"{path}: has `grids:`, which is for `run.py grid {path}`")
+            raise ConfigError(f"{path}: expected one configuration, got `grids:`; run it by `run.py grid {path}`")
         base = _join(_defaults(path), settings)
     given = _join(base, _arguments(overrides))
     refuse_unknown(given)
@@ -124,13 +126,13 @@ def _arguments(overrides: Sequence[str]) -> list[Setting]:
     for argument in overrides:
         for setting in read_argument(argument, group_keys()):
             if setting.key in settings:
-                raise ConfigError(f"{setting.key} is given twice on the command line; keep one")
+                raise ConfigError(f"command line: {setting.key}: expected once, given twice; keep one")
             settings[setting.key] = setting
     return list(settings.values())
 
 
 def _join(*parts: Iterable[Setting]) -> list[Setting]:
-    """All settings, those of later parts in place of those of earlier ones, which lose their turn too."""
+    """All settings in order; a setting of a later part replaces one of the same key in an earlier part."""
     joined: dict[str, Setting] = {}
     for setting in itertools.chain(*parts):
         joined.pop(setting.key, None)
@@ -147,14 +149,14 @@ def _values(setting: Setting) -> list[Setting]:
     if not is_axis:
         return [setting]
     if not value:
-        raise ConfigError(at(setting, f"{setting.key}: an empty list leaves no cells; give at least one value"))
+        raise ConfigError(at(setting, f"{setting.key}: expected at least one value, got an empty list"))
     if setting.key in _FIXED:
-        raise ConfigError(at(setting, f"{setting.key}: {show(value)} is a list, but all cells share one {setting.key}"))
+        raise ConfigError(at(setting, f"{setting.key}: expected one value for all cells, got the list {show(value)}"))
     return [Setting(key=setting.key, value=v, where=setting.where, argument=setting.argument) for v in value]
 
 
 def _slug(config: Config, varied: Iterable[str]) -> str:
-    """A name that a person can read: engine, strategy, seed, then what else differs between the cells."""
+    """A readable name: engine, strategy, seed, then the other keys that differ between the cells."""
     parts = [config.engine, config.strategy.name, f"seed{config.seed}"]
     for key in varied:
         value = _value(config, key)
@@ -182,7 +184,7 @@ def _value(config: Config, key: str) -> Any:
 def _resolved(
     base: Iterable[Setting], axes: Iterable[Iterable[Setting]], combinations: Iterable[Iterable[Setting]]
 ) -> dict[str, Any]:
-    """The experiment as a file would say it: base settings, then grids of dotted keys; without options of no cell."""
+    """The experiment in the form of its file: base settings, then grids of dotted keys; unused options left out."""
     idle = option_keys() - {setting.key for settings in combinations for setting in settings}
     axes = [[axis for axis in grid if axis.key not in idle] for grid in axes]
     grids = [{axis.key: [v.value for v in _values(axis)] for axis in grid if axis.key not in _FIXED} for grid in axes]

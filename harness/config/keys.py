@@ -1,4 +1,4 @@
-"""Every configuration key, what it takes, and the sentence that says so; derived from ``config.model``."""
+"""The configuration keys, their types, and error sentences about them; derived from ``config.model``."""
 
 import difflib
 import json
@@ -21,7 +21,7 @@ def schema() -> Schema:
 
 @cache
 def leaf_keys() -> dict[str, Schema]:
-    """Dotted key -> schema of its value, for every key that takes a value."""
+    """Schema of the value by dotted key, for every key that takes a value."""
     leaves = dict(_leaves(schema(), ""))
     profile = schema()["$defs"]["Profile"]
     leaves["profile"] = {"type": "string", "enum": sorted(PROFILES)}
@@ -32,7 +32,7 @@ def leaf_keys() -> dict[str, Schema]:
 
 @cache
 def group_keys() -> frozenset[str]:
-    """Dotted keys that hold other keys."""
+    """Dotted keys of the groups, which contain other keys."""
     return frozenset(key.rpartition(".")[0] for key in leaf_keys() if "." in key)
 
 
@@ -43,7 +43,7 @@ def list_keys() -> frozenset[str]:
 
 
 def unknown(key: str) -> str:
-    """One sentence on ``key``, which does not exist, with the nearest that does."""
+    """An error sentence on the unknown key ``key``, with the most similar known key."""
     known = sorted(leaf_keys().keys() | group_keys())
     given, key = key, key.lower()
     last = key.rpartition(".")[2]
@@ -71,7 +71,7 @@ def option_keys() -> frozenset[str]:
 
 
 def no_option(key: str, names: Iterable[str]) -> str:
-    """One sentence on the option ``key``, which none of the strategies ``names`` has, with those that have it."""
+    """An error sentence on option ``key``, which the strategies ``names`` lack; it names those that have it."""
     owners = [name for name in OPTIONS if key in strategy_keys(name)]
     return f"{key}: not an option of strategy {' or '.join(names)}; {', '.join(owners)} {_have(owners)} it"
 
@@ -81,7 +81,7 @@ def _have(owners: list[str]) -> str:
 
 
 def complaint(key: str, value: object) -> str:
-    """One sentence on ``value``, which ``key`` does not take, with what would be right."""
+    """An error sentence on ``value``, which ``key`` does not accept, with the expected type."""
     if key in group_keys() and key != "profile":
         inner = ", ".join(name for name in leaf_keys() if name.startswith(f"{key}."))
         return f"{key}: takes no value such as {show(value)}; it holds {inner}"
@@ -114,7 +114,7 @@ def _leaves(group: Schema, prefix: str) -> Iterator[tuple[str, Schema]]:
 
 
 def _merged(groups: list[dict[str, Schema]]) -> dict[str, Schema]:
-    """Name -> schema over all forms that a group takes; where they differ, of any of them."""
+    """Schema by name over all variants of a group; where variants differ, any of their schemas is valid."""
     merged: dict[str, Schema] = {}
     for name in dict.fromkeys(name for group in groups for name in group):
         specs = [group[name] for group in groups if name in group]

@@ -1,4 +1,4 @@
-"""The configuration of one run: nested frozen models that refuse nonsense at birth.
+"""The configuration of one run: nested frozen models, validated when they are made.
 
 Keys marked (R) are choices that the CPR paper leaves open or that were reconstructed (docs/CPR.md);
 each default is the reading this project uses.
@@ -23,7 +23,7 @@ class _Model(BaseModel):
 
 
 def _strategy_name(value: object) -> str | None:
-    """Which model of ``OPTIONS`` validates the ``strategy`` group ``value``; None if it is no group."""
+    """Key of ``OPTIONS`` for the ``strategy`` group ``value``; None if ``value`` is not a group."""
     if isinstance(value, dict):
         name = value.get("name", DEFAULT)
         return name if isinstance(name, str) else None
@@ -48,7 +48,7 @@ class DataConfig(_Model):
 
 class ModelConfig(_Model):
     size: Literal["tiny", "kaggle", "terabyte", "mlperf"] = "kaggle"
-    """Which published DLRM: sets the three keys below unless they are given."""
+    """Published DLRM size: the default of the three keys below."""
     embedding_dim: PositiveInt | None = None
     bottom_mlp: tuple[PositiveInt, ...] | None = None
     """Widths after the 13 integer features; the last must equal embedding_dim."""
@@ -60,40 +60,40 @@ class TrainerConfig(_Model):
     batch_size: PositiveInt = 128
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
     optimizer: Literal["sgd"] = "sgd"
-    """How gradients change embedding rows, at the PS ranks and in caches. The dense network is trained by SGD."""
+    """Optimizer of the embedding rows, at the PS ranks and in caches. The dense network is trained by SGD."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
-    """Threads of the dense mathematics. Part of the result's identity: sums round differently with another number."""
+    """Threads of the dense network. Part of the result's hash: sums round differently with another number."""
     backend: Literal["auto"] | BackendName = "auto"
-    """What computes the dense network. `torch`: plain torch operations, on any device. `compiled`: a compiled program,
-    float32 on the CPU, where torch exports MKL. `auto`: `compiled` where it can run, otherwise `torch`; a run's config
-    and hash hold the one that was chosen. Part of the result's identity: sums round differently."""
+    """Implementation of the dense network. `torch`: plain torch operations, on any device. `compiled`: a compiled
+    program, float32 on the CPU, where torch exports MKL. `auto`: `compiled` where it can run, otherwise `torch`; a
+    run's config and hash contain the choice. Part of the result's hash: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """Where the dense network lives. PS ranks never touch CUDA."""
+    """Device of the dense network. PS ranks never use CUDA."""
 
 
 class CacheConfig(_Model):
     mode: Literal["none", "lookahead", "stale"] = "none"
-    """`lookahead`: rows that coming batches share live at the trainer (BagPipe). Exact: the same bits.
-    `stale`: workers' caches with bounded staleness (HET). Other bits, unless `staleness` is 0."""
+    """`lookahead`: the trainer caches rows that coming batches share (BagPipe); results are bit-equal to `none`.
+        `stale`: workers' caches with bounded staleness (HET); results differ unless `staleness` is 0."""
     lookahead: Annotated[int, Field(ge=2)] = 200
-    """Steps that the oracle sees."""
+    """Number of coming steps that are planned ahead."""
     max_rows: PositiveInt | None = None
-    """Bound on cached rows. `lookahead` counts those under way too, and cuts its windows short; `stale` counts those of
-    all workers together, and evicts what was used longest ago."""
+    """Upper bound of cached rows. `lookahead` includes rows in flight and shortens its windows; `stale` counts the rows
+        of all workers and evicts the least recently used."""
     recover_from_cache: bool = False
-    """`lookahead`: when a shard is restored alone, rows that are newer in the cache than in the checkpoint survive with
-    their updates, and are written back. `false`: they are discarded, and the run equals the one without a cache. `true`
-    counts unsaved updates at the ranks, 4 bytes a row."""
+    """`lookahead`: under partial recovery, rows that are newer in the cache than in the checkpoint keep their updates
+    and are written back. `false`: they are discarded, and the run equals the one without a cache. `true` counts unsaved
+    updates at the ranks, 4 bytes a row."""
     staleness: Annotated[int, Field(ge=0, le=2**30)] = 100
-    """`stale`: how many updates of a row by others a worker may miss, and how many own ones keep back. The default is
-    that of Hetu's click-log examples."""
+    """`stale`: how many updates of a row by other workers a copy may lack, and how many own ones may stay unpushed. The
+        default is that of Hetu's click-log examples."""
     workers: Annotated[int, Field(ge=1, le=256)] = 8
-    """`stale`: workers that the trainer plays in turn, each with a cache of its own."""
+    """`stale`: number of workers, each with its own cache; the trainer runs them in turn."""
 
 
 class EvalConfig(_Model):
     every_steps: PositiveInt | None = None
-    """Evaluate every so many steps, besides once at the end; null is only at the end."""
+    """Number of steps between evaluations; one more is at the end. null: only at the end."""
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None
@@ -101,65 +101,65 @@ class EvalConfig(_Model):
 
 class ClusterConfig(_Model):
     num_ps: NumRanks | None = None
-    """Parameter-server ranks (N in every formula), each a process of its own with `rpc`; null takes the profile's."""
+    """Parameter-server ranks (N in every formula), each a process with engine `rpc`; null: the profile's number."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Literal["fork"] = "fork"
-    """How rank processes are started. `fork`: on this machine, from a server that has everything imported."""
+    """How rank processes are started. `fork`: on this machine, by a fork server with all imports done."""
     host: str = "127.0.0.1"
     """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the control channel; 0 lets the system choose."""
     transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1)] = ("uv",)
-    """TensorPipe transports. `shm` busy-polls: it takes most of a core in every idle rank."""
+    """TensorPipe transports. `shm` busy-polls: each idle rank uses most of a core."""
     interface: str | None = "lo"
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name."""
     num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
     """RPC threads in every rank."""
     rpc_timeout_s: Seconds = 60.0
-    """A request without an answer for so long counts its rank as lost; the rank is killed before it is replaced."""
+    """Seconds after which a rank that does not answer counts as lost; it is killed before it is replaced."""
     join_timeout_s: Seconds = 60.0
-    """How long forming a world may take."""
+    """Seconds within which all ranks must join a generation of the RPC world."""
     max_replacements_in_a_row: PositiveInt = 5
-    """Give up when ranks keep dying during recovery."""
+    """The run fails after this many recoveries in a row during which ranks died."""
 
 
 class TraceConfig(_Model):
     path: str | None = None
     """A failure trace (failure_traces/README.md); null injects nothing."""
     seed: int | None = None
-    """Draws ranks where the trace gives only a count; null takes `seed`."""
+    """Seed for drawing the ranks of trace entries that give only a count; null: `seed`."""
     repair: Literal["reschedule", "ignore"] = "reschedule"
-    """A failure whose trace says how long its ranks were down (column `repair_h`) takes that long to reschedule, the
-    longest of them, instead of the profile's O_res; `ignore`: all failures take O_res."""
+    """Rescheduling time of a failure: by default its longest repair time in the trace (column `repair_h`), or the
+        profile's O_res if there is none; `ignore`: always O_res."""
     allow_unplanned: bool = False
-    """Exit 0 although ranks died that the trace did not name."""
+    """Whether a run counts as successful (exit code 0) although ranks died that the trace did not name."""
 
 
 class StoreConfig(_Model):
     fsync: bool = True
-    """Force every file and folder entry to disk before the manifest."""
+    """Whether all files and folder entries are synced to disk before the manifest is written."""
     keep: PositiveInt = 2
     """How many of the newest checkpoints to keep."""
 
 
 class SaveConfig(_Model):
     mode: Literal["sync", "async"] = "sync"
-    """`async`: training goes on while the rows of the save's step are written. The same files, results and charges."""
+    """`async`: training goes on while the rows are written, as of the save's step. Same files, results and charges."""
     buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
-    """Memory that an `async` save may take in each PS rank, besides 1 byte a row; a step that finds it full waits."""
+    """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 
 
 class MetricsConfig(_Model):
     num_tracked: PositiveInt = 7
-    """(R) So many tables, the largest, are tracked: priority saves choose among their rows, and update-PLS is also
-    counted over them alone. The other tables are saved whole."""
+    """(R) Number of tracked tables, the largest ones: priority saves choose among their rows, and update-PLS is also
+        counted over them alone. Other tables are saved whole."""
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
-    """(R) Lost samples of a shard count from its last save or restore, whichever is later, or from its last save."""
+    """(R) Start of a shard's lost samples: the later of its last save and restore, or always its last save."""
     update_pls: bool = True
-    """Count updates not yet saved, 4 bytes a row (free for cpr_mfu, whose counter it is)."""
+    """Whether unsaved updates are counted, at 4 bytes a row (no extra memory for cpr_mfu, which has this counter)."""
     log_every_steps: PositiveInt = 50
-    """How many steps one `train` event and one wandb point hold."""
+    """Number of steps per `train` event and wandb point."""
 
 
 class WandbConfig(_Model):
@@ -169,14 +169,14 @@ class WandbConfig(_Model):
 
 
 class Config(_Model):
-    """One run. Two runs with equal configs, equal data and equal traces give equal bits."""
+    """The configuration of one run. Equal configs, data and traces give equal bits."""
 
     name: str = "run"
     """The experiment's name: wandb's group, and the heading of the report."""
     out: str = "runs/run"
-    """Folder for what is written."""
+    """Output folder of the run or grid."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Initial values, order of the data, sub-sampling."""
+    """Seed of the initial values, the data order and the sub-sampling."""
     engine: EngineName = "local"
     profile: Profile | str = "cpr56"
     """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ."""
@@ -201,13 +201,13 @@ class Config(_Model):
         profile = values.get("profile", "cpr56")
         if isinstance(profile, str):
             if profile not in PROFILES:
-                raise ValueError(f"profile: no profile {profile!r}; there are {', '.join(sorted(PROFILES))}")
+                raise ValueError(f"profile: unknown profile {profile!r}; expected one of {', '.join(sorted(PROFILES))}")
             return {**values, "profile": PROFILES[profile]}
         if isinstance(profile, dict):
             base = PROFILES.get(str(profile.get("base", "cpr56")))
             if base is None:
                 raise ValueError(
-                    f"profile.base: no profile {profile['base']!r}; there are {', '.join(sorted(PROFILES))}"
+                    f"profile.base: unknown profile {profile['base']!r}; expected one of {', '.join(sorted(PROFILES))}"
                 )
             changed = {key: value for key, value in profile.items() if key != "base"}
             merged = {**base.model_dump(), **changed}
@@ -218,7 +218,7 @@ class Config(_Model):
 
     @property
     def emulated(self) -> Profile:
-        """The profile, resolved."""
+        """The profile with all its constants."""
         assert isinstance(self.profile, Profile)
         return self.profile
 
@@ -229,11 +229,11 @@ class Config(_Model):
 
     @property
     def pls_target(self) -> float:
-        """Portion of lost samples that CPR may cost."""
+        """Target PLS: portion of lost samples that CPR accepts."""
         own = self.strategy.pls_target if isinstance(self.strategy, CprVanilla.Options) else None
         return own or self.emulated.pls_target
 
     @property
     def trace_seed(self) -> int:
-        """Seed of the ranks that a trace leaves open."""
+        """Seed for drawing the ranks that a trace does not name."""
         return self.seed if self.trace.seed is None else self.trace.seed

@@ -1,17 +1,17 @@
-"""Constants of emulated clusters. Hours throughout; where a number comes from stands beside it."""
+"""Constants of emulated clusters, in hours; the source of each number is noted beside it."""
 
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
 MAX_PS = 1_000
-"""PS ranks at most: with `rpc` each is a process, and every one answers the trainer in each step."""
+"""Maximum number of PS ranks: with engine `rpc` each is a process that answers the trainer in every step."""
 
 _MINUTE = 1 / 60
 
 
 class Profile(BaseModel):
-    """An emulated cluster and job. `samples -> hours` is `sample / total_samples * job_h`."""
+    """An emulated cluster and job. A sample's emulated time is `sample / total_samples * job_h`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
@@ -23,15 +23,15 @@ class Profile(BaseModel):
     o_save_h: Annotated[float, Field(ge=0)]
     """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full."""
     o_load_h: Annotated[float, Field(ge=0)]
-    """O_load: one load, hours; charged whole per failure (R)."""
+    """O_load: one load, hours; charged once per failure, in full (R)."""
     o_res_h: Annotated[float, Field(ge=0)]
     """O_res: rescheduling after a failure, hours."""
     num_ps: Annotated[int, Field(ge=1, le=MAX_PS)]
-    """N: PS ranks, unless cluster.num_ps says otherwise."""
+    """N: number of PS ranks; cluster.num_ps overrides it."""
     ranks_per_failure: Annotated[int, Field(ge=1)] = 1
-    """k: PS ranks that one failure takes."""
+    """k: number of PS ranks lost per failure."""
     pls_target: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    """Portion of lost samples that CPR may cost, unless strategy.pls_target says otherwise."""
+    """Portion of lost samples that CPR accepts; strategy.pls_target overrides it."""
 
 
 # docs/CPR.md: 56 h, 2 failures, N = 8 [recalled from CPR section 5]; O_save 5.6 min and O_load + O_res 5.5 min [derived

@@ -1,4 +1,4 @@
-"""YAML with the line of every setting. Two equal keys are an error.
+"""YAML reader that keeps the line of every setting. Duplicate keys are an error.
 
 ``ruamel.yaml`` reads the structure. Plain scalars are read here, by the core schema of YAML 1.2 without its octal and
 hexadecimal numbers: null, true and false, decimal integers, finite decimal floats; everything else is text.
@@ -35,17 +35,17 @@ _TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|timestamp|merge|
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """One value that the user gave: its dotted key, and where it stands (``quickstart.yaml:12``)."""
+    """One value that the user gave: its dotted key, and its place (``quickstart.yaml:12``)."""
 
     key: str
     value: Any
     where: str
     argument: str | None = None
-    """The word of the command line that it came from, e.g. ``trainer.batch_size=64``."""
+    """The command-line argument that gave it, e.g. ``trainer.batch_size=64``; None for a file."""
 
 
 def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], list[list[Setting]] | None]:
-    """Every setting in the YAML file at ``path``, flattened, and the mappings under its ``grids:`` (None: no key).
+    """All settings of the YAML file ``path``, flattened, and the mappings under its ``grids:`` (None if absent).
 
     A mapping is flattened while its dotted key is one of ``groups``. Raises ConfigError, with the line if there is one.
     """
@@ -54,16 +54,16 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
     except FileNotFoundError:
         raise ConfigError(f"{path}: no such file") from None
     except IsADirectoryError:
-        raise ConfigError(f"{path}: is a folder, a YAML file is needed") from None
+        raise ConfigError(f"{path}: expected a YAML file, got a folder") from None
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text (byte {error.start})") from None
+        raise ConfigError(f"{path}: expected UTF-8 text, got an invalid byte at offset {error.start}") from None
     except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     document = _Document(text, str(path), groups)
     if document.root is None:
-        raise ConfigError(f"{path}: empty; a mapping of keys to values is needed")
+        raise ConfigError(f"{path}: expected a mapping of keys to values, got an empty file")
     if not isinstance(document.root, MappingNode):
-        raise document.error(document.root, "the file must be a mapping of keys to values")
+        raise document.error(document.root, "expected a mapping of keys to values at the top of the file")
     settings: list[Setting] = []
     grids: list[list[Setting]] | None = None
     for key, node in document.pairs(document.root):
@@ -77,16 +77,16 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
 
 
 def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
-    """The settings of ``key=value`` on the command line. The value is YAML, an empty one null. Raises ConfigError."""
+    """The settings of the command-line argument ``key=value``. The value is YAML; empty is null. Raises ConfigError."""
     key, equals, text = argument.partition("=")
     shown = argument if len(argument) <= _MAX_SHOWN else f"{argument[: _MAX_SHOWN - 3]}..."
     source = f"{shown} on the command line"
     if not equals or not key.strip():
-        raise ConfigError(f"{source}: not of the form key=value")
+        raise ConfigError(f"{source}: expected the form key=value")
     try:
         document = _Document(text, source, groups)
     except NotYaml:
-        raise ConfigError(f"{source}: {text[:_MAX_SHOWN]!r} is not a YAML value") from None
+        raise ConfigError(f"{source}: expected a YAML value, got {text[:_MAX_SHOWN]!r}") from None
     found = [(key.strip(), None)] if document.root is None else document.flat(key.strip(), document.root)
     return [
         Setting(key=each, value=document.value(each, node), where="command line", argument=shown)
@@ -101,7 +101,7 @@ def read_mapping(text: str, source: str) -> Any:
 
 
 def to_yaml(value: dict[str, Any]) -> str:
-    """``value`` as YAML that this module reads back, keys in the order given, lists and innermost mappings inline."""
+    """``value`` as YAML that this module can read; keys keep their order, lists and innermost mappings are inline."""
     yaml = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
     yaml.allow_unicode = True
@@ -114,7 +114,7 @@ def to_yaml(value: dict[str, Any]) -> str:
 
 
 class NotYaml(ConfigError):
-    """A text is no YAML."""
+    """A text is not valid YAML."""
 
 
 class _Document:
@@ -135,7 +135,7 @@ class _Document:
             raise NotYaml(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
         except ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
-            raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} may not stand in YAML") from None
+            raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} is not allowed in YAML") from None
 
     def _refuse_depth(self, text: str) -> None:
         """Raise ConfigError where collections nest too deep for the recursion of the composer."""
@@ -143,7 +143,7 @@ class _Document:
         for event in YAML(typ="safe", pure=True).parse(text):
             depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
             if depth > _MAX_DEPTH:
-                raise self.error(event, f"nested more than {_MAX_DEPTH} deep; no key takes such a value")
+                raise self.error(event, f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value")
 
     def where(self, node: Any) -> str:
         """``file:line`` of a node."""
@@ -154,25 +154,25 @@ class _Document:
         return ConfigError(f"{self.where(node)}: {sentence}")
 
     def pairs(self, node: Node) -> Iterator[tuple[str, Node]]:
-        """Keys and value nodes of a mapping. Raises ConfigError on a key that is no text or stands twice."""
+        """Keys and value nodes of a mapping. Raises ConfigError for a key that is not text or is duplicated."""
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, ScalarNode) or (key_node.style is None and _is_null(key_node.value)):
-                raise self.error(key_node, "a key must be a word")
+                raise self.error(key_node, "expected text as a key")
             key = key_node.value
             if key in first_lines:
-                raise self.error(key_node, f"{key} stands already on line {first_lines[key]}; keep one")
+                raise self.error(key_node, f"{key} is already given on line {first_lines[key]}; keep one")
             first_lines[key] = line
             yield key, value_node
 
     def grids(self, node: Node) -> list[Node]:
         """The mappings under ``grids:``."""
         if not isinstance(node, SequenceNode) or not node.value:
-            raise self.error(node, "grids must be a list of mappings, e.g. `- {seed: [0, 1]}`")
+            raise self.error(node, "grids: expected a list of mappings, e.g. `- {seed: [0, 1]}`")
         for item in node.value:
             if not isinstance(item, MappingNode):
-                raise self.error(item, "a grid must be a mapping of dotted keys to lists")
+                raise self.error(item, "grids: expected a mapping of dotted keys to lists as each item")
         return node.value
 
     def flat(self, key: str, node: Node) -> Iterator[tuple[str, Node]]:
@@ -189,12 +189,12 @@ class _Document:
             yield Setting(key=each, value=self.value(each, inner), where=self.where(inner))
 
     def value(self, key: str, node: Node | None) -> Any:
-        """The plain value of a node. Raises ConfigError for what no key takes."""
+        """The plain value of a node. Raises ConfigError for a value that no key accepts."""
         if node is None:
             return None
         if id(node) not in self._values:
             self._values[id(node)] = unusable = self.error(
-                node, f"{key}: this YAML value cannot be used; plain text, numbers and lists can"
+                node, f"{key}: unsupported YAML value; expected plain text, a number, a list or a mapping"
             )
             if not _TAG.fullmatch(str(node.tag)):
                 raise unusable
@@ -221,7 +221,7 @@ class _Document:
             try:
                 return int(text)
             except ValueError:  # Python's limit
-                raise self.error(node, f"a number of {len(text):,} digits; no key takes it") from None
+                raise self.error(node, f"expected a shorter number, got one of {len(text):,} digits") from None
         if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
         return text
@@ -235,5 +235,5 @@ def _refuse_twice(settings: list[Setting]) -> None:
     seen: dict[str, str] = {}
     for setting in settings:
         if setting.key in seen:
-            raise ConfigError(f"{setting.where}: {setting.key} is given already at {seen[setting.key]}; keep one")
+            raise ConfigError(f"{setting.where}: {setting.key} is already given at {seen[setting.key]}; keep one")
         seen[setting.key] = setting.where

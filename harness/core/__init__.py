@@ -1,1 +1,1 @@
-"""Pure parts: values and tensors in, values and tensors out. No I/O, process, clock or global RNG."""
+"""Pure functions and values: no I/O, no process, no clock, no global random state."""

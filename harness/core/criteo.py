@@ -4,13 +4,13 @@ KAGGLE_CARDINALITIES = (
     *(1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194),
     *(27, 14992, 5461306, 10, 5652, 2173, 4, 7046547, 18, 15, 286181, 105, 142572),
 )
-"""Rows of tables C1..C26 of Criteo Kaggle, 33,762,577 in all."""
+"""Number of rows of each table C1..C26 of Criteo Kaggle, 33,762,577 in total."""
 
 TERABYTE_CARDINALITIES = (
     *(9980333, 36084, 17217, 7378, 20134, 3, 7112, 1442, 61, 9758201, 1333352, 313829, 10),
     *(2208, 11156, 122, 4, 970, 14, 9994222, 7267859, 9946608, 415421, 12420, 101, 36),
 )
-"""The same of Criteo Terabyte at --max-ind-range 10000000, 49,126,297 in all."""
+"""Number of rows of each table of Criteo Terabyte at ``--max-ind-range 10000000``, 49,126,297 in total."""
 
 KAGGLE_TRAIN_SAMPLES = 39_291_958
-"""Six of seven days of Kaggle's 45,840,617 samples."""
+"""Training samples of Criteo Kaggle: six of its seven days, which hold 45,840,617 samples."""

@@ -1,4 +1,4 @@
-"""The error tree.
+"""The exceptions that this package raises on purpose.
 
     HarnessError
     ├── UserError            bad input: one line on stderr, exit code 2
@@ -10,7 +10,7 @@
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
     └── RunFailed            a run ended without a result: exit code 1
 
-A message says what is wrong, where (``file:line`` or a dotted key), and what would be right.
+A message states what is wrong, where (``file:line`` or a dotted key), and what was expected.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,31 +22,31 @@ class HarnessError(Exception):
 
 
 class UserError(HarnessError):
-    """Input that the user can put right. The command line prints it as one line and exits with 2."""
+    """An error in the user's input. The command line prints its message as one line and exits with code 2."""
 
 
 class ConfigError(UserError):
-    """A configuration that cannot be used."""
+    """An invalid configuration: a key, a value, a YAML file or a command-line argument."""
 
 
 class DataError(UserError):
-    """Click logs, raw or prepared, that cannot be used."""
+    """An unusable click log, in raw or prepared form."""
 
 
 class TraceError(UserError):
-    """A failure trace that cannot be used."""
+    """An unusable failure trace."""
 
 
 class StoreError(UserError):
-    """A checkpoint or run folder that cannot be used."""
+    """An unusable checkpoint or run folder."""
 
 
 class RankLost(HarnessError):
-    """Requests failed because ranks are dead. Every rank that is not named here has answered.
+    """A request failed because ranks are dead. Every rank that is not in ``ranks`` has answered.
 
     Attributes:
-        ranks: the names of the dead, e.g. ``frozenset({"ps3"})``.
-        replies: replies of the other ranks, by rank.
+        ranks: names of the dead ranks, e.g. ``frozenset({"ps3"})``.
+        replies: the other ranks' replies, by rank name.
         detail: the transport's error text, one string per dead rank (part of the machine, not of the run).
     """
 
@@ -59,7 +59,7 @@ class RankLost(HarnessError):
         super().__init__(f"lost {', '.join(sorted(self.ranks))}")
 
     def __reduce__(self) -> tuple[type["RankLost"], tuple[Any, ...]]:
-        """Pickle by the arguments: an exception's own way passes the message alone."""
+        """Pickle the constructor's arguments: by default an exception is rebuilt from its message alone."""
         return RankLost, (self.ranks, self.replies, self.detail)
 
 
@@ -68,4 +68,4 @@ class RankFailed(HarnessError):
 
 
 class RunFailed(HarnessError):
-    """A run could not be finished."""
+    """A run ended without a valid result."""

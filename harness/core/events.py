@@ -1,7 +1,7 @@
-"""The record of a run: typed events. ``events.jsonl`` holds one JSON object a line, in the order things happened.
+"""The record of a run: typed events. ``events.jsonl`` holds one JSON object a line, in order of time.
 
-Each event has a ``machine`` part (wall-clock times, pids, signals, hosts, ports, measured seconds). Everything else
-is a function of config, data and trace, and is equal between engines. Missing is ``null``, never ``0.0``.
+Each event has a ``machine`` part (wall-clock times, pids, signals, hosts, ports, measured seconds). All other fields
+are a function of config, data and trace, and are equal between engines. A missing value is ``null``, never ``0.0``.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 Machine = dict[str, Any]
 
 BUCKETS = ("save", "load", "lost", "reschedule")
-"""Parts of the overhead: saving, loading, running lost steps again, waiting for replacements."""
+"""Parts of the overhead: saving, loading, repeating lost steps, waiting for replacements."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +32,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """First event. machine: time (ISO 8601), host, pid, pids by rank, port."""
+    """The first event: the constants of a run. machine: time (ISO 8601), host, pid, pids by rank, port."""
 
     kind: ClassVar[str] = "started"
     name: str  # experiment
@@ -67,7 +67,7 @@ class Trained(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Saved(Event):
-    """A checkpoint was committed; written in the background, it is of an earlier step than what is on record before.
+    """A checkpoint was committed. If written in the background, its ``step`` is earlier than that of events before.
 
     machine: seconds (stall), compacted (ranks).
     """
@@ -79,14 +79,14 @@ class Saved(Event):
     charged: bool  # the initial save is start-up in every strategy and costs nothing (R)
     payload_bytes: int  # rows and row ids of all ranks, dense network
     num_rows: int  # rows written
-    persisted_updates: int | None  # updates, over all tables, that this save made safe
+    persisted_updates: int | None  # updates, over all tables, that this save made durable
     persisted_tracked: int | None  # the same over tracked tables
     save_h: float  # emulated cost, hours
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Quality on the fixed evaluation set. machine: seconds."""
+    """The model's quality on the fixed evaluation set. machine: seconds."""
 
     kind: ClassVar[str] = "eval"
     auc: float | None  # null if there is only one class
@@ -104,12 +104,12 @@ class Killed(Event):
     rank: str
     hour: float  # of the trace entry
     line: int  # of the trace file
-    repair_h: float | None = None  # hours that rescheduling takes by the trace, the longest of this boundary's kills
+    repair_h: float | None = None  # rescheduling time by the trace, the longest of this boundary's kills
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lost(Event):
-    """A request failed: ranks are dead. machine: detail (the transport's words), seconds (request to failure)."""
+    """A request failed because ranks are dead. machine: detail (transport errors), seconds (request to failure)."""
 
     kind: ClassVar[str] = "lost"
     ranks: list[str]
@@ -119,7 +119,7 @@ class Lost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
-    """Replacements run, a new generation forms. machine: pids of all, replaced {rank: [old, new]}, seconds."""
+    """Replacements were started, a new generation formed. machine: pids, replaced {rank: [old, new]}, seconds."""
 
     kind: ClassVar[str] = "regroup"
     generation: int
@@ -128,24 +128,24 @@ class Regrouped(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Recovered(Event):
-    """A recovery plan was carried out. ``step``/``samples``: where the failure was found.
+    """A recovery plan was carried out. ``step``/``samples``: where the failure was detected.
 
     machine: seconds (load), reschedule_seconds (detection, replacement, forming the generation).
     """
 
     kind: ClassVar[str] = "recover"
-    ranks: list[str]  # that had died
+    ranks: list[str]  # that died
     rollback: bool
     source: str  # "checkpoint" | "initial"
     resume_step: int
     resume_samples: int
     sequence: int | None  # manifest that was read
-    num_rows: int  # rows restored, over all ranks that were restored
-    pls: dict[str, float]  # added, by dead rank
-    lost_updates: int | None  # added
+    num_rows: int  # restored rows, summed over ranks
+    pls: dict[str, float]  # increase of the PLS, by dead rank
+    lost_updates: int | None  # increase
     lost_tracked: int | None  # the same over tracked tables
-    recovered_rows: int = 0  # of dead ranks, newer in the trainer's cache than in the checkpoint
-    recovered_updates: int | None = None  # that no save had persisted, in those rows: not lost
+    recovered_rows: int = 0  # dead ranks' rows that the trainer's cache had newer than the checkpoint
+    recovered_updates: int | None = None  # unsaved updates of those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
     load_h: float
     lost_h: float
@@ -154,7 +154,7 @@ class Recovered(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Finished(Event):
-    """Last event of a run that ended well.
+    """The last event of a successful run: its results.
 
     machine: seconds (whole run), overhead_seconds {save, load, lost, reschedule} (measured on this machine).
     """
@@ -171,18 +171,18 @@ class Finished(Event):
     lost_updates: int | None
     applied_tracked: int | None
     lost_tracked: int | None
-    recovered_updates: int | None = None  # that deaths would have lost without the trainer's cache
+    recovered_updates: int | None = None  # updates that would be lost without the trainer's cache
     recovered_tracked: int | None = None
     num_failures: int  # failures: boundaries or steps at which ranks were lost
     num_lost_ranks: int
     num_unplanned: int
-    num_saves: int  # charged ones
+    num_saves: int  # charged saves only
     payload_bytes: int  # of charged saves
     save_h: float
     load_h: float
     lost_h: float
     reschedule_h: float
-    overhead_frac: float  # their sum / job_h
+    overhead_frac: float  # sum of the four buckets / job_h
     generation: int
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
@@ -194,7 +194,7 @@ EVENTS: dict[str, type[Event]] = {
 
 
 def from_json(values: dict[str, Any]) -> Event:
-    """The event that :meth:`Event.to_json` wrote. Raises KeyError or TypeError, which names the field, on all else."""
+    """The inverse of :meth:`Event.to_json`. Raises KeyError or TypeError, naming the field, for other mappings."""
     fields = dict(values)
     cls = EVENTS[fields.pop("event")]
     event = cls(**fields)
@@ -211,7 +211,7 @@ _MACHINE: dict[str, Any] = {
     "overhead_seconds": dict[str, float] | None,
     "exitcode": int | None,
 }
-"""The parts of ``machine`` that are computed with."""
+"""Types of the ``machine`` entries that the analysis computes with."""
 
 
 @cache
@@ -228,7 +228,7 @@ def _refuse_other(name: str, value: Any, kind: Any) -> None:
 
 
 def _is(value: Any, kind: Any) -> bool:
-    """Whether ``value`` is of type ``kind``, in the sense of JSON: a whole number is a float, true is no number."""
+    """Whether ``value`` has type ``kind``, by JSON's types: an integer is a valid float, a boolean is not a number."""
     arguments = get_args(kind)
     if isinstance(kind, _UNION):
         return any(_is(value, option) for option in arguments)

@@ -1,4 +1,4 @@
-"""The lookups of a batch: rows deduplicated, counted, ordered by rank and row.
+"""The rows that a batch looks up: deduplicated, counted, ordered by rank and row.
 
 B batch, F features, N distinct rows of a batch (rank-major), D embedding dim, A = B*F accesses.
 """
@@ -18,13 +18,14 @@ from harness.kernels.lookup import deduplicate, place
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """The lookups of one batch.
+    """The distinct rows that one batch looks up, and which sample reads which.
 
-    ``keys_N`` are its distinct rows, ascending, in the rank-major order of all rows (``Placement.positions``);
-    ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool)
-    whether one of them is in the sub-sample. Those of rank k are ``bounds[k]`` to ``bounds[k + 1]``: ``rows[k]``,
-    ``counts[k]`` and ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads;
-    ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses begin.
+    ``keys_N`` are the distinct rows, ascending, by position in the rank-major order of all rows
+    (``Placement.positions``); ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch
+    each, ``sampled_N`` (bool) whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k +
+    1]`` belong to rank k: ``rows[k]``, ``counts[k]`` and ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows
+    access ``b * F + f`` reads; ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses
+    begin.
     """
 
     keys_N: np.ndarray
@@ -38,17 +39,17 @@ class BatchPlan:
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
-        """Of each rank, (N,)."""
+        """The local flat rows of each rank, int64 (N,) each."""
         return self._by_rank(self.rows_N)
 
     @cached_property
     def counts(self) -> tuple[Tensor, ...]:
-        """Of each rank, (N,)."""
+        """How many samples touch each row, by rank, int32 (N,) each."""
         return self._by_rank(self.counts_N)
 
     @cached_property
     def sampled(self) -> tuple[Tensor, ...]:
-        """Of each rank, (N,)."""
+        """Whether a sub-sampled input touches each row, by rank, bool (N,) each."""
         return self._by_rank(self.sampled_N)
 
     def _by_rank(self, values_N: np.ndarray) -> tuple[Tensor, ...]:
@@ -56,12 +57,12 @@ class BatchPlan:
 
     @property
     def splits(self) -> tuple[int, ...]:
-        """How many of the N rows are each rank's."""
+        """Number of distinct rows of each rank."""
         return tuple(last - first for first, last in pairwise(self.bounds))
 
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
-    """Deduplicate and place the rows of a batch with one sort."""
+    """Deduplicate the rows of a batch and group them by rank, with one sort."""
     num_bits = ids_BF.size.bit_length()
     words_A = place(np.ascontiguousarray(ids_BF, np.int32), placement.origins_OT, num_bits)
     words_A.sort()  # of numpy, with vector instructions
@@ -86,7 +87,7 @@ def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
 
 
 def coalesce_vectors(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
-    """The same from the gradients of all V = F + 1 vectors of each sample, the first of which is no row: (N, D)."""
+    """As ``coalesce``, from gradients of all V = F + 1 vectors of each sample; the first is not a row: (N, D)."""
     num_samples, num_vectors, dim = grads_BVD.shape
     values_XD = grads_BVD.view(num_samples * num_vectors, dim)
     return _sum_runs(values_XD, plan.order_A, plan.starts_N, num_vectors - 1, num_vectors)
@@ -98,6 +99,6 @@ def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
 
 
 def _sum_runs(values_XD: Tensor, order_P: Tensor, starts_N: Tensor, num_tables: int, num_vectors: int) -> Tensor:
-    """Sums each run in order, so both engines get the same bits."""
+    """Sum each run in order, so that both engines get the same bits."""
     summed_ND = row_loops.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
     return torch.from_numpy(summed_ND)

@@ -1,7 +1,7 @@
-"""Optimizers of embedding rows: the arithmetic of one update of distinct rows, in one place.
+"""Optimizers of embedding rows: the arithmetic of one update of distinct rows.
 
 A PS rank updates rows of its shard, a trainer updates rows of a cache or rows that it looked up before their update
-arrived. All of them go by the same optimizer, so that a row has the same bits wherever it was updated.
+arrived. All of them use the same optimizer, so that a row has the same bits wherever it was updated.
 
 M rows of a shard or a cache, N distinct rows of an update, D embedding dim, X = D + ``num_states`` columns of a row,
 H rows that were looked up, all float32 unless noted.
@@ -19,10 +19,10 @@ I64 = NDArray[np.int64]
 
 
 class RowOptimizer(Protocol):
-    """One class and one entry in :data:`OPTIMIZERS`. An optimizer has no state of its own: it lies in the rows.
+    """The update rule of embedding rows. An optimizer object is stateless: its state is stored in the rows.
 
-    A row is its D values, then ``num_states`` columns of state, so that whatever moves rows (lookups, caches, saves,
-    restores) moves their state.
+    A row is its D values, then ``num_states`` columns of state, so that lookups, caches, saves and restores carry the
+    state along. To add one: one class and one entry in :data:`OPTIMIZERS`.
     """
 
     num_states: int
@@ -42,12 +42,12 @@ class RowOptimizer(Protocol):
     ) -> None:
         """Update rows ``rows_N`` (int64, distinct) of ``rows_MX`` in place.
 
-        With ``pending_M`` (int32) it grows by ``counts_N`` (int32) at the same rows, in the same pass.
+        ``pending_M`` (int32), if given, is increased by ``counts_N`` (int32) at the same rows, in the same pass.
         """
         ...
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
-        """What :meth:`step` makes of rows with these values: (N, X), new memory, the same bits."""
+        """The values of these rows after one :meth:`step`: (N, X), new memory, the same bits."""
         ...
 
     def step_shared(

@@ -1,7 +1,7 @@
-"""What fault tolerance costs: CPR's closed forms, and the ledger of an emulated run.
+"""The cost of fault tolerance: CPR's closed forms, and the overhead ledger of an emulated run.
 
-Symbols as in CPR section 4 (Maeng et al., MLSys 2021), reconstructed in docs/CPR.md. Everything here is emulated:
-hours of the profile's cluster, never seconds of this machine.
+Symbols as in CPR section 4 (Maeng et al., MLSys 2021), reconstructed in docs/CPR.md. All times are emulated: hours of
+the profile's cluster, never seconds of this machine.
 """
 
 import math
@@ -12,14 +12,14 @@ from harness.core.plans import Costs
 
 
 def t_save_full_h(costs: Costs) -> float:
-    """``T_save,full = sqrt(2 O_save T_fail)``, hours: where ``o_full_h`` is least (Young, CACM 1974)."""
+    """``T_save,full = sqrt(2 O_save T_fail)``, hours: the interval of least ``o_full_h`` (Young, CACM 1974)."""
     return math.sqrt(2 * costs.o_save_h * costs.mtbf_h)
 
 
 def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
-    """``T_save,part = 2 PLS_target N T_fail / k``, hours: the interval at which ``expected_pls`` is the target.
+    """``T_save,part = 2 PLS_target N T_fail / k``, hours: the interval whose ``expected_pls`` is the PLS target.
 
-    ``counts_ranks=False`` leaves k, the ranks lost per failure, out (R).
+    ``counts_ranks=False`` sets k, the ranks lost per failure, to 1 (R).
     """
     per_failure = costs.ranks_per_failure if counts_ranks else 1
     return 2 * costs.pls_target * costs.num_ps * costs.mtbf_h / per_failure
@@ -28,8 +28,8 @@ def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
 def o_full_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of full recovery over the job, hours.
 
-    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. With saves that cost nothing the
-    interval may be 0: the limit is returned.
+    ``O_save T_total / T_save + (O_load + T_save/2 + O_res) T_total / T_fail``. If O_save is 0, the interval may be 0
+    too: the limit is returned.
     """
     num_failures = costs.job_h / costs.mtbf_h
     return _saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + costs.o_res_h) * num_failures
@@ -59,7 +59,7 @@ def _saves_h(costs: Costs, t_save_h: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureCost:
-    """Emulated hours that one failure cost, in three of the four buckets."""
+    """Emulated hours that one failure costs: load, lost and reschedule."""
 
     load_h: float
     lost_h: float
@@ -67,7 +67,7 @@ class FailureCost:
 
 
 class OverheadLedger:
-    """Adds up the four buckets of one emulated run, hours, and how often each was charged."""
+    """Sums of the four overhead buckets of one emulated run, in hours, and the number of charges."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -80,7 +80,7 @@ class OverheadLedger:
         self.payload_bytes = 0
 
     def charge_save(self, payload_bytes: int, bytes_full: int) -> float:
-        """One save: ``O_save * payload_bytes / bytes_full`` hours, row ids included. One rule for every strategy."""
+        """Charge one save, under any strategy: ``O_save * payload_bytes / bytes_full`` hours, row ids included."""
         cost_h = self._costs.o_save_h * payload_bytes / bytes_full
         self.save_h += cost_h
         self.num_saves += 1
@@ -88,15 +88,15 @@ class OverheadLedger:
         return cost_h
 
     def charge_saves_of(self, other: "OverheadLedger") -> None:
-        """All saves that ``other`` was charged with, at once; of a ledger not charged yet, to the bit as one by one."""
+        """Charge all saves of ``other`` at once. On a ledger without charges the bits equal those of single charges."""
         self.save_h += other.save_h
         self.num_saves += other.num_saves
         self.payload_bytes += other.payload_bytes
 
     def charge_failure(self, rerun_samples: int = 0, reschedule_h: float | None = None) -> FailureCost:
-        """One failure, however many ranks it took: load and reschedule whole (R), and the samples to run again.
+        """Charge one failure of any number of ranks: one load, one rescheduling (R), and the samples to repeat.
 
-        ``reschedule_h``: what its trace says that rescheduling took, instead of O_res.
+        ``reschedule_h``: hours of rescheduling by the trace, instead of O_res.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
@@ -111,10 +111,10 @@ class OverheadLedger:
 
     @property
     def total_h(self) -> float:
-        """All four buckets."""
+        """Emulated hours of all four buckets, summed."""
         return self.save_h + self.load_h + self.lost_h + self.reschedule_h
 
     @property
     def overhead_frac(self) -> float:
-        """All four buckets as a fraction of the failure-free job time."""
+        """The sum of all four buckets as a fraction of the failure-free job time."""
         return self.total_h / self._costs.job_h

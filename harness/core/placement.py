@@ -1,4 +1,4 @@
-"""Which rank owns which row, and where in that rank's flat array it lies.
+"""Placement of embedding rows: the rank that owns a row, and the row's index in that rank's flat array.
 
 T tables, R ranks, N rows of a request, B batch, F = T features of a sample.
 """
@@ -20,9 +20,9 @@ I64 = NDArray[np.int64]
 class Placement:
     """A fixed assignment of embedding rows to PS ranks.
 
-    ``row``: row ``i`` of every table lives on rank ``i mod R`` at local row ``i // R``, so that a dead rank is 1/R of
-    every table. ``table``: whole tables, largest first onto the rank with the fewest rows (ties to the lower rank).
-    A rank keeps all its rows in one flat array, table after table.
+    ``row``: row ``i`` of every table lives on rank ``i mod R`` at local row ``i // R``, so that each rank holds 1/R of
+    every table. ``table``: whole tables, largest first onto the rank with the fewest rows (ties to the lower rank). A
+    rank keeps all its rows in one flat array, table after table.
     """
 
     kind: Literal["row", "table"]
@@ -69,7 +69,7 @@ class Placement:
         return int(self.offsets_RT[rank_index, -1])
 
     def share(self, rank_index: int) -> float:
-        """Part of all rows that rank ``rank_index`` owns: its weight in PLS (1/N exactly, for row placement)."""
+        """The fraction of all rows that rank ``rank_index`` owns: its weight in PLS (exactly 1/N for row placement)."""
         return 1 / self.num_ps if self.kind == "row" else self.num_rows(rank_index) / sum(self.cardinalities)
 
     def table_rows(self, rank_index: int, table: int) -> tuple[int, int]:
@@ -77,13 +77,13 @@ class Placement:
         return (rank_index, self.num_ps) if self.kind == "row" else (0, 1)
 
     def positions(self, ids_BF: NDArray[np.integer]) -> I64:
-        """(B, F): where each row stands in the rank-major order of all rows, ``rank_base + local flat row``."""
+        """Position of each row in the rank-major order of all rows, ``rank_base + local flat row``: (B, F)."""
         local_BF, owner_BF = np.divmod(ids_BF.astype(np.int64), len(self.origins_OT))
         return local_BF + self.origins_OT[owner_BF, np.arange(ids_BF.shape[1])]
 
     @cached_property
     def origins_OT(self) -> I64:
-        """(O, T): row ``i`` of table t stands at position ``i // O + origins_OT[i % O, t]``. O = R, or 1 by table."""
+        """Offsets (O, T): row ``i`` of table t has position ``i // O + origins_OT[i % O, t]``. O = R, or 1 by table."""
         origins_RT = self.offsets_RT[:, :-1] + self.rank_base_R[:-1, None]
         if self.kind == "row":
             return origins_RT
@@ -93,16 +93,16 @@ class Placement:
 def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[int, ...]:
     """The ``num_tracked`` tables with the most rows, in table order; ties to the lower table.
 
-    CPR tracks 7 of 26, which hold 99.58 % of Kaggle's rows and 99.12 % of Terabyte's. It must be a number: the fewest
-    tables that hold 99 % are 6 in Kaggle.
+    CPR tracks 7 of 26, which hold 99.58 % of Kaggle's rows and 99.12 % of Terabyte's. A share of 99 % would not do
+    instead of a number: in Kaggle 6 tables hold that.
     """
     largest = sorted(range(len(cardinalities)), key=lambda table: (-cardinalities[table], table))
     return tuple(sorted(largest[:num_tracked]))
 
 
 def budget_rows(local_rows: int, r: float) -> int:
-    """K: rows of a tracked table that one priority save writes on one shard, ``max(1, floor(r * rows))``; 0 of none.
+    """K, rows of a tracked table that a priority save writes on a shard: ``max(1, floor(r * rows))``; 0 of 0 rows.
 
-    ``r`` is the decimal that was written: 0.29 of 100 rows are 29, where floats say 28.999 999 999 999 996.
+    ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float product is 28.999999999999996.
     """
     return min(local_rows, max(1, math.floor(exact(r) * local_rows)))

@@ -1,4 +1,4 @@
-"""What strategies decide, as data. A plan prints in one line and says nothing about how it is carried out."""
+"""The decisions of strategies, as data. A plan does not define how it is carried out."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -21,7 +21,7 @@ def ps_index(rank: Rank) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What a strategy may know when it chooses its interval: a profile, resolved for one run. Hours, and samples.
+    """The constants by which a strategy chooses its interval: a profile resolved for one run. Hours and samples.
 
     Symbols as in CPR section 4 (docs/CPR.md): T_total, T_fail, O_save, O_load, O_res, N, k, S.
     """
@@ -39,11 +39,10 @@ class Costs:
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """How often to save.
+    """The save interval of a run.
 
-    ``samples`` is the interval, None for never. ``divisor`` is into how many priority saves it is cut (1/r, 1 for
-    strategies that write everything at once). ``fallback`` says that a cpr_* strategy chose full recovery.
-    ``overridden`` says that the user set it.
+    ``samples`` is the interval, None for never. ``divisor`` is the number of saves per interval: 1/r with priority
+    saves, otherwise 1. ``fallback``: a cpr_* strategy chose full recovery. ``overridden``: the user set the interval.
     """
 
     samples: int | None
@@ -54,7 +53,7 @@ class Interval:
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedKill:
-    """Ranks that are killed together at the boundary after ``step`` steps, as a failure trace demands.
+    """PS ranks that a failure trace kills together, at the boundary after ``step`` steps.
 
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
@@ -69,7 +68,7 @@ class PlannedKill:
 
 @dataclass(frozen=True, kw_only=True)
 class Progress:
-    """Where a run stands, at the boundary after ``step`` steps."""
+    """The position of a run: the boundary after ``step`` steps, and its newest save."""
 
     step: int
     samples: int
@@ -81,7 +80,7 @@ class Progress:
 
 @dataclass(frozen=True, kw_only=True)
 class SavePlan:
-    """Save now.
+    """The decision to save at the present boundary.
 
     ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
     tracker's choice of the tracked tables and the other tables whole. ``closes_interval``: this save ends a whole
@@ -94,9 +93,9 @@ class SavePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryPlan:
-    """What to do about dead ranks.
+    """The decision how to recover from the death of ranks.
 
-    ``rollback``: every rank and the trainer go back to the newest checkpoint, lost steps are run again.
+    ``rollback``: every rank and the trainer return to the newest checkpoint, and lost steps are repeated.
     Otherwise only ``ranks`` are restored: from the newest saved version of each row (``checkpoint``), or to their
     initial values (``initial``).
     """

@@ -1,7 +1,7 @@
-"""What partial recovery loses, counted two ways.
+"""The portion of lost samples (PLS) under partial recovery, by samples and by updates.
 
-Plain PLS (CPR section 4) counts samples and cannot see that a priority save wrote the rows that matter.
-Update-weighted PLS counts updates, one per (sample, row), and can.
+Plain PLS (CPR section 4) counts samples, so it ignores which rows a priority save wrote. Update-weighted PLS counts
+updates, one per (sample, row), so it includes them.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ from harness.kernels.lookup import sums_before
 
 
 def rank_weights(placement: Placement) -> dict[Rank, float]:
-    """How much of the model each PS rank is: 1/N for row placement, its share of all rows for table placement (R)."""
+    """The weight of each PS rank in PLS: 1/N for row placement, its share of all rows for table placement (R)."""
     return {ps_rank(index): placement.share(index) for index in range(placement.num_ps)}
 
 
@@ -25,7 +25,7 @@ class PlsLedger:
     """Portion of lost samples: each dead shard adds ``weight * (S_now - S_since) / S_total``.
 
     ``S_since`` is the later of the shard's last save and its last restore or, with ``since="save"``, its last save
-    alone, which charges a rank that dies twice twice for the same samples (R). Full recovery adds nothing.
+    alone, which counts the same samples twice for a rank that dies twice (R). Full recovery adds nothing.
     """
 
     def __init__(
@@ -41,31 +41,32 @@ class PlsLedger:
         self.total = 0.0
 
     def saved(self, samples: int) -> None:
-        """Every shard was saved at ``samples``, by a save that closes an interval: others do not count (R).
+        """Record a save of every shard at ``samples``. Only saves that close an interval are reported (R).
 
-        Called when the save is committed. Of a shard that was restored since, samples still count from its restore.
+        Called when the save is committed. For a shard that was restored after ``samples``, lost samples still count
+        from its restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
     def lost(self, rank: Rank, samples_now: int) -> float:
-        """``rank`` died at ``samples_now`` and partial recovery goes on without what it had: the PLS that adds."""
+        """Record the death of ``rank`` at ``samples_now`` under partial recovery; returns the increase of the PLS."""
         added = self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
         self.total += added
         return added
 
     def restored(self, rank: Rank, samples: int) -> None:
-        """The shard of ``rank`` was replaced at ``samples``."""
+        """Record that the shard of ``rank`` was restored at ``samples``."""
         if self._counts_restores:
             self._since[rank] = samples
 
     def rolled_back(self, samples: int) -> None:
-        """Full recovery took every rank back to the checkpoint at ``samples``: nothing is lost, nothing unsaved."""
+        """Record a full recovery to the checkpoint at ``samples``: no sample is lost and none is unsaved."""
         self._since = dict.fromkeys(self._weights, samples)
 
 
 @dataclass
 class _Tally:
-    """Updates of one rank, all tables and tracked tables."""
+    """Update counts of one rank, for all tables and for tracked tables."""
 
     sent: int = 0
     persisted: int = 0
@@ -81,7 +82,7 @@ class _Tally:
 
 
 class UpdateCounter:
-    """Counts updates to each rank: to all tables, and to tracked ones."""
+    """Counts the updates of a batch by rank, for all tables and for tracked tables."""
 
     def __init__(self, placement: Placement, tracked: tuple[int, ...]) -> None:
         ends = [0, *(table + end for table in tracked for end in (0, 1)), -1]
@@ -91,7 +92,7 @@ class UpdateCounter:
         self._num_edges = edges_RE.shape[1]
 
     def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
-        """For each rank the sum of ``counts_N``, the updates of rows ``keys_N`` (ascending): all, and tracked ones."""
+        """Sums of ``counts_N``, the updates of rows ``keys_N`` (ascending), by rank: of all and of tracked tables."""
         sums = sums_before(keys_N, counts_N, self._edges_E).tolist()
         all_R, tracked_R = [], []
         for first in range(0, len(sums), self._num_edges):
@@ -102,9 +103,9 @@ class UpdateCounter:
 
 
 class UpdateLedger:
-    """Updates sent to each PS rank, persisted by saves, lost with deaths; over all tables and over the tracked alone.
+    """Counts of the updates sent to each PS rank, persisted by saves, and lost: for all and for tracked tables.
 
-    Kept by the trainer, from what it sent and what saves reported, so that it survives the death of a shard.
+    The trainer keeps it, from its own messages and the reports of saves, so that it survives the death of a shard.
     One update is one (sample, row).
     """
 
@@ -113,34 +114,34 @@ class UpdateLedger:
         self._saving, self._checkpoint = self._copy(), self._copy()
 
     def sent(self, rank: Rank, updates: int, tracked: int) -> None:
-        """``rank`` was sent ``updates``, ``tracked`` of them to tracked tables. Called every step for every rank."""
+        """Count ``updates`` sent to ``rank``, ``tracked`` of them to tracked tables. Called per step and rank."""
         tally = self._tallies[rank]
         tally.sent += updates
         tally.sent_tracked += tracked
 
     def saving(self) -> None:
-        """A save holds what was sent up to now. It is committed later, if at all."""
+        """Record that a save now holds all updates sent so far. Its commit may follow later, or never."""
         self._saving = self._copy()
 
     def persisted(self, rank: Rank, updates: int, tracked: int) -> None:
-        """The save of ``rank``, now committed, made so many updates safe."""
+        """Count the updates that the save of ``rank``, now committed, persisted."""
         for tally in (self._tallies[rank], self._saving[rank]):
             tally.persisted += updates
             tally.persisted_tracked += tracked
 
     def committed(self) -> None:
-        """The checkpoint exists, its :meth:`persisted` counts are in: :meth:`rolled_back` returns to :meth:`saving`."""
+        """Record the commit, after all :meth:`persisted` calls: :meth:`rolled_back` returns to its :meth:`saving`."""
         self._checkpoint = self._saving
 
     def lost(
         self, rank: Rank, in_flight: tuple[int, int] = (0, 0), recovered: tuple[int, int] = (0, 0)
     ) -> tuple[int, int]:
-        """``rank`` died and partial recovery goes on. Returns the updates that are lost, ``(all, tracked)``.
+        """Record the death of ``rank`` under partial recovery; returns the lost updates, ``(all, tracked)``.
 
-        ``in_flight``: updates that count as sent, not persisted, and reach the replacement all the same, since their
-        message is sent again; negative where a message is lost whose updates do not count as sent yet. ``recovered``:
-        updates in salvaged rows, of which the trainer has a newer copy than the checkpoint; they count as neither lost
-        nor persisted until a save holds them or the rank dies again.
+        ``in_flight``: updates that count as sent but not as persisted, and are not lost, since their message is sent to
+        the replacement again; negative if updates are lost that do not count as sent yet. ``recovered``: updates in
+        salvaged rows, of which the trainer has a newer copy than the checkpoint; they count as neither lost nor
+        persisted until a save holds them or the rank dies again.
         """
         tally = self._tallies[rank]
         gone = tally.sent - tally.persisted - tally.lost - in_flight[0] - recovered[0]
@@ -152,7 +153,7 @@ class UpdateLedger:
         return gone, gone_tracked
 
     def rolled_back(self) -> None:
-        """Full recovery: every count is again what it was at the last checkpoint; the rerun counts once more."""
+        """Record a full recovery: all counts return to their values at the last checkpoint."""
         self._tallies = {rank: tally.copy() for rank, tally in self._checkpoint.items()}
 
     def _copy(self) -> dict[Rank, _Tally]:
@@ -160,12 +161,12 @@ class UpdateLedger:
 
     @property
     def applied_updates(self) -> int:
-        """Updates sent to all ranks, those of a rerun once."""
+        """Updates sent to all ranks; repeated steps count once."""
         return sum(tally.sent for tally in self._tallies.values())
 
     @property
     def applied_tracked(self) -> int:
-        """The same, to tracked tables."""
+        """Updates sent to tracked tables; repeated steps count once."""
         return sum(tally.sent_tracked for tally in self._tallies.values())
 
     @property
@@ -180,7 +181,7 @@ class UpdateLedger:
 
     @property
     def recovered_updates(self) -> int:
-        """Updates that deaths would have lost, had the trainer not held their rows."""
+        """Updates that survived the death of their rank because the trainer's cache held their rows."""
         return sum(tally.recovered for tally in self._tallies.values())
 
     @property
@@ -190,10 +191,10 @@ class UpdateLedger:
 
     @property
     def update_pls(self) -> float | None:
-        """Updates lost / updates applied; None before the first."""
+        """Update-weighted PLS: lost updates / applied updates; None before the first update."""
         return self.lost_updates / self.applied_updates if self.applied_updates else None
 
     @property
     def update_pls_tracked(self) -> float | None:
-        """The same over tracked tables."""
+        """Update-weighted PLS of the tracked tables alone; None before the first update."""
         return self.lost_tracked / self.applied_tracked if self.applied_tracked else None

@@ -1,7 +1,7 @@
 """Random streams, each derived from (seed, labels) and from nothing else.
 
-Two streams with different labels are independent for all practical purposes, and a stream does not
-depend on what was drawn elsewhere: that is what lets strategies be compared in pairs.
+Streams with different labels are independent for all practical purposes. A stream does not depend on draws from others,
+so strategies can be compared in pairs.
 """
 
 import hashlib
@@ -50,6 +50,6 @@ def mix64(values_N: U64, *, out: U64 | None = None) -> U64:
 
 
 def words(key: int | U64, counters_N: U64) -> U64:
-    """64-bit words number ``counters_N`` of the stream ``key``; of many streams, if keys that broadcast are given."""
+    """Words (64 bits) at positions ``counters_N`` of the stream ``key``. An array of keys broadcasts against them."""
     with np.errstate(over="ignore"):
         return mix64(counters_N * _GOLDEN + np.asarray(key, dtype=np.uint64))

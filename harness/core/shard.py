@@ -34,8 +34,8 @@ class Shard:
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
         applied_step: the last step whose gradients the rows hold, counted from 1.
-        before_change: called with the rows (int64, distinct) that are about to change, before they do. A save in the
-            background copies their present values there. A no-op otherwise.
+        before_change: called with the rows (int64, distinct) that are about to change. A save in the background copies
+        their present values in it; otherwise it is a no-op.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Shard:
         self.before_change: Callable[[Tensor], None] = _no_op
 
     def span(self, table: int) -> slice:
-        """Where ``table`` lies in the flat array."""
+        """The slice of the flat array that holds ``table``."""
         offsets_T = self.placement.offsets_RT[self.rank_index]
         return slice(int(offsets_T[table]), int(offsets_T[table + 1]))
 
@@ -72,7 +72,7 @@ class Shard:
         """Set every row to its initial value: U(-1/sqrt(n), 1/sqrt(n)) in a table of n rows (facebookresearch/dlrm).
 
         A value depends on (seed, table, row, column) only: not on the rank, the number of ranks or the engine. State
-        columns take the optimizer's initial value. No update is unsaved afterwards.
+        columns take the optimizer's initial value. All counts of unsaved updates become 0.
         """
         rows_MX, dim = self.rows_MD.numpy(), self._dim
         rows_MX[:, dim:] = self._optimizer.initial_state
@@ -94,7 +94,7 @@ class Shard:
         self.reset_counts(applied_step=applied_step)
 
     def reset_counts(self, *, applied_step: int) -> None:
-        """No update is unsaved; the next step to apply is ``applied_step + 1``."""
+        """Set all counts of unsaved updates to 0; the next step to apply is ``applied_step + 1``."""
         if self.pending_M is not None:
             self.pending_M.zero_()
         self.applied_step = applied_step
@@ -124,7 +124,7 @@ class Shard:
 
         ``counts_N`` (int32) are the updates of each row since its last write, and are added to ``pending_M``. Returns
         False, and changes nothing, if ``step`` was applied before. With ``counts_all`` they are all unsaved updates
-        of the row and replace those in ``pending_M``: the write is then idempotent, and made whatever the step.
+        of the row and replace those in ``pending_M``: the write is then idempotent, and takes place for any ``step``.
         """
         if step <= self.applied_step and not counts_all:
             return False
@@ -138,12 +138,12 @@ class Shard:
         return True
 
     def unsaved(self, rows_N: Tensor) -> Tensor:
-        """Updates of each of ``rows_N`` that no save has persisted, int32 (N,)."""
+        """Number of unsaved updates of each of ``rows_N``, int32 (N,)."""
         assert self.pending_M is not None, "this shard was built without count_updates"
         return self.pending_M.index_select(0, rows_N)
 
     def take_pending(self, rows: Tensor | slice) -> int:
-        """Number of unsaved updates of ``rows``, which count as saved from now on; 0 if updates are not counted."""
+        """Set the counts of unsaved updates of ``rows`` to 0 and return their sum; 0 if updates are not counted."""
         if self.pending_M is None:
             return 0
         # numpy adds int32 up in int64 through a small buffer, torch through an int64 copy of everything.
@@ -153,4 +153,4 @@ class Shard:
 
 
 def _no_op(rows_N: Tensor) -> None:
-    """No save reads these rows."""
+    """Does nothing: no save in the background reads the shard."""

@@ -1,7 +1,7 @@
-"""The strategies: when to save, what, and how to recover lost ranks (docs/CPR.md).
+"""Checkpointing strategies: when to save, what to save, and how to recover lost ranks (docs/CPR.md).
 
-Pure decisions. A new strategy is one class here and one entry in ``STRATEGIES``; its ``Options`` are its keys under
-``strategy:`` in a configuration.
+Strategies only decide. A new strategy is one class here and one entry in ``STRATEGIES``; its ``Options`` are its keys
+under ``strategy:`` in a configuration.
 """
 
 from collections.abc import Mapping
@@ -33,42 +33,41 @@ class StrategyOptions(BaseModel):
 class Strategy(Protocol):
     """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
 
-    A boundary lies after each step, when its updates are applied and before an evaluation. Saves are two questions:
+    A boundary follows each step, after its updates are applied and before an evaluation. Two methods concern saves:
 
-    - ``plan_save(progress)`` is the decision. It is asked exactly once at each boundary, when the run is there.
-      ``progress`` holds what is true at that boundary, the newest save included. The steps that run again after a
-      rollback reach their boundaries again: each is asked again, with the progress of then.
-    - ``next_save(progress)`` is the forecast: samples at or after which the next save is due, as known now, or None
-      for never. It stands until the first boundary at or after it: before that boundary ``plan_save`` returns None, and
-      an answer asked for in between is never earlier. At that boundary the decision is free, also to save nothing,
-      and the forecast is revised. A client reads from it how far messages may run ahead; the simulator, which
-      boundaries to skip.
+    - ``plan_save(progress)`` is the decision. It is called exactly once at each boundary, when the run reaches it.
+    ``progress`` is the state at that boundary, including the newest save. Steps that are repeated after a rollback
+    reach their boundaries again: it is called again, with the new progress.
+    - ``next_save(progress)`` is the forecast: samples at or after which the next save is due, as known now, or None for
+    never. It is valid until the first boundary at or after it: before that boundary ``plan_save`` returns None, and no
+    later forecast is earlier. At that boundary the decision is free, also to save nothing, and the forecast is revised.
+    Clients derive from it how far messages may run ahead, the simulator which boundaries to skip.
     - ``next_save(progress, after)`` is the first save due past ``after`` samples, as known now. Beyond the next save it
-      is a guess: the lookahead cache plans by it, and plans anew, with an empty cache, where it is revised.
+    is an estimate: the lookahead cache plans by it, and plans again, with an empty cache, if it is revised.
 
-    Answers depend on ``progress`` alone, so a step that runs again meets the same decisions.
+    Results depend on ``progress`` alone, so a repeated step gets the same decisions.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     """The options, with types, limits and defaults. The field's docstring is its help text."""
 
     interval: Interval
-    """How often to save under the run's costs."""
+    """The save interval, chosen from the run's costs."""
     tracker: str | None = None
-    """Which tracker the ranks keep, a key of ``trackers.TRACKERS``; None if every save writes everything."""
+    """The tracker of the ranks, a key of ``trackers.TRACKERS``; None if every save writes all rows."""
     tracker_options: Mapping[str, Any] = {}
-    """Options of the tracker: ``r``, the fraction of a table that one save may write, and those of its own kind."""
+    """Options of the tracker: ``r``, the fraction of a table that one save may write, and any specific to its kind."""
     sample_period: int | None = None
-    """The tracker is told which rows one input in so many touched (by global sample index); None: no sub-sampling."""
+    """The tracker receives the rows of every ``sample_period``-th input (by global index); None: no sub-sampling."""
     saves_initially: bool = True
     """Whether a full save precedes step 0."""
     injects_failures: bool = True
-    """Whether the failures of the trace happen."""
+    """Whether the failures of the trace are carried out."""
 
     def __init__(self, options: Any, costs: Costs) -> None: ...
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """What to save at this boundary, None for nothing. Asked exactly once at each boundary."""
+        """The save to make at this boundary, or None. Called exactly once at each boundary."""
         ...
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
@@ -81,7 +80,7 @@ class Strategy(Protocol):
 
 
 class _Unsaving(Strategy):
-    """Never saves; the base of the two controls."""
+    """A strategy without saves; the base of the two controls."""
 
     saves_initially = False
 
@@ -89,29 +88,30 @@ class _Unsaving(Strategy):
         self.interval = Interval(samples=None)
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """Nothing."""
+        """No save at any boundary."""
         return None
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """Never."""
+        """None: no save is ever due."""
         return None
 
 
 class Reference(_Unsaving):
-    """``none``: the run without failures that every other one is compared with."""
+    """``none``: the run without failures and saves, with which the other strategies are compared."""
 
     injects_failures = False
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Raises RunFailed: a reference run must not lose a rank."""
-        raise RunFailed(f"{', '.join(sorted(lost))} died at step {progress.step}: strategy none cannot recover")
+        """Raise RunFailed: a reference run cannot recover from the death of a rank."""
+        dead = ", ".join(sorted(lost))
+        raise RunFailed(f"step {progress.step}: {dead} died; strategy none cannot recover, choose another")
 
 
 class NeverSave(_Unsaving):
-    """``never_save``, a control: a lost shard starts again from its initial values."""
+    """``never_save``, a control: no checkpoint exists, and a lost shard is reset to its initial values."""
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Initialise the lost shards again."""
+        """A plan that resets the lost shards to their initial values."""
         return RecoveryPlan(rollback=False, ranks=lost, source="initial")
 
 
@@ -122,7 +122,7 @@ class _Saving(Strategy):
         """Options of every strategy that saves."""
 
         interval_samples: Annotated[int, Field(ge=1)] | None = None
-        """Samples between saves; null computes the interval from the profile. The record says which it was."""
+        """Samples between saves; null computes the interval from the profile. The record states which it was."""
 
     _r = Fraction(1)
     _kind = "full"
@@ -131,9 +131,9 @@ class _Saving(Strategy):
         self.interval = _full_interval(options, costs)
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """A save at the first boundary at or after each multiple of ``r * interval``, none at the end of the run.
+        """A save at the first boundary at or after each multiple of ``r * interval``, except at the end of the run.
 
-        It closes an interval if a whole multiple of it lies between the due sample before and this boundary.
+        It closes an interval if a multiple of ``interval`` lies after the previous due sample, up to this boundary.
         """
         interval = self.interval.samples
         if interval is None or progress.samples >= progress.total_samples:
@@ -160,10 +160,10 @@ class _Saving(Strategy):
 
 
 class Full(_Saving):
-    """``full``: save everything every ``T_save,full``; on a failure all ranks roll back and lost steps run again."""
+    """``full``: full saves every ``T_save,full``; after a failure all ranks roll back and lost steps are repeated."""
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Roll back everything."""
+        """A plan that rolls back all ranks and the trainer."""
         return RecoveryPlan(rollback=True, ranks=lost)
 
 
@@ -176,7 +176,7 @@ class Partial(_Saving):
 
 
 class CprVanilla(_Saving):
-    """``cpr_vanilla``: partial recovery at ``T_save,part``; where that costs no less, the decisions of ``full``."""
+    """``cpr_vanilla``: partial recovery at ``T_save,part``; acts as ``full`` if full recovery costs no more."""
 
     class Options(_Saving.Options):
         """Options of the strategies that choose their interval by a PLS target."""
@@ -190,21 +190,21 @@ class CprVanilla(_Saving):
         self.interval = _part_interval(options, costs)
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Restore the lost shards; roll back everything on fallback."""
+        """A plan that restores the lost shards; on fallback, one that rolls back all ranks and the trainer."""
         return RecoveryPlan(rollback=self.interval.fallback, ranks=lost)
 
 
 class CprPriority(CprVanilla):
-    """Saves a fraction r of each tracked table, chosen by a tracker, every ``r * interval``.
+    """The base of strategies that save a fraction r of each tracked table, chosen by a tracker, every ``r * interval``.
 
-    Every 1/r-th save falls where ``cpr_vanilla`` saves. On fallback: the decisions of ``full``, without a tracker.
+    Every 1/r-th save falls where ``cpr_vanilla`` saves. On fallback it acts as ``full``, without a tracker.
     """
 
     class Options(CprVanilla.Options):
         """Options of the strategies with priority saves."""
 
         r: Annotated[float, Field(gt=0, le=1)] = 0.125
-        """Priority saves write this fraction of each tracked table, every r intervals."""
+        """Fraction of each tracked table that a priority save writes; a save is due every ``r * interval``."""
 
     _tracker: ClassVar[str]
 
@@ -231,7 +231,7 @@ class CprRandom(CprPriority):
         """Options of ``cpr_random``."""
 
         pool: Literal["touched", "all"] = "touched"
-        """(R) Draw among the rows touched since their last save, or among all (and then skip untouched ones)."""
+        """(R) Rows to draw from: `touched` since their last save, or `all`, of which untouched ones are skipped."""
 
     _tracker = "random"
 
@@ -248,7 +248,7 @@ class CprSsu(CprPriority):
         """Options of ``cpr_ssu``."""
 
         period: Annotated[int, Field(ge=1)] = 2
-        """(R) Sample one input in so many: those whose global sample index is a multiple of it."""
+        """(R) Period of the sub-sample: the inputs whose global sample index is a multiple of this number."""
 
     _tracker = "ssu"
 
@@ -266,7 +266,7 @@ def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:
 
 
 def _part_interval(options: CprVanilla.Options, costs: Costs) -> Interval:
-    """``T_save,part``, or ``T_save,full`` and ``fallback``; an interval of the options wins, without fallback."""
+    """``T_save,part``, or ``T_save,full`` and ``fallback``; an interval in the options takes precedence."""
     full = _full_interval(options, costs)
     if full.overridden:
         return full
@@ -288,11 +288,11 @@ STRATEGIES: dict[str, type[Strategy]] = {
 }
 
 DEFAULT = "full"
-"""The strategy of a configuration that names none."""
+"""The strategy used if a configuration does not name one."""
 
 
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
-    """The options of ``strategy``, for ``name`` alone: the name is its own default and its only value."""
+    """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
     title = "".join(word.capitalize() for word in name.split("_"))
     named: Any = (Literal[name], Field(name, description=StrategyOptions.model_fields["name"].description))
     return create_model(f"{title}Options", __base__=strategy.Options, __doc__=strategy.__doc__, name=named)
@@ -303,7 +303,7 @@ OPTIONS: dict[str, type[StrategyOptions]] = {name: _named(name, strategy) for na
 
 
 def options_of(name: str, /, **values: Any) -> StrategyOptions:
-    """The options of strategy ``name``, defaults where ``values`` has none. Raises pydantic's ValidationError."""
+    """The options of strategy ``name``: ``values``, and defaults for the rest. Raises pydantic's ValidationError."""
     return OPTIONS[name].model_validate(values)
 
 
@@ -312,5 +312,5 @@ def _options_from(values: dict[str, Any]) -> StrategyOptions:
 
 
 def make_strategy(options: StrategyOptions, costs: Costs) -> Strategy:
-    """The strategy that ``options`` name, for a run of ``costs``."""
+    """The strategy named in ``options``, for a run with these costs."""
     return STRATEGIES[options.name](options, costs)

@@ -1,7 +1,7 @@
-"""Trackers: what decides which rows of a tracked table a priority save writes (CPR section 4, docs/CPR.md).
+"""Trackers choose which rows of a tracked table a priority save writes (CPR section 4, docs/CPR.md).
 
-A tracker belongs to one shard, lives in the process of its rank and dies with it; a replacement's tracker starts
-empty. Rows are local flat rows of the shard.
+A tracker belongs to one shard, and its state is lost with the rank; a replacement's tracker starts empty. Rows are
+local flat rows of the shard.
 
 M rows of the shard, N rows of a call, K rows chosen.
 """
@@ -22,12 +22,12 @@ from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
 @dataclass(frozen=True)
 class TrackerSpec:
-    """What a rank needs to build its tracker.
+    """The parameters from which a rank builds its tracker.
 
     Attributes:
         kind: a key of :data:`TRACKERS`.
-        tables: tracked tables, ascending: those whose rows :meth:`Tracker.choose` is asked for.
-        options: the strategy's own options, by name. A tracker reads those that it has a use for.
+        tables: tracked tables, ascending: the valid arguments of :meth:`Tracker.choose`.
+        options: the strategy's options, by name. A tracker ignores those of other trackers.
     """
 
     kind: str | None
@@ -38,12 +38,12 @@ class TrackerSpec:
 class Tracker(Protocol):
     """Records what happens to rows between saves, and chooses rows to save.
 
-    One class and one entry in :data:`TRACKERS`. The class attributes say which calls the tracker needs; calls that it
-    does not need may not be made. All calls come from the thread that serves the rank's requests.
+    To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
+    other calls may be left out. All calls come from the thread that serves the rank's requests.
     """
 
     needs_counts: ClassVar[bool]
-    """Whether it reads ``Shard.pending_M``, the updates of each row since its last save, which is then kept."""
+    """Whether the shard must keep ``Shard.pending_M``, the number of updates of each row since its last save."""
     needs_samples: ClassVar[bool]
     """Whether :meth:`sampled` must be called."""
     needs_touches: ClassVar[bool]
@@ -52,7 +52,7 @@ class Tracker(Protocol):
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None: ...
 
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """Step ``step`` updated ``rows_N`` (int64, ascending, distinct); ``counts_N`` (int32): by so many samples.
+        """Record that step ``step`` updated ``rows_N`` (int64, ascending, distinct), by ``counts_N`` samples (int32).
 
         Called in the order of steps, once for each step that updated a row of this shard; other steps may be left
         out. The rows' values are those after the update, or after a later step's where a client cache reports
@@ -61,7 +61,7 @@ class Tracker(Protocol):
         ...
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """Sub-sampled inputs of step ``step`` touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
+        """Record that sub-sampled inputs touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
 
         Called in the order of steps, once for each step with such rows; other steps, and other rows of ``rows_N``, may
         be left out: a client cache leaves them out, a client without one does not.
@@ -78,18 +78,18 @@ class Tracker(Protocol):
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """A save holds ``rows`` of tracked table ``table`` as they are now: row ids (int64, ascending) or a range.
 
-        Called for every save of whatever kind, before it is on disk and before the next step. A range is the whole
+        Called for every kind of save, before it is on disk and before the next step. A range is the whole
         table. ``Shard.pending_M`` of the rows is 0 by then.
         """
         ...
 
     def reset(self) -> None:
-        """The shard was initialised or restored from a checkpoint: nothing that was recorded before is true now."""
+        """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
         ...
 
 
 class NullTracker:
-    """For strategies that save everything, or nothing."""
+    """The tracker of strategies without priority saves: every call is a no-op."""
 
     needs_counts: ClassVar[bool] = False
     needs_samples: ClassVar[bool] = False
@@ -99,24 +99,24 @@ class NullTracker:
         pass
 
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op."""
+        """A no-op: this tracker records nothing."""
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """A no-op."""
+        """A no-op: this tracker records nothing."""
 
     def choose(self, table: int, step: int) -> Tensor:
-        """An AssertionError: a priority save needs a tracker."""
-        raise AssertionError("a priority save without a tracker")
+        """Raise AssertionError: a priority save needs a tracker."""
+        raise AssertionError("NullTracker.choose: a priority save needs a tracker, and this strategy has none")
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A no-op."""
+        """A no-op: this tracker records nothing."""
 
     def reset(self) -> None:
-        """A no-op."""
+        """A no-op: this tracker records nothing."""
 
 
 class _CountingTracker:
-    """Chooses by the shard's own counter of unsaved updates, which the shard counts up and clears."""
+    """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains."""
 
     needs_counts: ClassVar[bool] = True
     needs_samples: ClassVar[bool] = False
@@ -127,16 +127,16 @@ class _CountingTracker:
         self._r: float = spec.options["r"]
 
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op."""
+        """A no-op: the shard itself counts updates."""
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """A no-op."""
+        """A no-op: this tracker does not use sub-sampled inputs."""
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A no-op."""
+        """A no-op: the shard itself counts updates."""
 
     def reset(self) -> None:
-        """A no-op."""
+        """A no-op: the shard itself counts updates."""
 
     def _pending(self, table: int) -> tuple[Tensor, int, int]:
         """Counters of the rows of ``table``, the first of these rows, and K."""
@@ -153,7 +153,7 @@ class MfuTracker(_CountingTracker):
     """
 
     def choose(self, table: int, step: int) -> Tensor:
-        """Top-K by counter; no row that was not touched since its last save."""
+        """The K rows with the highest counters; only rows touched since their last save."""
         pending, first, budget = self._pending(table)
         return top_rows(pending, budget) + first
 
@@ -175,7 +175,7 @@ def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
 
 
 class RandomTracker(_CountingTracker):
-    """Control: K rows drawn at random.
+    """A control: K rows drawn at random.
 
     Options ``r`` and ``pool``: draw among the rows touched since their last save (``touched``), or among all (R)
     (``all``), of which those that were not touched are then left out.
@@ -186,7 +186,7 @@ class RandomTracker(_CountingTracker):
         self._pool: str = spec.options["pool"]
 
     def choose(self, table: int, step: int) -> Tensor:
-        """Draw, keyed by (seed, rank, table, step): asked again, the same rows."""
+        """K rows drawn by a generator keyed by (seed, rank, table, step): repeated calls return the same rows."""
         pending_M, first, budget = self._pending(table)
         pending = pending_M.numpy()
         rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)
@@ -231,10 +231,10 @@ class SsuTracker:
         self._lists = self._lists_1.ctypes.data
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("a tracker cannot be copied: its record holds addresses of its own arrays")
+        raise TypeError("SsuTracker: cannot be pickled or copied, since it holds addresses of its own arrays")
 
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op."""
+        """A no-op: this tracker uses sub-sampled inputs only."""
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         """Put the rows in the lists of their tables."""
@@ -245,11 +245,11 @@ class SsuTracker:
         keep_sampled(rows_N.data_ptr(), is_sampled_N.data_ptr(), num_rows, self._lists, step)
 
     def choose(self, table: int, step: int) -> Tensor:
-        """The list of ``table``."""
+        """The rows in the list of ``table``, ascending."""
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Take ``rows`` out of the list of ``table``; the others keep their order."""
+        """Remove ``rows`` from the list of ``table``; the others keep their order."""
         members = self._members(table)
         is_saved = np.ones(len(members), bool) if isinstance(rows, slice) else np.isin(members, rows.numpy())
         forget_members(members[is_saved], self._is_member_W)
@@ -274,4 +274,4 @@ TRACKERS: dict[str | None, type[Tracker]] = {
     "random": RandomTracker,
     "ssu": SsuTracker,
 }
-"""By name; None for strategies without priority saves."""
+"""Tracker classes by name; None for strategies without priority saves."""

@@ -1,8 +1,8 @@
 """Criteo's text format.
 
 A row is 40 tab-separated columns without a header: label (0 or 1), 13 integers I1..I13, 26 categories C1..C26 of 1 to 8
-hexadecimal digits. Empty is missing and reads as 0, as in DLRM's preprocessing. Lines end with LF or CRLF, the last one
-need not. The Kaggle and the Terabyte logs are alike in this.
+hexadecimal digits. Empty is missing and reads as 0, as in DLRM's preprocessing. Lines end with LF or CRLF; the last
+line may have no line end. The Kaggle and the Terabyte logs share this format.
 
 Shapes: R rows of a chunk, I = 13 integers, F = 26 categories.
 """
@@ -27,7 +27,7 @@ _HEX = re.compile(rb"[0-9a-fA-F]{0,8}\Z")
 
 @dataclass(frozen=True)
 class Rows:
-    """Decoded rows, in order; missing is 0."""
+    """Decoded rows, in file order; a missing value is 0."""
 
     labels_R: NDArray[np.uint8]
     integers_RI: NDArray[np.int64]
@@ -37,7 +37,7 @@ class Rows:
 def parse_rows(text: bytes, *, name: str, first_line: int) -> Rows:
     """Decode whole lines.
 
-    ``text`` ends with a newline. ``name`` and ``first_line`` (counted from 1) say where it comes from.
+    ``text`` ends with a newline. ``name`` and ``first_line`` (counted from 1) are its file and line, for errors.
 
     Raises:
         DataError: ``name:line: ...`` for the first row that is not in the format, with the column and what it holds.
@@ -60,7 +60,7 @@ def _decode(text: bytes) -> Rows | None:
 
 
 def _explain(text: bytes, name: str, first_line: int) -> DataError:
-    """What is wrong with the first bad row. Slow, row by row: it runs once, before everything ends."""
+    """The error for the first malformed row. Slow, row by row: it runs once, before the program ends."""
     for line, row in enumerate(text.removesuffix(b"\n").split(b"\n"), start=first_line):
         columns = row.removesuffix(b"\r").split(b"\t")
         if len(columns) != NUM_COLUMNS:
@@ -78,4 +78,4 @@ def _explain(text: bytes, name: str, first_line: int) -> DataError:
             elif not _HEX.match(value):
                 column = f"C{index - NUM_DENSE}"
                 return DataError(f"{name}:{line}: {column}: bad hex {shown}, expected up to 8 hexadecimal digits")
-    raise AssertionError("the fast decoder refused rows that the slow one accepts")
+    raise AssertionError("parse_rows: the fast decoder rejected rows that the slow one accepts (a bug)")

@@ -1,4 +1,4 @@
-"""Prepared data as batches. A batch is a pure function of (data, split, seed, step): a rollback costs only the compute.
+"""Prepared data as batches. A batch is a pure function of (data, split, seed, step): a rollback reads no other data.
 
 Shapes: B samples of a batch, F = 26 tables, 13 dense features (I).
 """
@@ -37,7 +37,7 @@ _BLOCK = 8192  # positions of the shuffle computed at once
 
 @dataclass(frozen=True)
 class Batch:
-    """Consecutive samples of a stream; owns its memory."""
+    """Consecutive samples of a training or evaluation stream, in memory of its own."""
 
     first_sample: int
     """Position of its first sample in the stream, the clock of every decision."""
@@ -52,7 +52,7 @@ class Batch:
 class Dataset:
     """Batches of one prepared folder. Memory is the page cache's; opening reads ``meta.json`` alone.
 
-    A batch that holds what cannot be, such as a row id beyond its table, is refused with DataError.
+    A batch with an impossible value, such as a row id beyond its table, raises DataError.
     """
 
     def __init__(self, path: Path, meta: Meta, records: Words, *, split: Split, seed: int) -> None:
@@ -60,7 +60,7 @@ class Dataset:
         self.cardinalities = meta.cardinalities
         """Rows of each of the 26 tables."""
         self.digest = meta.digest
-        """Fingerprint of the prepared data: equal digests give equal batches."""
+        """Hash of the prepared data: equal digests give equal batches."""
         self.rows = split_rows(meta.num_rows)
         self.num_train = self.rows.num_train
         # A plain array over the same pages: np.memmap's bookkeeping costs more than the gather.
@@ -72,7 +72,7 @@ class Dataset:
 
     @classmethod
     def open(cls, path: Path, *, split: Split, seed: int) -> "Dataset":
-        """The data that ``run.py data prepare`` wrote to ``path``.
+        """Open the data that ``run.py data prepare`` wrote to ``path``.
 
         ``dlrm`` shuffles the training samples by a permutation derived from ``seed``; ``chronological`` keeps the order
         of the file. The evaluation sets are the same and in the order of the file in both.
@@ -104,7 +104,7 @@ class Dataset:
         return self._batch(first, self._items(first, end))
 
     def _items(self, first: int, end: int) -> NDArray[np.int64]:
-        """Which samples stand at positions [first, end) of the shuffle; computed by blocks, at a sixth of the cost."""
+        """Sample numbers at positions [first, end) of the shuffle; computed in blocks, at a sixth of the cost."""
         assert self._order is not None
         begin, items = self._block
         if not begin <= first <= end <= begin + len(items):

@@ -1,4 +1,4 @@
-"""What a prepared folder holds, and how skewed it is. Pure data; the command line renders it.
+"""Contents and skew of a prepared data folder, as plain values that the command line renders.
 
 Shapes: N rows of a table, F = 26 tables.
 """
@@ -32,11 +32,11 @@ _BLOCK_ROWS = 1 << 16
 
 @dataclass(frozen=True, kw_only=True)
 class TableInfo:
-    """Skew of one table. Shares are of its accesses, one per sample."""
+    """Size and skew of one table. Shares are fractions of its accesses, one per sample."""
 
     table: int
     num_rows: int
-    num_seen: int  # rows met at least once; less than num_rows only if categories are hashed
+    num_seen: int  # rows accessed at least once; fewer than num_rows only if categories are hashed
     top1_share: float  # of the top 1 % of its rows, at least one row
     top10_share: float
     top1_seen_share: float  # of the top 1 % of the rows seen
@@ -64,8 +64,8 @@ class Info:
 def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | None = None) -> Info:
     """Count every access of a prepared folder and verify its digest; ``progress``: (records done, records).
 
-    Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does, and where
-    the records are not those that were prepared.
+    Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does, and if the
+    records do not match their digest.
     """
     meta = read_meta(Path(path))
     counts_F = _count(Path(path), meta, progress)
@@ -89,7 +89,7 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
 
 
 def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np.uint32]]:
-    """How often each row of each table is met. Raises DataError unless the records have the digest of ``meta``."""
+    """Number of accesses of each row of each table. Raises DataError unless the records have the digest of ``meta``."""
     records, limits_C = map_records(path, meta), limits_of(meta.cardinalities)
     digest = xxhash.xxh3_128()
     counts_F = [np.zeros(size, dtype=np.uint32) for size in meta.cardinalities]
@@ -112,7 +112,7 @@ def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np
 
 
 def _table(table: int, counts_N: NDArray[np.uint32], tracked: bool) -> TableInfo:
-    """Skew of one set of rows; sorts ``counts_N`` in place."""
+    """Size and skew of one table or of a set of tables; sorts ``counts_N`` in place."""
     counts_N.sort()
     num_rows, num_seen = len(counts_N), int(np.count_nonzero(counts_N))
     return TableInfo(
@@ -127,5 +127,5 @@ def _table(table: int, counts_N: NDArray[np.uint32], tracked: bool) -> TableInfo
 
 
 def _share(sorted_N: NDArray[np.uint32], num_top: float) -> float:
-    """Share of the counts that the last ``num_top`` hold, rounded down but at least one."""
+    """Fraction of all counts in the last ``num_top`` entries (rounded down, at least one)."""
     return float(sorted_N[-max(1, int(num_top)) :].sum(dtype=np.int64) / sorted_N.sum(dtype=np.int64))

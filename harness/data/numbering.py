@@ -1,7 +1,8 @@
-"""Ids in order of first appearance: the numbering that DLRM's preprocessing gives to categories.
+"""Ids in order of first appearance: the numbering of categories in DLRM's preprocessing.
 
-An open-addressing hash table in one array: a slot is 0 while empty, else the value in the high and its id + 1 in the
-low 32 bits. At 8 bytes a slot and a load of 0.5 to 0.75 it holds an id in 11 to 16 bytes; growing needs both arrays.
+An open-addressing hash table in one array: a slot is 0 if empty, else it holds the value in the high and its id + 1 in
+the low 32 bits. At 8 bytes a slot and a load of 0.5 to 0.75 it holds an id in 11 to 16 bytes; growing needs both
+arrays.
 """
 
 import numpy as np
@@ -15,7 +16,7 @@ _GROWTH = 1.5
 
 
 class Numbering:
-    """Gives each distinct 32-bit value the next id, starting from 0, when it is first met. Exact."""
+    """Numbers distinct 32-bit values from 0 in order of first appearance; without collisions."""
 
     def __init__(self) -> None:
         self.num_ids = 0
@@ -27,7 +28,7 @@ class Numbering:
         return self._slots.nbytes
 
     def ids(self, values_N: NDArray[np.uint32]) -> NDArray[np.int32]:
-        """Ids of ``values_N`` (uint32), as if they were met one after the other. At most 2**31 distinct values."""
+        """Ids of ``values_N`` (uint32), numbered in this order. At most 2**31 distinct values."""
         values = np.ascontiguousarray(values_N)
         ids_N = np.empty(len(values), dtype=np.int32)
         done = 0

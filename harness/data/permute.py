@@ -1,7 +1,7 @@
-"""A seeded shuffle of [0, n) that needs no memory and no start-up time: position -> item, computed when asked.
+"""A seeded permutation of [0, n) without memory or start-up time: each item is computed on demand.
 
 A Feistel network over pairs (left, right) with left in [0, a), right in [0, b) and a * b barely above n, so that almost
-no value falls outside [0, n); one that does is sent through again until it falls inside (cycle walking; Black &
+no value falls outside [0, n); one that does is permuted again until it falls inside (cycle walking; Black &
 Rogaway, "Ciphers with Arbitrary Finite Domains", CT-RSA 2002). Rounds add modulo a or b, hence any n will do.
 """
 
@@ -29,7 +29,7 @@ class Permutation:
         self._round_keys = words(key, np.arange(NUM_ROUNDS, dtype=np.uint64))
 
     def __call__(self, positions_B: U64) -> U64:
-        """Items at ``positions_B`` (uint64, each below n), same shape and dtype."""
+        """The permutation's values at ``positions_B`` (uint64, each below n), same shape and dtype."""
         items_B = self._once(positions_B)
         outside = items_B >= self.num_items
         while outside.any():

@@ -1,6 +1,6 @@
-"""Criteo text to a prepared folder, in chunks: memory beyond the numbering of categories does not grow with the data.
+"""Conversion of Criteo text to a prepared folder, in chunks. Only the numbering of categories grows with the data.
 
-All goes into a temporary folder beside the target, renamed at the end, ``meta.json`` being the last file in it.
+Files are written to a temporary folder beside the target, which is renamed at the end; ``meta.json`` is the last file.
 """
 
 import json
@@ -44,12 +44,12 @@ def prepare(
     progress: Progress | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Meta:
-    """Pack click logs, concatenated in the order given, into the folder ``out``.
+    """Pack click logs, concatenated in the given order, into the folder ``out``.
 
-    ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as DLRM
-    counts them. ``hash``: the value ``% max_ind_range``, which is then the size of every table. ``progress`` is called
-    with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time; the result does not
-    depend on it. If ``out`` already holds this very preparation, nothing is done.
+    ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM.
+    ``hash``: the value ``% max_ind_range``, which is then the size of every table. ``progress`` is called with (bytes
+    done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time; the result does not depend on it. If
+    ``out`` already holds the same preparation, nothing is done.
 
     Raises:
         DataError: a source that cannot be read or is not in the format (``file:line: ...``), no rows at all,
@@ -74,7 +74,7 @@ def prepare(
             file.flush()
             os.fsync(file.fileno())
         if packer.num_rows == 0:
-            raise DataError(f"{', '.join(map(str, sources))}: no rows")
+            raise DataError(f"{', '.join(map(str, sources))}: expected at least one row, got none")
         meta = packer.meta(tuple(read))
         write_meta(folder, meta)
     return meta
@@ -82,11 +82,11 @@ def prepare(
 
 def _check(sources: Sequence[Path], categories: Categories, max_ind_range: int | None) -> None:
     if not sources:
-        raise DataError("no source files given")
+        raise DataError("sources: expected at least one file, got none")
     if categories == "hash" and max_ind_range is None:
-        raise DataError("max_ind_range: missing, hashed categories need the size of the tables")
+        raise DataError("max_ind_range: expected the table size, which hashed categories need; got none")
     if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
-        raise DataError(f"max_ind_range: {max_ind_range}, expected 1 to {MAX_IND_RANGE_LIMIT}")
+        raise DataError(f"max_ind_range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
 
 
 class _Counter:
@@ -103,7 +103,7 @@ class _Counter:
 
 
 class _Packer:
-    """Turns decoded rows into records and remembers what meta.json must say."""
+    """Turns decoded rows into records and collects the contents of meta.json."""
 
     def __init__(self, categories: Categories, max_ind_range: int | None) -> None:
         self.num_rows = 0
@@ -157,7 +157,7 @@ class _Packer:
 def _existing(
     sources: Sequence[Path], out: Path, categories: Categories, max_ind_range: int | None, counter: _Counter
 ) -> Meta:
-    """The meta of ``out`` if it was prepared from these bytes in this way; names do not matter."""
+    """The meta of ``out`` if it was prepared from the same bytes with the same options; file names are ignored."""
     refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
     try:
         meta = read_meta(out)
@@ -173,7 +173,7 @@ def _existing(
 
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
-    """A temporary folder that becomes ``out`` if the block ends well and vanishes if it does not."""
+    """A temporary folder that is renamed to ``out`` if the block succeeds and removed if it fails."""
     folder = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

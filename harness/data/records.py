@@ -36,7 +36,7 @@ Words = NDArray[np.int32]
 
 @dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file that rows came from: its name without folder, its size, the XXH3 (64 bits) of its bytes on disk."""
+    """A source file of the rows: its name without folder, its size, the XXH3 (64 bits) of its bytes on disk."""
 
     name: str
     num_bytes: int
@@ -45,7 +45,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """What ``meta.json`` says. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record."""
+    """The contents of ``meta.json``. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record."""
 
     format_version: int
     num_rows: int
@@ -58,7 +58,7 @@ class Meta:
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
-    """Write ``meta.json`` so that it is there whole or not at all, and stays there."""
+    """Write ``meta.json`` atomically and durably."""
     temporary = folder / f"{META_NAME}.tmp"
     with temporary.open("w") as file:
         json.dump(dataclasses.asdict(meta), file, indent=1)
@@ -70,7 +70,7 @@ def write_meta(folder: Path, meta: Meta) -> None:
 
 
 def read_meta(folder: Path) -> Meta:
-    """What ``folder`` holds, its records being there and as many as they should.
+    """The meta of ``folder``, after a check that its records exist and have the right size.
 
     Raises:
         DataError: no such folder, no ``meta.json`` (a preparation that did not finish), another format version, a
@@ -86,7 +86,7 @@ def read_meta(folder: Path) -> Meta:
             raise DataError(f"{path}: format version {version}, expected {FORMAT_VERSION}; prepare the data again")
         meta = _parse(values)
     except FileNotFoundError:
-        raise DataError(f"{path}: missing, so this is no prepared data; `run.py data prepare` writes it last") from None
+        raise DataError(f"{path}: missing, so the folder is not prepared data; run `run.py data prepare`") from None
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); prepare the data again") from error
     records = folder / RECORDS_NAME
@@ -101,12 +101,12 @@ def read_meta(folder: Path) -> Meta:
 
 
 def map_records(folder: Path, meta: Meta) -> Words:
-    """The records as a read-only memory map: (N, 40) int32, the float columns as their bits."""
+    """The records as a read-only memory map: (N, 40) int32; float columns hold their bit patterns."""
     return np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r", shape=(meta.num_rows, NUM_COLUMNS))
 
 
 def limits_of(cardinalities: Sequence[int]) -> NDArray[np.uint32]:
-    """What the 40 words of a record stay below, read as unsigned numbers: (40,) uint32.
+    """Exclusive upper bounds of the 40 words of a record, as unsigned numbers: (40,) uint32.
 
     Labels are 0 or 1 and features finite and not negative; the bits of such floats are ordered as they are.
     """
@@ -117,7 +117,7 @@ def limits_of(cardinalities: Sequence[int]) -> NDArray[np.uint32]:
 
 
 def refuse_damage(path: Path, records_BC: Words, limits_C: NDArray[np.uint32], first_row: int) -> None:
-    """Raise :func:`damage` of the first of consecutive records that has any; ``first_row`` is the row of the first."""
+    """Raise :func:`damage` for the first damaged one of consecutive records, which start at row ``first_row``."""
     is_sound_BC = records_BC.view(np.uint32) < limits_C
     if not is_sound_BC.all():
         b = int(np.flatnonzero(~is_sound_BC.all(axis=1))[0])
@@ -125,10 +125,10 @@ def refuse_damage(path: Path, records_BC: Words, limits_C: NDArray[np.uint32], f
 
 
 def damage(path: Path, record_C: NDArray[np.int32], limits_C: NDArray[np.uint32], row: int) -> DataError:
-    """The error that names file, row and the first word of the record at ``row`` that cannot be.
+    """A DataError that names the file, the row and the first impossible word of its record.
 
-    What is not below its limit would train silently on other rows or on NaN, so every batch is checked as it is read;
-    damage that leaves possible values is found by the digest (`run.py data info`).
+    An impossible value would silently train other rows or give NaN, so every batch is checked when it is read. Damage
+    that leaves possible values is found by the digest (`run.py data info`).
     """
     column = int(np.flatnonzero(record_C.view(np.uint32) >= limits_C)[0])
     word = record_C[column : column + 1].copy()
@@ -155,10 +155,10 @@ def _parse(values: dict[str, Any]) -> Meta:
     if len(cardinalities) != NUM_TABLES or min(cardinalities) < 1:
         raise ValueError(f"cardinalities: expected {NUM_TABLES} positive numbers")
     if values["categories"] not in ("number", "hash"):
-        raise ValueError(f"categories: {values['categories']!r}, expected number or hash")
+        raise ValueError(f"categories: expected number or hash, got {values['categories']!r}")
     num_rows, num_positives = int(values["num_rows"]), int(values["num_positives"])
     if not 0 <= num_positives <= num_rows:
-        raise ValueError(f"num_positives: {num_positives}, expected 0 to {num_rows}")
+        raise ValueError(f"num_positives: expected 0 to {num_rows}, got {num_positives}")
     return Meta(
         format_version=FORMAT_VERSION,
         num_rows=num_rows,

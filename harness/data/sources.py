@@ -14,7 +14,7 @@ from harness.core.errors import DataError
 from harness.data.records import Source
 
 Progress = Callable[[int, int], None]
-"""Called with (done, total) now and then: bytes as they lie on disk, or rows."""
+"""A progress callback, called with (done, total): bytes on disk, or rows."""
 
 CHUNK_BYTES = 4 << 20
 MAX_LINE_BYTES = 1 << 16  # the longest valid row is below 500 bytes; a file without line ends is no click log
@@ -30,7 +30,7 @@ class Chunk:
 
 
 class SourceReader:
-    """One source, from its first byte to its last."""
+    """Reader of one source file: its lines in chunks, then its size and hash."""
 
     def __init__(self, path: Path, advance: Callable[[int], None]) -> None:
         self.path = path
@@ -42,7 +42,7 @@ class SourceReader:
         """All lines, in chunks of about ``chunk_bytes`` of text.
 
         Raises:
-            DataError: the file cannot be read, is damaged gzip, or has a line that no row could fill.
+            DataError: the file cannot be read, is damaged gzip, or has a line longer than any row.
         """
         with reading(self.path), self.path.open("rb") as file:
             packed = file.read(len(_GZIP_MAGIC)) == _GZIP_MAGIC
@@ -55,7 +55,7 @@ class SourceReader:
                 yield from self._lines(tap.read, chunk_bytes)
 
     def source(self) -> Source:
-        """What was read; to be asked when all chunks are."""
+        """The size and hash of the file; valid after the last chunk was read."""
         return Source(name=self.path.name, num_bytes=self._num_bytes, xxh3=self._hash.hexdigest())
 
     def _lines(self, read: Callable[[int], bytes], chunk_bytes: int) -> Iterator[Chunk]:
@@ -80,7 +80,7 @@ class SourceReader:
 
 
 class _Tap:
-    """A file that tells of every byte read from it. GzipFile asks no more of a file than this."""
+    """A file that reports every byte read from it; it has the methods that GzipFile calls."""
 
     def __init__(self, file: IO[bytes], told: Callable[[bytes], None]) -> None:
         self._file = file
@@ -94,7 +94,7 @@ class _Tap:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn the ways in which reading ``path`` can fail into a DataError."""
+    """Convert errors of reading ``path`` into DataError."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:

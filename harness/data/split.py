@@ -1,4 +1,4 @@
-"""Which rows of a file train and which judge, as DLRM cuts it."""
+"""The split of a file into training, test and validation rows, as in DLRM."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ MIN_ROWS = 2 * NUM_PARTS  # below that the test or the validation set can be emp
 
 @dataclass(frozen=True)
 class SplitRows:
-    """Where the sets lie in the file: train [0, num_train), test [num_train, first_validation), validation the rest."""
+    """Row ranges of the sets: train [0, num_train), test [num_train, first_validation), validation the rest."""
 
     num_train: int
     first_validation: int

@@ -1,7 +1,7 @@
 """A synthetic click log in Criteo's raw format, so that everything can be tried without a download.
 
-A stand-in as fair as it can be: Kaggle's tables scaled down, its skew, its missing values, labels that embeddings are
-needed for, a best possible AUC like that of real clicks, and seven days over which all of it drifts.
+It imitates Kaggle's log: its tables scaled down, its skew, its missing values, labels that depend on embeddings, a best
+possible AUC like that of real clicks, and a drift over seven days.
 """
 
 import gzip
@@ -36,11 +36,11 @@ _GZIP_LEVEL = 3
 
 @dataclass(frozen=True, kw_only=True)
 class SynthReport:
-    """What was written. ``bayes_auc``: the AUC of the true probabilities, the best that any model can reach."""
+    """Facts about a written log. ``bayes_auc``: the AUC of the true probabilities, an upper bound for any model."""
 
     num_rows: int
     num_positives: int
-    cardinalities: tuple[int, ...]  # nominal; not every row is met
+    cardinalities: tuple[int, ...]  # nominal; not every row occurs
     large_tables: tuple[int, ...]
     exponents: tuple[float, ...]  # of the Zipf law of each table
     bayes_auc: float | None  # None if the labels are all alike
@@ -57,12 +57,12 @@ def synth(
     Memory: about 30 bytes per row of the tables, and a chunk.
 
     Raises:
-        DataError: ``out`` exists, ``rows`` or ``scale`` make no sense, or disk trouble; ``out`` is then as it was.
+        DataError: ``out`` exists, ``rows`` or ``scale`` is out of range, or the disk failed; ``out`` is left as it was.
     """
     if rows < 1:
-        raise DataError(f"rows: {rows}, expected at least 1")
+        raise DataError(f"rows: expected at least 1, got {rows}")
     if not 0 < scale <= 1:
-        raise DataError(f"scale: {scale}, expected more than 0 and at most 1")
+        raise DataError(f"scale: expected more than 0 and at most 1, got {scale}")
     out = Path(out)
     if out.exists():
         raise DataError(f"{out}: exists; remove it or choose another name")
@@ -110,7 +110,7 @@ def _text(samples: Samples, labels: np.ndarray) -> bytes:
 
 
 class _Quality:
-    """AUC of logits against labels in bounded memory: a histogram so fine that its ties do not matter."""
+    """AUC of logits against labels in bounded memory, by a histogram fine enough that ties are negligible."""
 
     def __init__(self) -> None:
         self._counts = np.zeros((2, _NUM_BINS), dtype=np.int64)
@@ -132,7 +132,7 @@ class _Quality:
 
 @contextmanager
 def _creating(out: Path) -> Iterator[IO[bytes]]:
-    """A file that becomes ``out`` if the block ends well and vanishes if it does not."""
+    """A temporary file that is renamed to ``out`` if the block succeeds and removed if it fails."""
     temporary = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,8 @@
-"""What the synthetic click log is drawn from: 13 skewed integers, 26 Zipf tables, and a teacher that knows the odds.
+"""The distribution of the synthetic click log: 13 skewed integers, 26 Zipf tables, and a model of the log-odds.
 
 The teacher's logit is a sum of terms: one of the dense features, one per table (an effect per row), and a few products
-of two tables' rows. Terms are independent; each is standardised on a sample and then given its share of the variance.
-Effects turn slowly along the file: a row's effect is ``a cos(w t) + b sin(w t)`` with its own a, b and t in [0, 1).
+of two tables' rows. Terms are independent; each is standardised on a sample and then scaled to its share of the
+variance. Effects drift along the file: a row's effect is ``a cos(w t) + b sin(w t)`` with its own a, b and t in [0, 1).
 
 Shapes: N rows of a table, M samples, I = 13 integers, F = 26 tables, T terms, L = 2 latent factors of a pair.
 """
@@ -39,12 +39,12 @@ _MAX_STRENGTH = 4.0  # standard deviation of the logit; 0.80 needs about 1.3
 _NEWTON_STEPS = 8  # quadratic from a start this near: six reach the last bit
 _TURN = 0.4  # radians by which effects turn from the first day to the last
 _FULL_EFFECT_ROWS, _TAPER = 100, 0.5  # effects of rarer rows shrink as (1 + rank / 100) ** -0.5
-_MIN_TEACHING_ROWS = 3  # a smaller table says too little to carry a term
+_MIN_TEACHING_ROWS = 3  # a smaller table has too few distinct effects for a term of its own
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Drawn rows before their labels."""
+    """Drawn samples without labels."""
 
     time_M: Floats  # position in the file, [0, 1)
     integers_MI: NDArray[np.int64]
@@ -61,7 +61,7 @@ def scaled_cardinalities(scale: float) -> tuple[int, ...]:
 
 
 def category_values(rows_MF: NDArray[np.int64]) -> NDArray[np.uint32]:
-    """The 32-bit value that stands for each row in the file: never 0, distinct over all rows of all tables.
+    """The category value of each row in the file: 32 bits, never 0, distinct over all rows of all tables.
 
     MurmurHash3's finaliser (Appleby), a bijection on 32-bit words, of ``row + 1 + 2**27 table``.
     """
@@ -75,7 +75,7 @@ def category_values(rows_MF: NDArray[np.int64]) -> NDArray[np.uint32]:
 
 
 class World:
-    """Tables and integers: draws samples. ``num_samples`` is how many will be drawn, on which the skew is solved."""
+    """Generator of samples: tables and integers. ``num_samples``: how many will be drawn, needed to fit the skew."""
 
     def __init__(self, scale: float, num_samples: int, seed: int) -> None:
         self.cardinalities = scaled_cardinalities(scale)
@@ -93,7 +93,7 @@ class World:
         ]
 
     def draw(self, random: np.random.Generator, time_M: Floats) -> Samples:
-        """One sample at each moment."""
+        """One sample for each time in ``time_M``, in [0, 1)."""
         num = len(time_M)
         logs_MI = random.standard_normal((num, NUM_DENSE)) * _INTEGER_SPREAD + np.array(_INTEGER_MEAN)
         integers_MI = np.minimum(np.exp(logs_MI), MAX_INTEGER).astype(np.int64) + np.array(_INTEGER_SHIFT)
@@ -105,7 +105,7 @@ class World:
 
 
 class Teacher:
-    """Knows the log-odds of every sample."""
+    """The true model of the synthetic log: gives the log-odds of every sample."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._dense_I = generator(seed, "synth", "dense").standard_normal(NUM_DENSE)
@@ -170,9 +170,9 @@ class Teacher:
 
 
 def _effects(random: np.random.Generator, num_rows: int) -> NDArray[np.float32]:
-    """Effects of each row at both ends of its turn, (N + 1, 2): less and less the rarer a row is.
+    """The coefficients a, b of each row's effect, (N + 1, 2); smaller for rarer rows.
 
-    What no model could learn from the few times that a rare row is met would only be noise in the labels.
+    A large effect of a rare row could not be learned from its few samples and would only be noise in the labels.
     """
     effects = random.standard_normal((num_rows + 1, 2), np.float32)
     rank = np.arange(num_rows + 1, dtype=np.float32)
@@ -182,7 +182,7 @@ def _effects(random: np.random.Generator, num_rows: int) -> NDArray[np.float32]:
 
 
 def expected_auc(logits_M: Floats) -> float:
-    """AUC of true probabilities, expected over the labels drawn from them: no predictor does better."""
+    """Expected AUC of the true probabilities, over labels drawn from them: an upper bound for any predictor."""
     odds_M = 1 / (1 + np.exp(-np.sort(logits_M)))
     below_M = np.cumsum(1 - odds_M) - (1 - odds_M) / 2
     return float(odds_M @ below_M / (odds_M.sum() * (1 - odds_M).sum()))

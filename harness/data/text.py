@@ -1,4 +1,4 @@
-"""Rows as Criteo's text, many at a time: every field at its full width in a byte matrix, then the blanks squeezed out.
+"""Formatting of rows as Criteo's text: fields at full width in a byte matrix, then all blanks removed.
 
 Shapes: R rows, I = 13 integers, F = 26 categories.
 """

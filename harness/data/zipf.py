@@ -1,4 +1,4 @@
-"""How often the rows of a synthetic table are met: a Zipf law, its exponent solved for a wanted skew, drifting slowly.
+"""Popularity of the rows of a synthetic table: a drifting Zipf law, with its exponent fitted to a wanted skew.
 
 Shapes: N rows of a table, M draws, K buckets of neighbouring ranks.
 """
@@ -16,9 +16,9 @@ _RANK_JITTER = 0.4  # standard deviation of a row's log rank between the first d
 
 
 def top_share(num_rows: int, exponent: float, num_draws: int, missing_frac: float = 0.0) -> float:
-    """Expected share of draws that goes to the top 1 % of the rows met at all in ``num_draws`` draws.
+    """Expected share of ``num_draws`` draws that fall on the top 1 % of the rows drawn at least once.
 
-    ``missing_frac`` of the draws meet the row that stands for missing, which counts as one of the top rows. Ranks
+    A fraction ``missing_frac`` of the draws is the row for missing values, which counts as one of the top rows. Ranks
     beyond the first few thousand are summed in geometric buckets.
     """
     first_K, width_K = _buckets(num_rows)
@@ -31,9 +31,9 @@ def top_share(num_rows: int, exponent: float, num_draws: int, missing_frac: floa
 
 
 def solve_exponent(num_rows: int, num_draws: int, share: float, missing_frac: float = 0.0) -> float:
-    """The exponent at which the top 1 % of the rows met get ``share`` of the draws, by bisection.
+    """The exponent at which the top 1 % of the drawn rows get ``share`` of the draws, by bisection.
 
-    The largest exponent tried if even that is not skewed enough (few draws, or a table of a few hundred rows).
+    Returns the largest exponent tried if even that gives too little skew (few draws, or a few hundred rows).
     """
     low, high = 0.0, _MAX_EXPONENT
     for _ in range(40):

@@ -1,1 +1,1 @@
-"""Many runs."""
+"""Execution of many runs: the cells of an experiment."""

@@ -1,4 +1,4 @@
-"""The runner's end of a cell: its process, the pipe on which it reports, and its outcome."""
+"""A cell as the grid's runner sees it: its process, the pipe on which it reports, and its outcome."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """How a cell ended. ``skipped``: it was done before and was not run again."""
+    """The result of a cell. ``skipped``: it was already done and was not run again."""
 
     cell: Cell
     status: Literal["skipped", "done", "failed"]
@@ -33,12 +33,12 @@ class Outcome:
 
 
 def is_done(cell: Cell) -> bool:
-    """Whether the cell is done already. Raises StoreError if its folder holds anything but a run of this cell."""
+    """Whether the cell is already done. Raises StoreError if its folder holds files that are not of its run."""
     return inspect(cell.run_dir, cell.hash) is State.DONE
 
 
 class CellProcess:
-    """A running cell."""
+    """The process of a running cell."""
 
     def __init__(self, cell: Cell, process: ForkServerProcess, pipe: Connection) -> None:
         self.cell = cell
@@ -48,7 +48,7 @@ class CellProcess:
         self._result: Finished | str | None = None
 
     def receive(self) -> "RunStatus | None":
-        """The next status; None for the result. Raises EOFError when the process has closed its end of the pipe."""
+        """The cell's next status; None if its result came. Raises EOFError if the process has closed the pipe."""
         try:
             message = self.pipe.recv()
         except ConnectionResetError as error:
@@ -82,7 +82,7 @@ class CellStarter:
         self._processes: list[ForkServerProcess] = []
 
     def start(self, cell: Cell) -> CellProcess:
-        """Start ``cell``. Its process ends with this one, also if this one is killed."""
+        """Start ``cell``. Its process ends when this process ends, even by SIGKILL."""
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
         arguments = (self._run_cell, cell, theirs, os.getpid())

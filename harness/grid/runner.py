@@ -1,6 +1,6 @@
 """Runs the cells of an experiment, several at once, each in a process of its own.
 
-A cell that fails, crashes or is killed has a failed outcome; the other cells go on.
+A cell that fails, crashes or is killed has a failed outcome; the other cells continue.
 """
 
 import os
@@ -29,12 +29,12 @@ class GridView(Protocol):
         ...
 
     def ended(self, outcome: Outcome) -> None:
-        """The cell has ended, or was done before."""
+        """The cell has ended, or was already done."""
         ...
 
 
 def default_jobs(cells: Sequence[Cell]) -> int:
-    """Cells to run at once: the cores of this process by the largest number of threads that a cell uses."""
+    """Number of cells to run at once: the cores of this process divided by the most threads that a cell uses."""
     threads = max((cell.config.trainer.num_threads for cell in cells), default=1)
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
@@ -42,10 +42,10 @@ def default_jobs(cells: Sequence[Cell]) -> int:
 def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int) -> list[Outcome]:
     """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
-    Returns one outcome per cell, in the order of ``cells``. An exception that leaves this function, KeyboardInterrupt
-    included, ends the cells it has started, and so does SIGKILL of this process.
+    Returns one outcome per cell, in the order of ``cells``. If an exception (also KeyboardInterrupt) leaves this
+    function or this process is killed, the started cells are ended.
 
-    Raises StoreError, before any cell starts, if a cell's folder holds anything but a run of that cell.
+    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run.
     """
     outcomes = {cell.hash: Outcome(cell=cell, status="skipped") for cell in cells if is_done(cell)}
     for outcome in outcomes.values():

@@ -1,4 +1,4 @@
-"""One cell of a grid, inside the process that runs it. The runner's end is in harness.grid.process."""
+"""The process of one cell of a grid. The runner's side is in harness.grid.process."""
 
 import os
 import time
@@ -43,9 +43,9 @@ def run_assembled(config: Config, run_dir: Path, *, on_status: OnStatus | None =
 
 
 def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> None:
-    """Body of a cell's process: sends statuses, then the last event, or one line if a HarnessError was raised.
+    """Main function of a cell's process: sends statuses, then the last event, or one line for a HarnessError.
 
-    Ends when the process ``owner_pid`` ends; ignores SIGINT, to which the owner responds.
+    Ends when the process ``owner_pid`` ends. Ignores SIGINT, which the owner handles.
     """
     ignore_interrupts()
     hold_leash(owner_pid)

@@ -1,1 +1,1 @@
-"""What a run would cost, before it is started."""
+"""Estimates of the cost of a run, by closed forms and by simulation."""

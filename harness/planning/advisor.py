@@ -1,6 +1,6 @@
-"""What CPR's closed forms say of a job: both intervals, what each would cost, which to take, and where that flips.
+"""CPR's closed forms for a job: save intervals of full and partial recovery, their costs, and the cheaper one.
 
-Symbols and formulas as in CPR section 4 (docs/CPR.md). Everything is emulated: hours of the profile's cluster.
+Symbols and formulas as in CPR section 4 (docs/CPR.md). All times are emulated: hours of the profile's cluster.
 """
 
 import math
@@ -22,12 +22,12 @@ F64 = NDArray[np.float64]
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 PLANNED = ("full", "partial", "cpr_vanilla", "cpr_mfu")
-"""Strategies whose spread `--simulate` shows; cpr_ssu and cpr_random write at most what cpr_mfu writes."""
+"""Strategies that `--simulate` covers; cpr_ssu and cpr_random write at most as many bytes as cpr_mfu."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Buckets:
-    """Expected overhead of a job, hours."""
+    """Expected overhead of a job by bucket, emulated hours."""
 
     save_h: float
     load_h: float
@@ -36,13 +36,13 @@ class Buckets:
 
     @property
     def total_h(self) -> float:
-        """All four."""
+        """Emulated hours of all four buckets, summed."""
         return self.save_h + self.load_h + self.lost_h + self.reschedule_h
 
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One way to recover, at its interval."""
+    """One way of recovery (full or partial), its save interval and its expected overhead."""
 
     name: Literal["full", "partial"]
     interval_h: float
@@ -52,9 +52,9 @@ class Option:
 
 @dataclass(frozen=True, kw_only=True)
 class Flips:
-    """Where full and partial recovery cost the same; partial is cheaper above each, all else held.
+    """Break-even values of full against partial recovery: partial is cheaper above each value, all else equal.
 
-    ``num_ps_scaled``: number of PS ranks if the MTBF falls as 1/N; else the MTBF is held. Not rounded.
+    ``num_ps_scaled``: number of PS ranks if the MTBF falls as 1/N; for the others the MTBF is constant. Not rounded.
     """
 
     pls_target: float
@@ -65,7 +65,7 @@ class Flips:
 
 @dataclass(frozen=True, kw_only=True)
 class TrackerMemory:
-    """What a tracker adds to the tables, as CPR counts it."""
+    """Memory of each tracker in addition to the tables, counted as in CPR."""
 
     name: str
     num_bytes: int
@@ -74,7 +74,7 @@ class TrackerMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class Advice:
-    """All of it. ``decision`` is what a cpr_* strategy does."""
+    """The recommendation for one job, with its numbers. ``decision``: the recovery of a cpr_* strategy."""
 
     costs: Costs
     full: Option
@@ -109,14 +109,14 @@ def advise(
 
 
 def full_buckets(costs: Costs, t_save_h: float) -> Buckets:
-    """``o_full_h`` in its parts."""
+    """The four terms of ``o_full_h``."""
     num_failures = costs.job_h / costs.mtbf_h
     lost_h = t_save_h / 2 * num_failures
     return replace(part_buckets(costs, t_save_h), lost_h=lost_h)
 
 
 def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
-    """``o_part_h`` in its parts."""
+    """The terms of ``o_part_h``, by bucket."""
     num_failures = costs.job_h / costs.mtbf_h
     return Buckets(
         save_h=costs.o_save_h * costs.job_h / t_save_h if costs.o_save_h else 0.0,
@@ -127,9 +127,9 @@ def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
 
 
 def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
-    """Where the decision turns.
+    """The break-even values of full against partial recovery.
 
-    Load and reschedule cost both the same, so partial recovery is cheaper where its saves cost less than the saves and
+    Load and reschedule cost the same in both, so partial recovery is cheaper if its saves cost less than the saves and
     the lost computation of full recovery::
 
         k O_save / (2 P N F) < sqrt(2 O_save / F)    that is    P N sqrt(F) / k > sqrt(O_save / 8)
@@ -161,7 +161,7 @@ def tracker_memory(cardinalities: Sequence[int], *, dim: int, num_tracked: int, 
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """Of many outcomes: mean with its standard error, median, 5th and 95th percentile."""
+    """Statistics of many outcomes: mean with its standard error, median, 5th and 95th percentile."""
 
     mean: float
     error: float
@@ -171,7 +171,7 @@ class Summary:
 
     @classmethod
     def of(cls, values: F64) -> "Summary":
-        """Of at least two."""
+        """The statistics of at least two values."""
         low, median, high = np.quantile(values, [0.05, 0.5, 0.95]).tolist()
         error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
         return cls(mean=float(np.mean(values)), error=error, median=median, low=low, high=high)
@@ -179,7 +179,7 @@ class Summary:
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """What one strategy cost under many traces. ``falls_back``: it chose full recovery."""
+    """Overhead and PLS of one strategy under many traces. ``falls_back``: it chose full recovery."""
 
     name: str
     interval_h: float | None
@@ -189,11 +189,11 @@ class Spread:
 
 
 Outcomes = NDArray[np.float64]
-"""(K, 2): overhead as a fraction of the job, and PLS, of every trace."""
+"""Results for K traces, (K, 2): overhead as a fraction of the job, and PLS."""
 
 
 def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedKill]]) -> Outcomes:
-    """The real strategy and the real ledgers, without training, under every schedule."""
+    """Simulate one strategy under every schedule, with the strategy and ledgers of a run but without training."""
     strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
     found = (simulate(strategy, job, planned_kills, saves) for planned_kills in schedules)
@@ -201,7 +201,7 @@ def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pl
 
 
 def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) -> Spread:
-    """Of all outcomes of one strategy."""
+    """The statistics of all outcomes of one strategy."""
     interval = make_strategy(options, costs).interval
     found = np.concatenate(parts)
     return Spread(
@@ -241,5 +241,5 @@ def _steps_at(hours_E: F64, job: Job) -> list[int]:
 
 
 def placement_of(cardinalities: Sequence[int], num_ps: int) -> Placement:
-    """Row-wise, as a run has it by default."""
+    """Row placement, the default of a run."""
     return Placement("row", tuple(cardinalities), num_ps)

@@ -21,7 +21,7 @@ _FLOAT32_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSizes:
-    """Payload bytes of a save, all ranks and the dense network. ``priority`` is the most that one can write."""
+    """Payload bytes of one save, over all ranks and the dense network. ``priority``: the maximum of a priority save."""
 
     full: int
     priority: int
@@ -32,8 +32,8 @@ class SaveSizes:
 
 
 def save_sizes(placement: Placement, *, dim: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
-    """Sizes for float32 rows of ``dim``: a priority save writes K rows and their ids per shard and tracked table, and
-    the other tables and the dense network whole (R).
+    """Sizes of saves of float32 rows of ``dim`` values. A priority save writes K rows and their ids per shard and
+    tracked table, and the other tables and the dense network whole (R).
     """
     row_bytes = dim * _FLOAT32_BYTES
     num_rows = sum(placement.cardinalities)
@@ -48,7 +48,7 @@ def save_sizes(placement: Placement, *, dim: int, dense_bytes: int, tracked: Ite
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """What is simulated: costs, steps, the share of the model that each PS rank holds, and the size of a save."""
+    """The simulated job: costs, steps, the share of the model that each PS rank holds, and the size of a save."""
 
     costs: Costs
     batch_size: int
@@ -60,7 +60,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What a schedule costs: emulated hours in four buckets, and PLS."""
+    """The cost of one schedule of failures: emulated hours in four buckets, and PLS."""
 
     save_h: float
     load_h: float
@@ -75,9 +75,9 @@ class Outcome:
 def saves_of(
     strategy: Strategy, *, batch_size: int, num_steps: int, total_samples: int
 ) -> Iterator[tuple[int, SavePlan]]:
-    """The saves of a run in order, each with its step.
+    """The steps and plans of a run's saves, in order.
 
-    The strategy is asked as a run asks it, but only at boundaries that ``next_save`` names: before, it saves nothing.
+    ``plan_save`` is called as in a run, but only at boundaries given by ``next_save``: it returns None at others.
     """
 
     def at(step: int) -> Progress:
@@ -96,9 +96,9 @@ def saves_of(
 
 @dataclass(frozen=True, kw_only=True)
 class DueSaves:
-    """The saves of a run: at which boundaries, which of them close an interval, and what all of them cost.
+    """The saves of a run: their boundaries, those that close an interval, and the cost of all of them.
 
-    They do not depend on failures: decisions depend on ``Progress`` alone, and lost steps that run again meet the same.
+    They do not depend on failures: decisions depend on ``Progress`` alone, so repeated steps get the same decisions.
     """
 
     steps: tuple[int, ...]
@@ -110,7 +110,7 @@ class DueSaves:
         return _last(self.steps, kill_step)
 
     def closed_before(self, kill_step: int) -> int | None:
-        """The same of saves that close an interval."""
+        """The last save that closes an interval before a kill at boundary ``kill_step``."""
         return _last(self.closing_steps, kill_step)
 
 
@@ -121,7 +121,7 @@ def _last(steps: Sequence[int], at: int) -> int | None:
 
 
 def due_saves(strategy: Strategy, job: Job) -> DueSaves:
-    """What the strategy saves in a run of ``job``."""
+    """The saves of ``strategy`` in a run of ``job``."""
     total_samples = job.costs.total_samples
     saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
     plans = dict(saves)
@@ -179,7 +179,7 @@ class _Run:
 def simulate(
     strategy: Strategy, job: Job, planned_kills: Sequence[PlannedKill], saves: DueSaves | None = None
 ) -> Outcome:
-    """What ``planned_kills``, in order of steps, cost under ``strategy``.
+    """The cost of ``planned_kills``, given in order of steps, under ``strategy``.
 
     ``saves`` are ``due_saves`` of the strategy, computed once for many schedules: the time of a schedule then grows
     with its kills alone.

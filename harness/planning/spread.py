@@ -1,4 +1,4 @@
-"""The spread of overhead and PLS over generated traces: the real strategies and ledgers, on all cores."""
+"""The spread of overhead and PLS over generated traces: simulated with a run's strategies and ledgers, on all cores."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ _TRACES_AT_ONCE = 500
 
 
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
-    """What the simulator needs of a run over tables of these cardinalities."""
+    """The simulator's job for a run of ``config`` over tables of these cardinalities."""
     placement, size = placement_of(cardinalities, costs.num_ps), model_size(config.model)
     strategy = config.strategy
     return Job(
@@ -40,9 +40,9 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
 
 
 def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
-    """Traces as the costs describe them; the law of the gaps by name, or that of a trace (``fit:``, ``empirical:``).
+    """A generator's parameters for ``costs``; the law of gaps is named or a trace's (``fit:``, ``empirical:``).
 
-    A mean of ranks per failure that is no whole number is mixed from two.
+    A fractional mean of ranks per failure becomes a mixture of the two nearest whole numbers.
     """
     learned = spec_of_model(model, {} if shape is None else {"shape": shape})
     k = costs.ranks_per_failure
@@ -72,7 +72,7 @@ def simulate_all(
     *,
     on_progress: Callable[[int, int], None],
 ) -> list[Spread]:
-    """Each of ``strategies`` under the same traces, on all cores. ``on_progress(done, total)`` counts traces."""
+    """Simulate all ``strategies`` under the same traces, on all cores. ``on_progress(done, total)`` counts traces."""
     parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
     num_done = 0
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:

@@ -1,1 +1,1 @@
-"""One run, from its configuration to its last event."""
+"""The execution of one run, from its configuration to its last event."""

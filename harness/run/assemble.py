@@ -30,7 +30,7 @@ from harness.store import CheckpointStore
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus:
-    """Where a run stands."""
+    """The progress of a run, for display."""
 
     step: int
     num_steps: int
@@ -40,7 +40,7 @@ class RunStatus:
 
 
 class TrainerJob(Protocol):
-    """The job of the trainer rank: :func:`harness.run.job.train`, or a stand-in. Pickles."""
+    """The job of the trainer rank: :func:`harness.run.job.train`, or a test's replacement. It can be pickled."""
 
     def __call__(
         self,
@@ -51,20 +51,20 @@ class TrainerJob(Protocol):
         supervisor: SupervisorClient,
         /,
     ) -> None:
-        """Train. ``kill_steps`` are the boundaries at which to stop for a planned kill."""
+        """Train. ``kill_steps``: boundaries at which training stops for a planned kill."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Parts:
-    """What a run is made of; a test or a benchmark replaces one.
+    """The replaceable parts of a run; tests and benchmarks replace some of them.
 
     Attributes:
         train: the job of the trainer rank, on either engine.
         make_server: makes the server of a PS rank, on engine ``local``.
         make_ranks: makes the ranks of engine ``local`` from their number and ``make_server``.
-        launcher: starts the ranks of engine ``rpc``; None takes the one that ``cluster.launcher`` names.
-        ps_main: what the process of a PS rank runs, on engine ``rpc``.
+        launcher: starts the ranks of engine ``rpc``; None: the one named by ``cluster.launcher``.
+        ps_main: main function of a PS rank's process, on engine ``rpc``.
         clock: the supervisor's, in seconds, monotonic.
     """
 
@@ -88,8 +88,8 @@ def run(
 
     Raises:
         UserError: the config, the data, the trace or the disk cannot be used.
-        RunFailed: no result; or a result that does not count, since a planned kill did not happen or an unplanned
-            one did (``trace.allow_unplanned``).
+        RunFailed: the run has no result, or an invalid one: a planned kill did not happen, or a rank died that the
+        trace did not name (unless ``trace.allow_unplanned``).
     """
     run_spec = RunSpec(config)
     run_spec.validate()
@@ -109,11 +109,11 @@ def run(
         assert finished is not None, "a run ends with its last event"
         if supervisor.unfired:
             steps = ", ".join(str(planned_kill.step) for planned_kill in supervisor.unfired)
-            raise RunFailed(f"planned kills at steps {steps} did not happen")
+            raise RunFailed(f"planned kills at steps {steps} were not carried out, so the result does not count")
         if supervisor.num_unplanned and not config.trace.allow_unplanned:
             raise RunFailed(
-                f"{supervisor.num_unplanned} ranks died that the trace did not name; the record is kept, "
-                "trace.allow_unplanned=true accepts it"
+                f"{supervisor.num_unplanned} ranks died that the trace did not name; the record is kept; "
+                "set trace.allow_unplanned=true to accept it"
             )
         recorder.done()
     status(phase="done")
@@ -126,7 +126,7 @@ def starts_processes(config: Config) -> bool:
 
 
 class _Status:
-    """Completes what a run tells about itself to a RunStatus."""
+    """Completes the status fields that a run reports to a RunStatus."""
 
     def __init__(self, on_status: Callable[[RunStatus], None] | None) -> None:
         self._on_status = on_status
@@ -146,7 +146,7 @@ class _LastEvent:
         self.finished: Finished | None = None
 
     def record(self, event: Event) -> None:
-        """Pass it on."""
+        """Pass the event on, and keep it."""
         self._recorder.record(event)
         if isinstance(event, Finished):
             self.finished = event
@@ -208,7 +208,7 @@ def _kill_steps(run_spec: RunSpec) -> frozenset[int]:
 
 
 def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
-    """What a trainer in another process may call, by name."""
+    """The supervisor's functions that a trainer in another process may call, by name."""
     return {
         "record": supervisor.record,
         "commit": supervisor.commit,
@@ -224,7 +224,7 @@ def make_world(
     job: Callable[[Cluster, SupervisorClient], None],
     parts: Parts = DEFAULT,
 ) -> World:
-    """The ranks of a run on engine ``rpc``, none of them started; the trainer's runs ``job``. Raises ConfigError."""
+    """The ranks of a run on engine ``rpc``, not started yet; the trainer rank runs ``job``. Raises ConfigError."""
     cluster = config.cluster
     return World(
         config.num_ps,

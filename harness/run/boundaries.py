@@ -1,4 +1,4 @@
-"""What is due at the boundaries between steps: saves, evaluations, planned kills, in this order."""
+"""Actions due at the boundaries between steps: saves, evaluations, planned kills, in this order."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from harness.core.strategies import Strategy
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """What is fixed before the first step. Boundary k lies behind k finished steps."""
+    """The part of a run's timetable that is fixed before the first step. Boundary k follows k finished steps."""
 
     num_steps: int
     batch_size: int
@@ -19,13 +19,13 @@ class Schedule:
 
     @property
     def total_samples(self) -> int:
-        """S_total."""
+        """S_total: training samples of the whole run."""
         return self.num_steps * self.batch_size
 
 
 @dataclass(frozen=True, kw_only=True)
 class Due:
-    """What is due at one boundary, in this order; ``save`` as known when it was asked."""
+    """The actions due at one boundary, in this order; ``save`` as known at the time of the call."""
 
     save: bool
     evaluate: bool
@@ -34,17 +34,17 @@ class Due:
 
     @property
     def anything(self) -> bool:
-        """Whether every rank must hold what it would hold had each step been sent to it alone."""
+        """Whether any action is due: the ranks must then hold the same state as without a cache."""
         return self.save or self.evaluate or self.kill or self.is_last
 
     @property
     def needs_all(self) -> bool:
-        """Whether the ranks must have every update, also from a client that is not exact."""
+        """Whether all updates must have reached the ranks, even from a client with bounded staleness."""
         return self.save or self.is_last
 
 
 class Boundaries:
-    """Answers what is due: as known now for later boundaries, and decided for the present one.
+    """The actions due at each boundary: a forecast for later boundaries, a decision for the present one.
 
     Args:
         progress: the progress of the run now.
@@ -58,7 +58,7 @@ class Boundaries:
         self._evaluated_step = 0
 
     def at(self, step: int) -> Due:
-        """What is due at the later boundary ``step``, as known now. Answers change only where a save is due."""
+        """The actions due at the later boundary ``step``, as known now. Results change only where a save is due."""
         return Due(
             save=self._saves_at(step),
             evaluate=self._evaluates_at(step),
@@ -67,9 +67,9 @@ class Boundaries:
         )
 
     def plan_save(self, *, announced: bool) -> SavePlan | None:
-        """The strategy's decision at the present boundary; to be asked once.
+        """The strategy's decision at the present boundary; called once per boundary.
 
-        Raises RunFailed if it is a save that was not ``announced``: requests may have run ahead of this boundary.
+        Raises RunFailed for a save that was not ``announced``: requests may have run ahead of this boundary.
         """
         progress = self._progress()
         plan = self._strategy.plan_save(progress)
@@ -81,15 +81,15 @@ class Boundaries:
         return plan
 
     def kills_at(self, step: int) -> bool:
-        """Whether a planned kill is due; each happens once, also where steps run again."""
+        """Whether a planned kill is due at boundary ``step``; each happens once, even if the step is repeated."""
         return step in self._schedule.kill_steps and step not in self._killed
 
     def killed(self, step: int) -> None:
-        """The kills planned for boundary ``step`` are being carried out."""
+        """Record that the kills planned for boundary ``step`` are carried out."""
         self._killed.add(step)
 
     def evaluated(self, step: int) -> None:
-        """An evaluation took place; steps that run again are not evaluated again."""
+        """Record the evaluation at boundary ``step``; it is not repeated when the step is."""
         self._evaluated_step = step
 
     def _saves_at(self, step: int) -> bool:

@@ -14,7 +14,7 @@ from harness.model.metrics import Quality, measure
 
 
 class Evaluator:
-    """Evaluates the network and the rows as they are at a boundary. Changes no tracker, no counter and no cache."""
+    """Evaluates the dense network and the embedding rows at a boundary. Changes no tracker, no counter and no cache."""
 
     def __init__(
         self,

@@ -30,7 +30,7 @@ from harness.run.trainer import Trainer
 def train(
     config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
-    """Train to the end, and record the last event."""
+    """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
     run_spec = RunSpec(config)
     torch.set_num_threads(config.trainer.num_threads)
     if config.trainer.device == "cuda":

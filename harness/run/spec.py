@@ -1,4 +1,4 @@
-"""Everything about a run that follows from its config, data and trace."""
+"""The constants of a run that follow from its config, data and trace."""
 
 import glob
 import hashlib
@@ -44,12 +44,12 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
         "max_replacements_in_a_row",
     },
 }
-"""Keys that change neither what a run computes nor what it records."""
+"""Keys that do not affect a run's results or events; the result hash leaves them out."""
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """Everything about a run that follows from its config, data and trace. Building it validates all three."""
+    """All constants of a run that follow from its config, data and trace. Building it validates all three."""
 
     given: Config
 
@@ -91,12 +91,12 @@ class RunSpec:
 
     @cached_property
     def tracked(self) -> tuple[int, ...]:
-        """Tables whose rows trackers choose among."""
+        """Indices of the tracked tables, ascending: priority saves choose among their rows."""
         return tracked_tables(self.dataset.cardinalities, self.config.metrics.num_tracked)
 
     @cached_property
     def costs(self) -> Costs:
-        """The profile, resolved for this run."""
+        """The emulated cost constants of this run."""
         return job_costs(self.config, self.total_samples)
 
     @cached_property
@@ -112,9 +112,9 @@ class RunSpec:
 
     @property
     def counts_updates(self) -> bool:
-        """Whether shards count unsaved updates. Where nothing is saved these are all that were sent, which is known.
+        """Whether shards count unsaved updates. Without saves they need not: all updates sent are unsaved.
 
-        A cache that rows are recovered from must know them row by row.
+        Recovery from a cache needs the count of each row.
         """
         cache = self.config.cache
         is_asked = cache.mode == "lookahead" and cache.recover_from_cache
@@ -132,7 +132,7 @@ class RunSpec:
 
     @cached_property
     def result_hash(self) -> str:
-        """16 hex digits over all that decides what is computed and recorded: not the engine, which must not."""
+        """Hash (16 hex digits) of all that affects results and events. The engine does not, so it is left out."""
         content = self.config.model_dump(mode="json", exclude=_IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = trace_digest(self.config)
@@ -141,14 +141,14 @@ class RunSpec:
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
     def validate(self) -> None:
-        """Raise the UserError of whatever cannot work."""
+        """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
         check_backend(self.config.trainer)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("trainer.device: cuda, but torch sees no CUDA device here; cpu always works")
+            raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
-        """What PS ranks are told."""
+        """The parameters from which PS ranks are built."""
         config = self.config
         return RankSpec(
             placement=self.placement,
@@ -163,7 +163,7 @@ class RunSpec:
         )
 
     def started(self, machine: Machine) -> Started:
-        """The first event."""
+        """The Started event, the first one of the record."""
         config, interval = self.config, self.strategy.interval
         return Started(
             step=0,
@@ -196,18 +196,18 @@ def with_backend(config: Config, backend: BackendName) -> Config:
 
 
 def cell_hash(config: Config) -> str:
-    """10 hex digits that name a cell: all that decides its result, and its engine.
+    """Hash (10 hex digits) that identifies a cell: of all that affects its result, and of its engine.
 
-    Raises UserError where the data or the trace cannot be read: their content is part of it.
+    Raises UserError if the data or the trace cannot be read: the hash includes their content.
     """
     key = f"{RunSpec(config).result_hash} {config.engine}"
     return hashlib.blake2b(key.encode(), digest_size=5).hexdigest()
 
 
 def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
-    """A line about cells that ran with a backend which ``auto`` does not choose here; None if there are none.
+    """A line about cells that ran with another backend than ``auto`` chooses here; None if there are none.
 
-    Raises UserError where the data or the trace cannot be read.
+    Raises UserError if the data or the trace cannot be read.
     """
     found: list[tuple[Path, BackendName, BackendName]] = []
     for cell in cells:

@@ -1,4 +1,4 @@
-"""The losses of finished steps: put on record in batches, and compared when steps run again."""
+"""The losses of finished steps: recorded in batches, and compared when steps are repeated."""
 
 import struct
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from harness.core.events import Trained
 
 
 class StepLog:
-    """How many steps are finished, and the loss of every step that was ever finished.
+    """The number of finished steps, and the loss of each step that was ever finished.
 
     Args:
         every_steps: steps of one event, at most.
@@ -37,9 +37,9 @@ class StepLog:
         self.losses: list[float] = []
 
     def finish_step(self, loss: float) -> bool:
-        """One more step is finished; whether it had run before a rollback.
+        """Count one more finished step; returns whether it had already run before a rollback.
 
-        Raises RunFailed if it had, and its loss was another.
+        Raises RunFailed if it had, with a different loss.
         """
         self.step += 1
         is_rerun = self.step <= len(self.losses)
@@ -52,12 +52,12 @@ class StepLog:
         return is_rerun
 
     def flush_if_due(self) -> None:
-        """Put steps on record at every multiple of ``every_steps``, and where a rerun ends."""
+        """Record the new steps at every multiple of ``every_steps``, and where a rerun ends."""
         if self.step == self._rerun_until or self.step % self._every_steps == 0:
             self.flush()
 
     def flush(self) -> None:
-        """Put the steps finished since the last time on record."""
+        """Record the steps finished since the last call."""
         if self._recorded == self.step:
             return
         losses = self.losses[self._recorded : self.step]

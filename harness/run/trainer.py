@@ -31,7 +31,7 @@ class Trainer:
     """Trains one model over one epoch, through the deaths of PS ranks.
 
     Args:
-        overlaps: requests travel while this process computes; the dense update is then made meanwhile.
+        overlaps: requests are served while this process computes; the dense update is then made in parallel.
         saves_initially: a full save precedes the first step.
         progress: the progress of the run now.
         count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
@@ -75,7 +75,7 @@ class Trainer:
         self._clock = clock
 
     def run(self) -> Finished:
-        """All steps, and the last event."""
+        """Run all steps and record the last event."""
         began_s = self._clock()
         self._supervisor.status(phase="start", step=0, num_steps=self._num_steps, loss=None)
         self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())

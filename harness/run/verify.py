@@ -1,4 +1,4 @@
-"""Shows that engines and data paths compute the same bits: a strategy, run on each of them, compared event by event."""
+"""Checks that engines and data paths compute the same bits, by comparing the events of runs on each of them."""
 
 import shutil
 from collections.abc import Callable, Iterable, Mapping
@@ -24,7 +24,7 @@ _MOST_DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class Variant:
-    """A data path, and the engines that run it. Exact: all give the bits of ``local`` without a cache."""
+    """A data path and the engines to run it on. ``Exact``: its results are bit-equal to ``local`` without a cache."""
 
     name: str
     cache: Mapping[str, str | int]
@@ -38,7 +38,7 @@ class Variant:
 
 
 def variants_of(config: Config) -> tuple[Variant, ...]:
-    """What every strategy is run on; the first without a cache, the first engine of each ``local``."""
+    """The variants to run; the first has no cache, and the first engine of each is ``local``."""
     staleness = config.cache.staleness or 1
     return (
         Variant("none", {"mode": "none"}),
@@ -52,14 +52,14 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether one strategy gave the same bits on every engine and data path, and if not, where they part first."""
+    """Whether one strategy gave the same bits on every engine and data path, and the first differences if not."""
 
     strategy: str
     differences: tuple[str, ...]
 
     @property
     def identical(self) -> bool:
-        """No difference."""
+        """Whether there is no difference."""
         return not self.differences
 
 
@@ -79,7 +79,7 @@ def verify(
     ``run`` carries out one run. Raises UserError, RunFailed.
     """
     if config.num_ps < 2:
-        raise ConfigError(f"cluster.num_ps: {config.num_ps}; verifying recovery needs at least 2 PS ranks")
+        raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
     name = config.strategy.name
     trace_path = work_dir / f"{name}.csv"
     trace_path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,10 +100,10 @@ def verify(
 
 
 def compare_records(run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset()) -> list[str]:
-    """Where the events of two runs differ, ``machine`` parts aside: one sentence each, the first few. Empty: identical.
+    """The first few differences between the events of two runs, one sentence each; ``machine`` parts are ignored.
 
     Floats are compared as they are on record, with all their digits, so one flipped bit is a difference. ``ignored``
-    are keys that are not compared: what a cache moved, and the hash of a config that has one.
+    are keys that are not compared, such as the statistics of a cache and the config hash.
     """
     events = [_facts(run_dir), _facts(other_dir)]
     differences = []
@@ -130,7 +130,7 @@ def _short(event: dict[str, Any], key: str) -> str:
 def _trace_around_a_save(config: Config) -> str:
     """The config's trace as CSV, with a kill at the boundary before a save and one at the save's own boundary.
 
-    A kill strikes after the save of its boundary, so the second finds a shard with nothing unsaved.
+    A kill follows the save of its boundary, so the second one hits a shard without unsaved updates.
     """
     trace = read_trace(Path(config.trace.path) if config.trace.path else BUSY)
     step = _save_in_the_middle(config)
@@ -144,7 +144,7 @@ def _pairs(trace: Trace) -> Iterable[tuple[float, str | int]]:
 
 
 def _hour_of(config: Config, step: int) -> float:
-    """An hour that strikes at boundary ``step``: half a step before it."""
+    """An hour whose kill happens at boundary ``step``: half a step before it."""
     samples = (step - 0.5) * config.trainer.batch_size
     return samples_to_hours(samples, job_h=config.emulated.job_h, total_samples=RunSpec(config).total_samples)
 
@@ -162,5 +162,5 @@ def _save_in_the_middle(config: Config) -> int:
     )
     steps = [step for step, _ in saves if step > 1]
     if not steps:
-        raise ConfigError("no save falls into this run: nothing to kill around; use more data or a shorter interval")
+        raise ConfigError("expected at least one save in this run, got none; use more data or a shorter interval")
     return steps[len(steps) // 2]

@@ -154,7 +154,7 @@ def test_impossible_counts_cost_no_table(tmp_path: Path, change: dict[str, objec
     [
         ("seed: 1\n", " name: expected text, got nothing"),
         ("{", "1: not YAML: "),
-        ("[" * 3000, "1: nested more than 20 deep"),
+        ("[" * 3000, "1: nested more than 20 levels deep"),
         ("a", " expected the resolved config of a run (a mapping), got str"),
         (None, " profile.job_h: expected a number > 0, got 'x'"),
     ],

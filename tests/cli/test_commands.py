@@ -116,7 +116,7 @@ def test_help_does_not_wait_for_libraries() -> None:
         ("train one.yaml seed=[0,1]", "seed: [0, 1] is not a whole number >= 0; a list is an axis of `run.py grid` (seed=[0,1] on the command line)"),
         ("train one.yaml strategy.name=bogus", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu (strategy.name=bogus on the command line)"),
         ("train two.yaml", "two.yaml: no such file"),
-        ("train grid.yaml", "grid.yaml: has `grids:`, which is for `run.py grid grid.yaml`"),
+        ("train grid.yaml", "grid.yaml: expected one configuration, got `grids:`; run it by `run.py grid grid.yaml`"),
         ("grid grid.yaml strategy.name=[none,bogus]", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu (strategy.name=[none,bogus] on the command line)"),
         ("grid grid.yaml --jobs none", "argument --jobs: invalid whole number >= 1 value: 'none' (see `run.py grid --help`)"),
         ("trian one.yaml", None),

@@ -86,7 +86,7 @@ def test_a_profile_with_a_base_changes_only_what_it_names() -> None:
 @pytest.mark.parametrize("profile", ["cpr65", {"base": "cpr65"}])
 def test_an_unknown_profile_is_named_with_those_there_are(profile: str | dict[str, str]) -> None:
     """The message says which profile is missing and lists the right ones."""
-    with pytest.raises(ValidationError, match="no profile 'cpr65'; there are busy, cpr56, poster50"):
+    with pytest.raises(ValidationError, match="unknown profile 'cpr65'; expected one of busy, cpr56, poster50"):
         Config.model_validate({"profile": profile})
 
 

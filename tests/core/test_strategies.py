@@ -224,5 +224,5 @@ def test_recovery_names_the_dead_and_only_full_rollbacks(name: str) -> None:
 
 def test_the_reference_cannot_lose_a_rank() -> None:
     """A run under ``none`` in which a rank dies has no result."""
-    with pytest.raises(RunFailed, match="ps1, ps5 died at step 9"):
+    with pytest.raises(RunFailed, match="step 9: ps1, ps5 died"):
         make("none").plan_recovery(DEAD, at(9))

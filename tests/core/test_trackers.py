@@ -365,7 +365,7 @@ def test_without_a_tracker_a_priority_save_is_a_bug() -> None:
     tracker.sampled(1, torch.tensor([0]), torch.tensor([True]))
     tracker.saved(0, slice(0, 400))
     tracker.reset()
-    with pytest.raises(AssertionError, match="without a tracker"):
+    with pytest.raises(AssertionError, match="needs a tracker"):
         tracker.choose(0, 1)
     assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_counts} == {"mfu", "random"}
     assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_samples} == {"ssu"}
