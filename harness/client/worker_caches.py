@@ -4,8 +4,8 @@ Keys are rows in the rank-major order of all rows (``Placement.positions``). M a
 worker caches (entries), S cached copies (slots; a worker has at most one of a row), N keys of a request, P slots that
 are flushed, D embedding dim.
 
-Finding a row is one look-up in an array of 4 bytes a row (the system provides only the pages that are used), so a step
-costs the same however much is cached.
+A row is found by one look-up in an array of 4 bytes a row (only pages in use take memory), so the cost of a step does
+not depend on the number of cached rows.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ _FIRST_CAPACITY = 1024
 
 @dataclass(frozen=True)
 class Pending:
-    """Gradients to push, summed over workers, by ascending key; the samples behind each, and whether one is sampled."""
+    """Gradients to push, summed over workers, by ascending key, each with its number of samples and sub-sample flag."""
 
     keys_N: Keys
     grads_ND: Tensor
@@ -39,12 +39,12 @@ class WorkerCaches:
 
     One update is one batch's gradient of a row. A row's global clock counts the updates pushed to its PS rank since
     some worker cached it; only differences of clocks are meaningful. A copy's version is the clock as of which it is
-    complete; its own pending updates are not in the clock. ``behind`` is the difference: the updates of other workers
-    that the PS rank has and the copy lacks.
+    complete; its own pending updates are not in the clock. ``behind`` is clock minus version: the updates of other
+    workers that the PS rank has and the copy lacks.
 
     Args:
-        max_rows: bound on the copies of all workers. The least recently used copy is evicted first, of rows used at
-            the same step the one with the lower key. The rows of one batch stay, even if they alone are more.
+        max_rows: bound on the copies of all workers. The least recently used copy is evicted first; among rows used at
+        the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
     """
 
     def __init__(self, *, num_workers: int, num_keys: int, dim: int, max_rows: int | None) -> None:
@@ -75,7 +75,7 @@ class WorkerCaches:
 
     @property
     def num_rows(self) -> int:
-        """Copies of all workers."""
+        """Number of copies of all workers."""
         return self._slots.num_used
 
     # --- reading --------------------------------------------------------------------------------------------------
@@ -90,7 +90,7 @@ class WorkerCaches:
         return self._clock_E[self._entry_S[slots_N]] - self._version_S[slots_N]
 
     def wanted(self, worker: int, keys_N: Keys, staleness: int) -> Flags:
-        """Which rows the worker must fetch: those without a copy, or with one that is too far behind."""
+        """Mask of the rows that the worker must fetch: no copy, or one that is more than ``staleness`` behind."""
         slots_N = self.find(worker, keys_N)
         return (slots_N < 0) | (self.behind(slots_N) > staleness)
 
@@ -101,7 +101,7 @@ class WorkerCaches:
         return self._values_SD.index_select(0, torch.from_numpy(slots_N))
 
     def pending(self, keys_N: Keys) -> tuple[Keys, Tensor]:
-        """Which of ``keys_N`` (their indices) have gradients not yet pushed, and the sums over workers, in order."""
+        """Indices of the ``keys_N`` with unpushed gradients, ascending, and these gradients summed over workers."""
         entries_N = self._entry_of_M[keys_N] - 1
         slots_NW = np.where(entries_N[:, None] < 0, -1, self._slot_EW[entries_N])
         row_P, worker_P = np.nonzero((slots_NW >= 0) & (self._updates_S[slots_NW] > 0))
@@ -122,7 +122,7 @@ class WorkerCaches:
     ) -> Keys:
         """The worker's own update of its copies: new values, and one more gradient pending.
 
-        Returns how many updates of each are pending now.
+        Returns the number of pending updates of each copy.
         """
         index_N = torch.from_numpy(slots_N)
         self._values_SD.index_put_((index_N,), updated_ND)
@@ -136,7 +136,7 @@ class WorkerCaches:
         return self._updates_S[slots_N].astype(np.int64)
 
     def flush(self, slots_P: Keys) -> None:
-        """Pending gradients of these copies go out with the next message; clocks of rows and copies advance."""
+        """Queue the pending gradients of these copies for the next message; clocks of rows and copies advance."""
         slots_P = slots_P[self._updates_S[slots_P] > 0]
         entries_P = self._entry_S[slots_P]
         np.add.at(self._clock_E, entries_P, self._updates_S[slots_P])
@@ -159,7 +159,7 @@ class WorkerCaches:
         self.flush(own_N[self.behind(own_N) > staleness])
 
     def take_flushed(self) -> Pending:
-        """Everything flushed since the last call, by key; gradients of one row are summed in the order of workers."""
+        """Gradients queued since the last call, by key; those of one row are summed in the order of workers."""
         keys_P = np.concatenate([keys for keys, _ in self._flushed]) if self._flushed else np.empty(0, np.int64)
         slots_P = np.concatenate([slots for _, slots in self._flushed]) if self._flushed else np.empty(0, np.int64)
         self._flushed = []
@@ -176,7 +176,7 @@ class WorkerCaches:
         )
 
     def insert(self, worker: int, keys_N: Keys, values_ND: Tensor) -> None:
-        """Copies that have just been fetched, with nothing pending."""
+        """Insert copies that have just been fetched; they have no pending gradients."""
         slots_N = self.find(worker, keys_N)
         is_new_N = slots_N < 0
         slots_N[is_new_N] = self._add(worker, keys_N[is_new_N])
@@ -187,7 +187,7 @@ class WorkerCaches:
     # --- leaving --------------------------------------------------------------------------------------------------
 
     def drain(self) -> Pending:
-        """Everything pending; all caches are empty then."""
+        """Return all pending gradients and empty all caches."""
         self.flush(np.flatnonzero(self._updates_S))
         pending = self.take_flushed()
         self.clear()
@@ -248,7 +248,7 @@ class WorkerCaches:
         if needed <= self._slots.capacity:
             return
         capacity = max(needed, 2 * self._slots.capacity)
-        if self._max_rows is not None:  # no more than can ever be needed, unless one batch needs more
+        if self._max_rows is not None:  # at most the bound of copies, unless one batch needs more
             capacity = max(needed, min(capacity, self._max_rows))
         self._slots.grow(capacity)
         self._entry_S = grown(self._entry_S, capacity)
@@ -265,7 +265,7 @@ class WorkerCaches:
 
 
 def _starts(sorted_P: Keys) -> Keys:
-    """Where runs of equal values begin."""
+    """Indices at which runs of equal values begin."""
     is_first_P = np.ones(len(sorted_P), bool)
     np.not_equal(sorted_P[1:], sorted_P[:-1], out=is_first_P[1:])
     return np.flatnonzero(is_first_P)

@@ -1,1 +1,1 @@
-"""The seam between PS ranks and those that call them: ranks in this process, or in others behind torch RPC."""
+"""PS ranks and the calls to them: in this process (``local``), or in other processes over torch RPC (``rpc``)."""

@@ -1,7 +1,7 @@
 """The control channel: one TCP connection from each rank to the supervisor.
 
-It carries what must not go over RPC because it must outlive a generation: the rendezvous of the next world, the order
-to join it or to stop, and, from a trainer, what it asks of the supervisor. A rank that loses it ends.
+It outlives the generations of the RPC world. It carries the rendezvous of the next world, the orders to join it or to
+stop, and a trainer's calls of the supervisor. A rank that loses the connection ends.
 
 Messages are tuples, the kind first:
 
@@ -22,13 +22,13 @@ Message = tuple[Any, ...]
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises OSError, of which ``cluster.port`` in use is the common one."""
+    """A listening socket. Raises OSError, for example if ``cluster.port`` is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     return socket.create_server((host, port), family=family, backlog=128)
 
 
 def accept(listener: socket.socket, authkey: bytes) -> Connection:
-    """The next connection, once it has proved to have ``authkey``.
+    """The next connection, after it has authenticated with ``authkey``.
 
     Raises AuthenticationError, OSError, EOFError.
     """

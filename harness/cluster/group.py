@@ -1,15 +1,15 @@
 """Joining and leaving a generation of the RPC world. Private names of torch 2.13 live here and nowhere else.
 
-A broken world is never healed. Every survivor leaves it and joins a new one, together with the replacements, under the
-next generation's number. Found by trying (torch 2.13.0):
+A broken world is never repaired. Every survivor leaves it and joins a new one, together with the replacements, under
+the next generation's number. Found by trying (torch 2.13.0):
 
 - A replacement cannot rejoin under a dead name: worker names carry the generation.
 - ``init_rpc`` prefixes its store with a private per-process counter that a newcomer does not share, and runs gloo, an
   all-gather and a barrier. Building the ``TensorPipeAgent`` directly needs none of it: it publishes its address,
   reads the others', and is up; 65 ms for a world of 9 instead of 160.
 - ``TCPStore`` resolves the name of every peer (``getnameinfo``), which asks the network's name server for
-  ``::ffff:127.0.0.1`` and stalls for 5 s whenever that does not answer. The agent needs three methods of a store, so
-  it gets a store of our own over the control channel, and a run makes no network connection.
+  ``::ffff:127.0.0.1`` and stalls for 5 s whenever that does not answer. The agent needs three methods of a store, so it
+  gets a store over the control channel, and a run needs no name server.
 """
 
 import os
@@ -26,7 +26,7 @@ from torch.distributed.rpc import api
 from harness.core.errors import HarnessError
 
 MAX_WORLDS = 32_000
-"""Worker ids above 32,767 are refused by torch; they are numbered densely, so this bounds a world's size only."""
+"""Maximum number of ranks in a world: torch rejects worker ids above 32,767."""
 
 
 class WorldBroken(HarnessError):
@@ -39,7 +39,7 @@ class WorldIncomplete(WorldBroken):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions:
-    """How ranks talk: see ClusterConfig."""
+    """Settings of the RPC world; see ClusterConfig for their meaning."""
 
     transports: tuple[str, ...]
     interface: str | None
@@ -52,7 +52,7 @@ Ask = Callable[..., bytes]
 
 
 class ControlStore(Store):
-    """What a TensorPipeAgent needs of a store, for one generation, over the control channel.
+    """The store methods that a TensorPipeAgent calls, for one generation, over the control channel.
 
     ``ask(kind, *args)`` sends a message and, where ``kind`` has a reply, waits for it; it raises WorldBroken.
     """
@@ -80,9 +80,9 @@ def worker_name(rank: str, generation: int) -> str:
 
 
 def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, options: GroupOptions) -> Any:
-    """Become worker ``index`` of a generation's world; returns when every address is known.
+    """Join a generation's world as worker ``index``; returns when the addresses of all workers are known.
 
-    Returns what must be kept alive until :func:`leave`. Raises WorldBroken.
+    Returns objects that must be kept alive until :func:`leave`. Raises WorldBroken.
     """
     if options.interface:
         os.environ["TP_SOCKET_IFNAME"] = options.interface

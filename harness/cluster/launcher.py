@@ -15,18 +15,18 @@ from harness.cluster.spawn import fork_server
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
 
-if TYPE_CHECKING:  # the supervisor's side of a cluster needs nothing of torch
+if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
     from harness.cluster.group import GroupOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class RankContext:
-    """A rank's place in the world; pickles.
+    """The place of a rank in the world; can be pickled.
 
     Attributes:
         rank, index: its name, and its number among ``world_size`` ranks.
         generation: the first one to join.
-        supervisor_pid: the process that it must not outlive.
+        supervisor_pid: process whose end must also end the rank.
         host, port, authkey: of the supervisor's control channel.
     """
 
@@ -43,7 +43,7 @@ class RankContext:
 
 
 Main = Callable[[RankContext, Any], None]
-"""What a rank's process runs, given its context and its work."""
+"""Main function of a rank's process, called with its context and its work."""
 
 
 class RankProcess(Protocol):
@@ -51,20 +51,20 @@ class RankProcess(Protocol):
 
     @property
     def pid(self) -> int:
-        """Its process id, on the host that it runs on."""
+        """Process id, on the host of the process."""
         ...
 
     @property
     def exitcode(self) -> int | None:
-        """Its exit code, or minus the signal that ended it; None while it runs."""
+        """Exit code, or minus the number of the signal that ended the process; None while it runs."""
         ...
 
     def kill(self) -> None:
-        """Send SIGKILL and do not wait. A process that has ended is left alone."""
+        """Send SIGKILL without waiting. A no-op if the process has ended."""
         ...
 
     def join(self, timeout_s: float) -> None:
-        """Wait at most so long for its end; then :attr:`exitcode` tells."""
+        """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs."""
         ...
 
 
@@ -80,7 +80,7 @@ class Launcher(Protocol):
         ...
 
     def close(self) -> None:
-        """Release what the launcher itself holds. All its processes have ended."""
+        """Release the launcher's own resources. Called after all its processes have ended."""
         ...
 
 
@@ -103,8 +103,8 @@ class ForkedProcess:
         return self._process.sentinel
 
     def kill(self) -> None:
-        """SIGKILL by pid."""
-        with suppress(ProcessLookupError):  # it ended before; its exit code tells how
+        """Send SIGKILL to the process id; a no-op if the process has ended."""
+        with suppress(ProcessLookupError):  # it has ended already
             os.kill(self.pid, signal.SIGKILL)
 
     def join(self, timeout_s: float) -> None:
@@ -120,17 +120,17 @@ class ForkLauncher:
         process = fork_server().Process(target=main, args=(context, work), name=context.rank)
         try:
             process.start()
-        except (OSError, EOFError) as error:  # the fork server could not fork, and is gone
+        except (OSError, EOFError) as error:  # the fork server failed to fork and has ended
             raise RunFailed(f"{context.rank} could not be started: {error}; out of processes or memory?") from error
         return ForkedProcess(process)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """Their sentinels."""
+        """The sentinels of the processes: readable once a process has ended."""
         return [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
 
     def close(self) -> None:
-        """A no-op: the fork server is this process's, and ends with it."""
+        """A no-op: the fork server ends with this process."""
 
 
 LAUNCHERS: dict[str, Callable[[], Launcher]] = {"fork": ForkLauncher}
-"""By the name of config key ``cluster.launcher``."""
+"""Launchers by the value of config key ``cluster.launcher``."""

@@ -1,4 +1,4 @@
-"""A process that must not outlive another holds a leash on it."""
+"""A leash ends this process when another process ends."""
 
 import os
 import select
@@ -6,19 +6,19 @@ import signal
 import threading
 
 ORPHANED = 112
-"""Exit code of a process whose leash was cut."""
+"""Exit code of a process that its leash has ended."""
 
 
 def ignore_interrupts() -> None:
-    """Ctrl-C on a terminal reaches every process of the foreground; only the one that the user started decides."""
+    """Ignore SIGINT. Ctrl-C reaches all foreground processes; only the one that the user started handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def hold_leash(pid: int) -> None:
-    """End this process, at once and without clean-up, when process ``pid`` has ended, however it ended.
+    """End this process, at once and without clean-up, as soon as process ``pid`` has ended for any reason.
 
-    A thread waits on a pidfd: SIGKILL of the holder is seen within milliseconds, also across a forkserver, where
-    PR_SET_PDEATHSIG and ``daemon=True`` do not help. Call it first thing in a process that was started for ``pid``.
+    A thread waits on a pidfd: SIGKILL of ``pid`` is detected within milliseconds, also across a forkserver, where
+    PR_SET_PDEATHSIG and ``daemon=True`` do not work. To be called first in a process that was started for ``pid``.
     """
     try:
         holder = os.pidfd_open(pid)

@@ -1,6 +1,6 @@
 """Importing this module puts the process on a leash of its parent: the first thing that a fork server preloads.
 
-By itself a fork server notices that its parent has died only when it has imported everything else, seconds later.
+Otherwise a fork server detects the death of its parent only after all its imports, seconds later.
 """
 
 import os

@@ -19,13 +19,13 @@ class LocalRanks:
         self.servers = {rank: make_server(rank) for rank in self.names}
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Drop shard, tracker and save under way of each. A no-op for a rank that was dropped before."""
+        """Drop the shard, tracker and unfinished save of each rank. A no-op for a rank that was dropped before."""
         for rank in ranks:
             self.drop(rank)
         return {rank: {"engine": "local"} for rank in ranks}
 
     def drop(self, rank: Rank) -> None:
-        """Drop one rank; it writes no more."""
+        """Drop one rank; its unfinished save is abandoned."""
         server = self.servers.pop(rank, None)
         if server is not None:
             server.close()
@@ -36,7 +36,7 @@ class LocalRanks:
             self.drop(rank)
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """New servers, without rows."""
+        """Create new servers, without rows, for ``ranks``."""
         for rank in ranks:
             self.servers[rank] = self._make_server(rank)
         return {"engine": "local"}
@@ -69,7 +69,7 @@ class LocalCluster:
         return requests, replies
 
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
-        """The replies; RankLost if a rank was dropped before or since."""
+        """The replies. Raises RankLost if a rank was dropped before or after the requests were served."""
         requests, replies = underway
         raise_failures(replies)
         servers = self._ranks.servers

@@ -1,6 +1,6 @@
-"""Requests, replies, and the seam: a cluster takes a mapping rank -> request and gives rank -> reply.
+"""Requests, replies and the ``Cluster`` protocol, which maps requests by rank to replies by rank.
 
-Everything here is plain data that pickles. N rows of a request, D embedding dim.
+Requests and replies are plain data that can be pickled. N rows of a request, D embedding dim.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from harness.store import FileRecord, Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """Gradients of step ``step`` (counted from 1) for distinct rows; applied once however often it is sent.
+    """Gradients of step ``step`` (counted from 1) for distinct rows; a push that is sent again is not applied again.
 
     ``rows_N`` (int64) are local flat rows of the shard, ascending; ``grads_ND`` float32. ``counts_N`` (int32): samples
     that touched each row; ``sampled_N`` (bool): whether one of them is in the sub-sample.
@@ -32,11 +32,11 @@ class Push:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteBack:
-    """Rows that were updated elsewhere, as of step ``step``; taken in once however often it is sent.
+    """Rows that the trainer updated, as of step ``step``; a message that is sent again is not applied again.
 
     ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``counts_N`` (int32) are the updates of each since
-    the last message or, with ``counts_all``, all that no save has persisted: such a message says how things are, not
-    what has changed, so it is right also for a shard that was restored meanwhile.
+    the last message or, with ``counts_all``, all that no save has persisted: such a message gives absolute counts, so
+    it is also valid for a shard that was restored after it was made.
 
     ``sampled``, where the tracker ``needs_samples``: ``(step, rows_N)`` in order, for each step since the last message
     in which sub-sampled inputs touched rows of this shard, and these rows (int64, ascending, distinct). ``touched``,
@@ -55,9 +55,9 @@ class WriteBack:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One message: take in ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
+    """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
 
-    Applied before read, so nothing that is read is stale. A lookup touches no tracker and no counter. With
+    The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter. With
     ``unsaved_M`` (rows again) the reply is :class:`Counted`; such a message has a ``pull_N``.
     """
 
@@ -68,7 +68,7 @@ class Exchange:
 
 @dataclass(frozen=True)
 class Counted:
-    """``rows_ND`` that were looked up, and the updates that no save has persisted, int32: theirs, then of M more."""
+    """Rows that were looked up, and counts of unsaved updates (int32): those of the N rows, then of M others."""
 
     rows_ND: Tensor
     unsaved_NM: Tensor
@@ -76,7 +76,7 @@ class Counted:
 
 @dataclass(frozen=True)
 class Several:
-    """Messages to one rank, sent at once and served one at a time, in any order. Reply: the tuple of their replies."""
+    """Several messages to one rank, served one at a time, in any order. Reply: the tuple of their replies."""
 
     exchanges: tuple[Exchange, ...]
 
@@ -98,7 +98,7 @@ class Restore:
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """``num_rows`` rows have a value again."""
+    """Reply to Initialise and Restore: the number of rows that were set."""
 
     num_rows: int
 
@@ -107,8 +107,8 @@ class Restored:
 class Save:
     """Write the shard as of ``step`` into files numbered ``sequence``.
 
-    ``records`` are its files in the last checkpoint. Reply: :class:`Written`; None ``in_background``, where steps go on
-    meanwhile and :class:`Collect` asks for it.
+    ``records`` are its files in the last checkpoint. Reply: :class:`Written`; None if ``in_background``: steps go on,
+    and :class:`Collect` returns the result later.
     """
 
     plan: SavePlan
@@ -120,7 +120,7 @@ class Save:
 
 @dataclass(frozen=True, kw_only=True)
 class Collect:
-    """Wait until ``save``, begun in the background, is on disk. Reply: :class:`Written`.
+    """Wait until ``save``, which was begun in the background, is on disk. Reply: :class:`Written`.
 
     A rank without a pending save is a replacement: it saves its rows as of now, under the step of ``save``.
     """
@@ -130,11 +130,11 @@ class Collect:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """A save of one shard, on disk.
+    """Reply to Save and Collect: a save of one shard that is on disk.
 
     Attributes:
         records: files that restore the shard, oldest first.
-        payload_bytes: what the save is charged for; rows as encoded, and the ids of chosen rows.
+        payload_bytes: bytes that the save is charged for: encoded rows, and the ids of chosen rows.
         num_rows: rows written.
         persisted_updates, persisted_tracked: updates that this save persists, of all tables and of the tracked ones;
             None if the shard does not count updates.
@@ -153,7 +153,7 @@ class Written:
 
 @dataclass(frozen=True)
 class Digest:
-    """Reply: xxh3 of all rows, 16 hex digits."""
+    """Request for the xxh3 of all rows. Reply: 16 hex digits."""
 
 
 Request = Exchange | Several | Initialise | Restore | Save | Collect | Digest
@@ -162,13 +162,13 @@ Reply = Any
 
 @dataclass(frozen=True)
 class Failure:
-    """The rank is alive, its code raised. Travels as a value, so that it is never mistaken for a dead rank."""
+    """Reply of a rank whose code raised an exception. It is a value, so it is never mistaken for a dead rank."""
 
     error: HarnessError
 
 
 class Cluster(Protocol):
-    """The PS ranks, as a trainer calls them."""
+    """The PS ranks of a run, as the trainer calls them."""
 
     @property
     def overlaps(self) -> bool:
@@ -188,7 +188,7 @@ class Cluster(Protocol):
 
         Raises:
             RankLost: ranks are dead; raised after all the others have answered, and carries their replies.
-            HarnessError: what a rank's code raised.
+            HarnessError: a rank's code raised an exception.
         """
         ...
 
@@ -217,18 +217,18 @@ class Cluster(Protocol):
 
 
 class SupervisorClient(Protocol):
-    """What a trainer may ask of the process that owns the trace, the record and the manifest."""
+    """The trainer's calls of the supervisor, which owns the trace, the record and the manifests."""
 
     def record(self, event: Any) -> None:
         """Append an event to the record."""
         ...
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a checkpoint exist. Raises StoreError; the previous one then stands."""
+        """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
         ...
 
     def status(self, **values: Any) -> None:
-        """Report where the run stands: fields of ``RunStatus``."""
+        """Report the progress of the run: fields of ``RunStatus``."""
         ...
 
 

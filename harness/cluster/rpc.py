@@ -1,6 +1,6 @@
-"""The rpc engine, as its ranks see it: a PS rank serves, the trainer rank calls.
+"""The processes of engine ``rpc``: the main functions of PS and trainer ranks, and the trainer's cluster client.
 
-``serve`` is what runs in a PS rank when the trainer sends a request: one Python function, one message, one reply.
+A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 """
 
 import dataclasses
@@ -56,18 +56,18 @@ class ControlLink:
         self.send("hello", rank_context.rank, os.getpid(), rank_context.generation)
 
     def send(self, *message: Any) -> None:
-        """Send and do not wait."""
+        """Send a message without waiting for a reply."""
         self._connection.send(message)
 
     def order(self) -> control.Message:
-        """The next order of the supervisor, however long it takes."""
+        """Wait without limit for the next order of the supervisor, and return it."""
         return self._orders.pop(0) if self._orders else self._connection.recv()
 
     def call(self, method: str, *args: Any) -> Any:
-        """Ask the supervisor to do something, and wait until it is done."""
+        """Call a method of the supervisor and wait for its result."""
         self.send("call", method, args)
         message = self._connection.recv()
-        while message[0] in ("value", "broken"):  # late answers about a generation that was given up
+        while message[0] in ("value", "broken"):  # late answers about an abandoned generation
             message = self._connection.recv()
         if message[0] == "stop":
             raise Stopped
@@ -99,14 +99,14 @@ class ControlLink:
             if message[0] not in ("value", "broken"):
                 self._orders.append(message)
             elif message[1] != generation:
-                continue  # a late answer about a generation that was given up
+                continue  # a late answer about an abandoned generation
             elif message[0] == "value":
                 return message[2]
-            raise group.WorldBroken(f"generation {generation} was given up")
+            raise group.WorldBroken(f"generation {generation} was abandoned: a rank died while it was being formed")
         raise group.WorldIncomplete(f"generation {generation} was not complete after {self._timeout_s:g} s")
 
 
-# The server of this process. RPC names a function, so the function must find its rank by itself.
+# The server of this process. RPC calls a module-level function, which finds its rank here.
 _server: RankServer | None = None
 _serving = threading.Lock()
 
@@ -172,21 +172,21 @@ class RemoteSupervisor:
         self._link = link
 
     def record(self, event: Any) -> None:
-        """Append an event to the record; in order with everything else that is asked."""
+        """Append an event to the record, in the order of calls."""
         self._link.send("tell", "record", {"event": event})
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a checkpoint exist."""
+        """Commit a checkpoint by writing its manifest."""
         self._link.call("commit", manifest)
 
     def status(self, **values: Any) -> None:
-        """Report where the run stands."""
+        """Report the progress of the run: fields of ``RunStatus``."""
         self._link.send("tell", "status", values)
 
 
 @dataclass(frozen=True)
 class Underway:
-    """Requests on their way, and ranks that could not even be sent one, with the transport's words."""
+    """Requests in flight, and ranks to which sending failed, with the transport's error texts."""
 
     futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]]
     detail: dict[Rank, str]
@@ -206,7 +206,7 @@ class RpcCluster:
             self._link.join(self._generation)
         except group.WorldBroken as error:
             dead = ", ".join(self._link.call("dead")) or "no rank"
-            raise RunFailed(f"the first world was not formed: {error}; dead before training began: {dead}") from error
+            raise RunFailed(f"the first RPC world was not formed: {error}; dead ranks: {dead}") from error
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -218,7 +218,7 @@ class RpcCluster:
         return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
-        """All requests are on their way at once."""
+        """Send all requests at once, without waiting."""
         futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]] = {}
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
@@ -237,7 +237,7 @@ class RpcCluster:
         return rpc.rpc_async(worker, function, args=(message,), timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
-        """Wait for every answer."""
+        """Wait for all replies. Raises RankLost if ranks are dead."""
         detail = dict(underway.detail)
         replies: dict[Rank, Reply] = {}
         for rank, future in underway.futures.items():
@@ -269,19 +269,19 @@ class RpcCluster:
         except group.WorldBroken as error:
             dead = self._link.call("absent" if isinstance(error, group.WorldIncomplete) else "dead")
             if not dead:
-                raise RunFailed(f"step {step}: the world could not be formed anew: {error}") from error
+                raise RunFailed(f"step {step}: the RPC world could not be formed again: {error}") from error
             raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
 
 
 def _call(request: Request) -> tuple[Callable[..., Any], Any]:
-    """What to call on a rank to have it serve ``request``, and with what."""
+    """The function to call on a rank to serve ``request``, and its arguments."""
     if wire.is_plain(request):
         return wire.serve_words, wire.words_of(request)
     return serve, packed(request)
 
 
 def packed(request: Request) -> Request:
-    """``request``, what it says of rows in memory of its own.
+    """``request`` with its row tensors copied to contiguous memory of their own.
 
     A rank's rows are a slice of those of all ranks. Of a slice that is more than half of a tensor torch sends the whole
     tensor (``cloneSparseTensors`` of its rpc), so that with two ranks one of them always got the other's rows, too.

@@ -1,4 +1,4 @@
-"""The save side of a PS rank: what a save holds is decided at its step; it is written at once, or while steps go on."""
+"""Saves of a PS rank: the contents are fixed at the save's step and written at once or in the background."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -90,7 +90,7 @@ class Saver:
             self._forget()
 
     def abandon(self) -> None:
-        """Give up the pending save, if there is one: no thread and no file of it is left."""
+        """Abandon the pending save, if there is one: its thread is ended and its files are removed."""
         pending = self._pending
         if pending is not None:
             pending.rows.give_up()
@@ -120,7 +120,7 @@ class Saver:
         return self._write(request, contents, StillRows(self._shard.rows_MD))
 
     def _take(self, request: Save) -> _Contents:
-        """Decide what the save holds, and count it as saved."""
+        """Fix the contents of the save, and count its updates as saved."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self._store.discard(request.sequence)

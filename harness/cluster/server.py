@@ -37,7 +37,7 @@ from harness.store.format import bytes_of
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """What a PS rank is built from; pickles."""
+    """The parameters of a PS rank; can be pickled."""
 
     placement: Placement
     embedding_dim: int
@@ -51,7 +51,7 @@ class RankSpec:
 
 
 class RankServer:
-    """One shard, its tracker and its files."""
+    """A PS rank: one shard, its tracker and its files."""
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
@@ -80,7 +80,7 @@ class RankServer:
         }
 
     def handle(self, request: Request) -> Reply:
-        """Serve one request; the reply. An exception becomes a :class:`Failure`, and the rank goes on."""
+        """Serve one request and return the reply; an exception is returned as a :class:`Failure`."""
         try:
             return self._handlers[type(request)](request)
         except HarnessError as error:

@@ -1,4 +1,4 @@
-"""How this package starts processes: forked, in milliseconds, from a server that has imported what they need."""
+"""Start of processes: forked in milliseconds from a fork server that has done the imports."""
 
 import inspect
 import multiprocessing
@@ -22,10 +22,11 @@ _PRELOAD = ["torch", "harness.run.assemble"]
 
 
 def fork_server() -> ForkServerContext:
-    """The context to start processes with, its fork server running.
+    """The multiprocessing context for starting processes; its fork server is running.
 
     The server, and so every process it forks, finds this package whatever the working folder, dies with
-    this process, and has SIGINT blocked: Ctrl-C on a terminal reaches the process that the user started, which decides.
+    this process, and has SIGINT blocked: Ctrl-C on a terminal reaches the process that the user started, which handles
+    it.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.cluster.leash_parent", *_PRELOAD])
@@ -36,7 +37,7 @@ def fork_server() -> ForkServerContext:
 
 
 def can_nest() -> bool:
-    """Whether the fork server of this Python is one that :func:`nest_fork_server` can take the place of.
+    """Whether :func:`nest_fork_server` can replace the fork server of this Python version.
 
     It sets private attributes of ``multiprocessing.forkserver``, as Python 3.11 to 3.13 have them. 3.14 added a key
     that the server shares with its clients. Wherever the attributes or the arguments of the server's main function
@@ -60,7 +61,7 @@ _MAIN_PARAMETERS = ("listener_fd", "alive_r", "preload", "main_path", "sys_path"
 
 
 def own_fork_server() -> bool:
-    """:func:`nest_fork_server`, for a command that is about to start processes; whether it did.
+    """Call :func:`nest_fork_server` where that is safe, before processes are started; returns whether it succeeded.
 
     A no-op where this process has not imported all that a fork server has, where another Python thread runs, or where
     there is a fork server already.
@@ -70,11 +71,11 @@ def own_fork_server() -> bool:
 
 
 def nest_fork_server() -> bool:
-    """Fork a fork server from this process, which has imported all that is needed and has done little else.
+    """Fork a fork server from this process, whose imports are done.
 
     :func:`fork_server` then finds it running. A new one would import everything again, which takes 1.5 s. The nested
     server has this process's standard streams and no other open file, has SIGINT blocked, and dies with this process.
-    To be called while no thread runs but that of a leash: a fork copies one thread alone, and every lock as it is.
+    To be called while no thread but a leash's runs: a fork copies only one thread, and locks in their present state.
 
     Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server; :func:`fork_server` then
     starts a new one. This is ``ForkServer.ensure_running`` of Python 3.11, with a fork instead of a new interpreter.
@@ -110,7 +111,7 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
         hold_leash(owner)
         forkserver.main(listener_fd, alive_fd, [])
     except SystemExit:
-        os._exit(0)  # every process that could ask it to fork has ended
+        os._exit(0)  # all processes that could send it requests have ended
     finally:
         os._exit(1)
 

@@ -1,6 +1,6 @@
 """The supervisor of a run: it records events, commits manifests, carries out planned kills and replaces dead ranks.
 
-One class for both engines; they differ in :class:`Ranks`.
+One class serves both engines, which differ in :class:`Ranks`.
 """
 
 import time
@@ -17,7 +17,7 @@ class Ranks(Protocol):
     """The ranks of a run, as its supervisor ends and replaces them."""
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """End ``ranks`` without warning, all before any is reaped. By rank, the ``machine`` part of its kill event."""
+        """Kill all of ``ranks``, then reap them. Returns the ``machine`` part of each kill event, by rank."""
         ...
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
@@ -26,7 +26,7 @@ class Ranks(Protocol):
 
 
 class Sink(Protocol):
-    """Where events go."""
+    """A consumer of events."""
 
     def record(self, event: Event) -> None:
         """Append ``event`` to the record."""
@@ -43,7 +43,7 @@ class Supervisor:
 
     Attributes:
         generation: of the ranks' world; 0 at first, one more with each replacement.
-        num_unplanned: ranks that died and that no planned kill named.
+        num_unplanned: number of ranks that died without a planned kill.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Supervisor:
         self._sink.record(event)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make a checkpoint exist. Raises StoreError: the previous one then stands."""
+        """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
         self._store.commit(manifest)
 
     def status(self, **values: Any) -> None:
-        """Pass on where the run stands; see ``RunStatus``."""
+        """Report the progress of the run to ``on_status``; see ``RunStatus``."""
         self._on_status(generation=self.generation, **values)
 
     def kill_planned(self, step: int, samples: int) -> float | None:
@@ -134,5 +134,5 @@ class Supervisor:
 
     @property
     def unfired(self) -> list[PlannedKill]:
-        """Planned kills that were not carried out."""
+        """The planned kills that have not been carried out."""
         return list(self._due.values())

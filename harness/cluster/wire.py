@@ -2,8 +2,8 @@
 
 A Python function called by torch's rpc has its arguments and its result pickled, and each of their tensors sent by
 itself; with an :class:`Exchange` of 580 rows to each of two ranks, and back, that takes 1.11 ms and 1.5 ms of
-processor. A TorchScript function with one tensor takes 0.70 and 1.0 (LOG, 2026-11-21), and no interpreter lock but to
-serve. So that is how the messages go that every step sends: gradients, lookups, or both. All others are pickled.
+processor. A TorchScript function with one tensor takes 0.70 and 1.0 (LOG, 2026-11-21), and takes the interpreter lock
+only to serve. The messages of every step are sent that way: gradients, lookups, or both. All others are pickled.
 
 Words are int64: a header of :data:`HEADER`, rows (N) and lookups (P) of a word each; counts (N), gradients (N, D) and
 whether sampled (N) follow without a gap, in 4, 4 and 1 bytes, up to a whole word.
@@ -43,7 +43,7 @@ def is_plain(request: object) -> TypeGuard[Exchange]:
 
 
 def words_of(exchange: Exchange) -> Tensor:
-    """A plain ``exchange`` as int64 words (W,), in memory of their own."""
+    """A plain ``exchange`` encoded as int64 words (W,), in new memory."""
     push, pull_N = exchange.push, exchange.pull_N
     assert isinstance(push, Push | None)
     num_rows, dim = (0, 0) if push is None else push.grads_ND.shape
@@ -65,7 +65,7 @@ def words_of(exchange: Exchange) -> Tensor:
 
 
 def exchange_of(words_W: Tensor) -> Exchange:
-    """The exchange that ``words_W`` are of; its tensors share their memory."""
+    """The inverse of ``words_of``; the tensors of the result share memory with ``words_W``."""
     words = words_W.numpy()
     num_rows, num_lookups, dim, step, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
     num_words = max(num_rows, 0)
@@ -86,14 +86,14 @@ def exchange_of(words_W: Tensor) -> Exchange:
 
 
 def reply_tensor(reply: Reply) -> Tensor:
-    """What goes back: rows (N, D) as they are; nothing, or a :class:`Failure`, as bytes (K,)."""
+    """The reply as one tensor: rows (N, D) unchanged; None or a :class:`Failure` as bytes (K,)."""
     if isinstance(reply, Tensor):
         return reply
     return torch.from_numpy(np.frombuffer(b"" if reply is None else pickle.dumps(reply), np.uint8).copy())
 
 
 def reply_of(value: Any) -> Reply:
-    """The reply that came as ``value``; what was pickled by torch is one already."""
+    """The inverse of ``reply_tensor``; a reply that torch has unpickled is returned unchanged."""
     if not isinstance(value, Tensor) or value.dim() > 1:
         return value
     return pickle.loads(value.numpy().tobytes()) if len(value) else None
@@ -103,7 +103,7 @@ _handler: Handler | None = None
 
 
 def serve_by(handler: Handler) -> None:
-    """Let ``handler`` serve what comes to this process."""
+    """Set the handler of the requests that this process receives."""
     global _handler  # noqa: PLW0603 - rpc names a function, which must find its rank by itself
     _handler = handler
 
@@ -122,7 +122,7 @@ _LIBRARY.impl("exchange", _exchange, "CPU")
 
 
 def serve_words(words: Tensor) -> Tensor:
-    """Serve words of :func:`words_of` on the rank that this runs on; words of :func:`reply_tensor`."""
+    """Serve a request made by :func:`words_of` on this rank; returns a reply made by :func:`reply_tensor`."""
     return torch.ops.harness.exchange(words)
 
 

@@ -1,4 +1,4 @@
-"""Engine ``rpc`` as its supervisor sees it: processes of ranks, the control channel, the rendezvous of generations."""
+"""The supervisor's side of engine ``rpc``: rank processes, the control channel, the rendezvous of generations."""
 
 import os
 import secrets
@@ -24,12 +24,12 @@ _REAP_S = 10.0  # between SIGKILL and the end of a process
 _STOP_S = 2.0  # between the order to stop and SIGKILL
 
 Services = Mapping[str, Callable[..., Any]]
-"""What a trainer may call in the supervisor's process, by name."""
+"""Functions in the supervisor's process that a trainer may call, by name."""
 
 
 @dataclass(frozen=True)
 class RankJob:
-    """What a rank's process runs: ``main(context, work)``."""
+    """The job of a rank's process: it runs ``main(context, work)``."""
 
     main: Main
     work: Any
@@ -41,7 +41,7 @@ class World:
     Args:
         launcher: starts the processes. Closed with the world.
         ps, trainer: what a PS rank and the trainer rank run.
-        options: how ranks talk to each other.
+        options: settings of the RPC world.
         host, port: where the control channel listens; port 0 lets the system choose.
 
     Raises:
@@ -64,7 +64,7 @@ class World:
         except OSError as error:
             raise ConfigError(
                 f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
-                "cluster.port=0 takes a free port"
+                "set cluster.port=0 to take a free port"
             ) from error
         self._host = host
         self.port: int = self._listener.getsockname()[1]
@@ -83,7 +83,7 @@ class World:
 
     @property
     def pids(self) -> dict[Rank, int]:
-        """The process of each rank."""
+        """Process id of each rank."""
         return {rank: process.pid for rank, process in self._processes.items()}
 
     def start(self) -> None:
@@ -108,7 +108,7 @@ class World:
         self._processes[rank] = self._launcher.spawn(context, job.main, job.work)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """SIGKILL all of ``ranks``, then reap them; of each its pid, the signal and the wait status."""
+        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status."""
         for rank in ranks:
             self._processes[rank].kill()
         number = int(signal.SIGKILL)
@@ -129,8 +129,8 @@ class World:
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
         """Start replacements and order the surviving PS ranks to join ``generation``.
 
-        A rank that was given up but still runs (it did not answer in time) is killed first: two processes must never
-        serve one shard. The trainer gets no order: it asked for this, and joins when it has the answer.
+        A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
+        serve one shard. The trainer gets no order: it joins when its call of ``replace`` returns.
         """
         dead = list(ranks)
         old = {rank: self._processes[rank].pid for rank in dead}
@@ -180,7 +180,7 @@ class World:
         return [rank for rank in self.names if rank != CHIEF and self._processes[rank].exitcode is not None]
 
     def absent(self) -> list[Rank]:
-        """PS ranks that have not begun to join the present generation: dead, or stopped."""
+        """PS ranks that have not begun to join the present generation: dead or suspended."""
         here = self._keys[self._generation]
         # The first key that an agent publishes is its name, under its number.
         return [rank for k, rank in enumerate(self.names) if rank != CHIEF and f"names/{k}" not in here]
@@ -189,7 +189,7 @@ class World:
         try:
             self._strangers.append(control.accept(self._listener, self._authkey))
         except (AuthenticationError, EOFError, OSError):
-            return  # not a rank of ours, or one that died while it connected
+            return  # not a rank of this run, or one that died while it connected
 
     def _receive(self, connection: Connection, services: Services) -> bool:
         """Handle one message; True if the trainer has finished."""
@@ -255,7 +255,7 @@ class World:
     def _send(self, rank: Rank, *message: Any) -> None:
         connection = self._connections.get(rank)
         if connection is None:
-            return  # not connected yet, then "hello" gets the order; or dead, then a request to it fails
+            return  # not connected yet: "hello" will get the order; or dead: a request to it will fail
         try:
             connection.send(message)
         except OSError:

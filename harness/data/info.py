@@ -45,7 +45,7 @@ class TableInfo:
 
 @dataclass(frozen=True, kw_only=True)
 class Info:
-    """A prepared folder. Overall shares are of all accesses, 26 per sample, by the top rows of all tables together."""
+    """Contents and skew of a prepared folder. Overall shares treat all tables as one, with 26 accesses a sample."""
 
     meta: Meta
     num_rows: int

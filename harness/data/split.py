@@ -16,7 +16,7 @@ class SplitRows:
 
 
 def split_rows(num_rows: int) -> SplitRows:
-    """Seven parts as equal as can be, the first ones a row longer; 1-6 train, 7 halved, the test set first and longer.
+    """Split into seven near-equal parts, longer ones first: 1-6 train; 7 is halved into test (longer) and validation.
 
     As DLRM does (facebookresearch/dlrm, data_utils.py); Kaggle's 45,840,617 rows give 39,291,958 / 3,274,330.
     """

@@ -65,6 +65,6 @@ class Popularity:
         self._last_order_N = np.argsort(log_rank_N).astype(np.int32)
 
     def draw(self, generator: np.random.Generator, time_M: Floats) -> NDArray[np.int64]:
-        """One row (int64) for each moment in [0, 1): the law of the end takes over from that of the beginning."""
+        """One row (int64) for each time in [0, 1), from a mixture that moves from the first law to the last."""
         rank_M = np.searchsorted(self._cumulative_N, generator.random(len(time_M)), side="right")
         return np.where(generator.random(len(time_M)) < time_M, self._last_order_N[rank_M], rank_M)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """``work``, done in a thread of its own."""
+    """A function ``work`` that runs in a thread of its own."""
 
     def __init__(self, name: str, work: Callable[[], T]) -> None:
         self._future: Future[T] = Future()
@@ -31,17 +31,17 @@ class Background(Generic[T]):
             self._future.set_exception(error)
 
     def result(self) -> T:
-        """Wait until it is done; what ``work`` returned. Raises what it raised."""
+        """Wait until ``work`` has ended and return its result. Raises the exception that it raised."""
         self.wait()
         return self._future.result()
 
     def wait(self) -> None:
-        """Wait until no thread is left, however it ended."""
+        """Wait until the thread has ended, with a result or an exception."""
         self._thread.join()
 
 
 class GivenUp(Exception):
-    """The writer's rows were withdrawn."""
+    """The snapshot was abandoned while the writer was reading it."""
 
 
 class FrozenRows:
@@ -53,14 +53,14 @@ class FrozenRows:
     def __init__(self, snapshot: Snapshot, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.rows_MD = snapshot.rows_MD
         self.waited_s = 0.0
-        """How long changes waited for room to set rows aside."""
+        """Seconds that changes of rows waited for free space in the buffer."""
         self._snapshot: Snapshot | None = snapshot
         self._is_given_up = False
         self._moved = threading.Condition()
         self._clock = clock
 
     def before_change(self, rows_N: Tensor) -> None:
-        """Have the values of ``rows_N`` (int64, distinct) kept; returns when they may change."""
+        """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
         with self._moved:
             left_N = self._put_aside(rows_N)
             if len(left_N):
@@ -74,7 +74,7 @@ class FrozenRows:
         return rows_N[:0] if self._snapshot is None else self._snapshot.put_aside(rows_N)
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """Rows as of the snapshot. Raises GivenUp once it was withdrawn."""
+        """Rows as of the snapshot. Raises GivenUp after :meth:`give_up`."""
         snapshot = self._snapshot
         if snapshot is None:
             raise GivenUp
@@ -88,13 +88,13 @@ class FrozenRows:
             yield chunk_WD
 
     def release(self) -> None:
-        """Rows may change freely, and nothing is held any more."""
+        """End the snapshot: rows may change freely, and its buffer is freed."""
         with self._moved:
             self._snapshot = None
             self._moved.notify()
 
     def give_up(self) -> None:
-        """The save is abandoned: the next read raises, and changes no longer wait."""
+        """Abandon the save: the next read raises GivenUp, and changes no longer wait."""
         with self._moved:
             self._is_given_up = True
             self._snapshot = None

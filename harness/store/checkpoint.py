@@ -1,4 +1,4 @@
-"""The supervisor's side of a checkpoint: it exists when its manifest does, and not before.
+"""The checkpoint folder as the supervisor sees it: a checkpoint exists once its manifest does.
 
 manifest-000012.json                                 the newest whose files all verify is the checkpoint
 ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks themselves
@@ -17,17 +17,16 @@ from harness.store.records import FileRecord, Manifest, WrongFormatVersion, sequ
 
 
 class CheckpointStore:
-    """Commits, finds and collects the checkpoints of one folder. One process at a time may hold it.
+    """Commits and finds the checkpoints of one folder, and deletes old ones. Only one process at a time may use it.
 
-    Opening it removes what killed writers left half-written; a program that only looks uses ``newest_checkpoint``.
+    Opening it removes incomplete files of killed writers; readers use ``newest_checkpoint`` instead.
 
     Args:
         root: the folder, created if need be.
-        keep: how many of the newest manifests, and the files they name, outlive a commit; at least 1. More may be
-            there until the next one, or after a kill.
-        fsync: whether a commit survives a power failure, and not only a kill.
-        drops_later: whether a commit leaves old files to a thread, until the next one or :meth:`wait`: a disk takes a
-            tenth of a second for a gigabyte of them, in which training would stand still.
+        keep: number of newest manifests that a commit keeps with their files; at least 1. More may remain until the
+        next commit, or after a kill. fsync: whether a commit survives a power failure, and not only a kill.
+        drops_later: whether old files are deleted in a thread, which ends before the next commit or :meth:`wait`
+        returns: deletion takes 0.1 s per gigabyte, during which training would stall.
     """
 
     def __init__(self, root: Path, *, keep: int = 2, fsync: bool = True, drops_later: bool = False) -> None:
@@ -42,19 +41,19 @@ class CheckpointStore:
             for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
                 temp.unlink(missing_ok=True)
         except OSError as error:
-            raise StoreError(f"{root}: not usable as a checkpoint folder: {error.strerror}") from error
+            raise StoreError(f"{root}: cannot be used as a checkpoint folder: {error.strerror}") from error
 
     def next_sequence(self) -> int:
-        """A sequence number above all that the folder has seen, also of saves that were never committed."""
+        """A sequence number above all in the folder, including those of saves that were never committed."""
         names = [path.name for path in (*self.root.glob("*.json"), *self.root.glob("*/*.bin"))]
         return 1 + max((number for name in names if (number := sequence_of(name)) is not None), default=-1)
 
     def commit(self, manifest: Manifest) -> None:
-        """Make ``manifest`` the newest checkpoint, then drop all that the newest ``keep`` do not name.
+        """Make ``manifest`` the newest checkpoint, then delete files that the newest ``keep`` manifests do not name.
 
         Raises:
-            StoreError: a file that it names is missing or torn, the sequence number is not the highest, or the
-                disk refused: the previous checkpoint stands.
+            StoreError: a file that it names is missing or truncated, the sequence number is not the highest, or the
+            disk failed. The previous checkpoint then remains valid.
         """
         self.wait()
         older = dict(_manifest_paths(self.root))
@@ -78,7 +77,7 @@ class CheckpointStore:
             self.wait()
 
     def wait(self) -> None:
-        """Until what the last commit dropped is gone."""
+        """Wait until the old files of the last commit are deleted."""
         dropping, self._dropping = self._dropping, None
         if dropping is not None:
             dropping.result()
@@ -103,9 +102,9 @@ class CheckpointStore:
 
 
 def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:
-    """The newest manifest whose files all verify, every byte of them read, and a sentence for each one skipped.
+    """The newest manifest whose files all pass their checksums, and a sentence for each newer one skipped.
 
-    Writes nothing. None where there is no such manifest.
+    Writes nothing. The manifest is None if there is no valid one.
 
     Raises:
         StoreError: a checkpoint of another format version, or of another ``config_hash`` where one is given:
@@ -129,7 +128,7 @@ def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Ma
 
 
 class _OtherRun(StoreError):
-    """A checkpoint of another run: never skipped."""
+    """A checkpoint of another run; it is never skipped in favour of an older one."""
 
 
 def _check_run(manifest: Manifest, config_hash: str | None, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Delta files: some rows of a shard, in ascending order of row id, so that a reader needs one pass and no index.
+"""Delta files: some rows of a shard, in ascending order of row id, readable in one pass without an index.
 
 Shapes: N rows of the shard, D embedding dim, K rows chosen, W rows of a window onto the shard.
 
@@ -27,7 +27,7 @@ ROW_ID_BYTES = 4
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of the payload: the range ``start <= row < start + num_rows``, or ``num_rows`` chosen rows."""
+    """A part of the payload: the range ``start <= row < start + num_rows``, or ``num_rows`` chosen rows."""
 
     start: int | None
     num_rows: int
@@ -35,7 +35,7 @@ class Segment:
 
 @dataclass(frozen=True, eq=False)
 class DeltaPlan:
-    """What a delta holds: ``segments`` in ascending row order and the ids of all chosen rows, ascending, int32."""
+    """Contents of a delta: ``segments`` in ascending row order, and the ids of all chosen rows, ascending, int32."""
 
     segments: tuple[Segment, ...]
     ids_K: NDArray[np.int32]
@@ -46,12 +46,12 @@ class DeltaPlan:
         return sum(segment.num_rows for segment in self.segments)
 
     def payload_bytes(self, row_bytes: int) -> int:
-        """Bytes that a save is charged for: every row, as encoded, and an id for each chosen one."""
+        """Bytes that a save is charged for: every encoded row, and the id of each chosen row."""
         return self.num_rows * row_bytes + len(self.ids_K) * ROW_ID_BYTES
 
 
 def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
-    """Put ``parts`` in ascending row order; 4 bytes of memory per chosen row. No row may be in two parts."""
+    """Sort ``parts`` by row; takes 4 bytes of memory per chosen row. No row may be in two parts."""
     assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
     parts = tuple(parts)
     ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, RowRange))
@@ -110,9 +110,9 @@ class DeltaCursor:
         self._next_block()
 
     def fill(self, window_WD: Tensor, first_row: int) -> None:
-        """Overwrite the rows of ``window_WD``, which shows the shard from ``first_row`` on, that the delta holds.
+        """Overwrite those rows of ``window_WD``, the shard from ``first_row`` on, that the delta contains.
 
-        Raises ``StoreError`` where the content is visibly damaged; the rest shows in the reader's ``finish``.
+        Raises ``StoreError`` for content that is visibly damaged; other damage is found by the reader's ``finish``.
         """
         while self._num_left:
             if self._start is None:
@@ -125,7 +125,7 @@ class DeltaCursor:
                 self._start += num_rows
                 self._num_left -= num_rows
             if self._num_left:
-                return  # the rest lies beyond the window
+                return  # the remaining rows lie beyond the window
             self._next_block()
 
     def _fill_chosen(self, window_WD: Tensor, first_row: int) -> int:
@@ -152,7 +152,7 @@ class DeltaCursor:
         # Checked before use: the checksum comes too late for a row id that was damaged. One beyond the shard needs no
         # check, no window reaches it.
         if self._ids_B[0] <= self._last_row or (self._ids_B[1:] <= self._ids_B[:-1]).any():
-            raise self._reader.damage("row ids are not in ascending order")
+            raise self._reader.damage("expected row ids in ascending order, got a smaller one")
         self._last_row = int(self._ids_B[-1])
 
 

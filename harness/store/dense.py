@@ -1,4 +1,4 @@
-"""The trainer's file: everything that is not a table, by name: weights, optimizer, RNG, position."""
+"""The trainer's checkpoint file: named tensors of the dense network, and the position of the run."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,7 +29,7 @@ def write_dense(
     extra: Mapping[str, Any],
     fsync: bool = True,
 ) -> FileRecord:
-    """Write named tensors, of any shape, dtype and device, and ``extra``, which must survive JSON unchanged."""
+    """Write named tensors, of any shape, dtype and device, and ``extra``, which JSON must represent exactly."""
     here = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
     def write_tensors(writer: HashingWriter) -> None:
@@ -52,14 +52,14 @@ def write_dense(
 
 
 def discard_dense(root: Path, rank: str, sequence: int) -> None:
-    """Remove what ``write_dense`` left of a save numbered ``sequence`` that was never committed."""
+    """Remove the file that ``write_dense`` wrote for the save ``sequence``, which was never committed."""
     (root / rank / content_name("dense", sequence)).unlink(missing_ok=True)
 
 
 def read_dense(root: Path, record: FileRecord) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The tensors, on the CPU and in the order written, and ``extra``. Raises ``StoreError`` naming the file."""
     if record.kind != "dense":
-        raise StoreError(f"{root / record.path}: holds {record.kind} rows, not the trainer's state")
+        raise StoreError(f"{root / record.path}: expected the trainer's state, got {record.kind} rows")
     with ContentReader(root, record) as reader:
         tensors: dict[str, Tensor] = {}
         for name, dtype, shape in reader.header["tensors"]:

@@ -1,4 +1,4 @@
-"""How row values stand in a content file: one class and one entry in :data:`ENCODINGS` for each encoding.
+"""Encodings of row values in content files: one class and one entry in :data:`ENCODINGS` for each.
 
 The record of a file names its encoding, so files of one shard may differ in it. W rows of a chunk, D columns of a row.
 """
@@ -15,7 +15,7 @@ class RowEncoding(Protocol):
     """Turns rows into bytes and back. A row takes the same number of bytes whatever its values."""
 
     def row_bytes(self, like_MD: Tensor) -> int:
-        """Bytes of one encoded row of a shard of this shape and dtype; what a save is charged for each row."""
+        """Bytes of one encoded row of a shard like ``like_MD``; a save is charged this for each row."""
         ...
 
     def encode(self, rows_WD: Tensor) -> Tensor:
@@ -28,21 +28,21 @@ class RowEncoding(Protocol):
 
 
 class Raw:
-    """The rows' own bytes: exact, and without a copy in either direction."""
+    """The encoding that stores rows as they are in memory: exact, and without a copy in either direction."""
 
     def row_bytes(self, like_MD: Tensor) -> int:
-        """Bytes of a row in memory."""
+        """Bytes of one row in memory."""
         return row_bytes_of(like_MD)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
-        """The rows themselves."""
+        """The given rows, without a copy."""
         return rows_WD
 
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
-        """Fill the rows themselves."""
+        """Read the file's next bytes directly into the rows."""
         fill(rows_WD)
 
 
 RAW = "raw"
 ENCODINGS: dict[str, RowEncoding] = {RAW: Raw()}
-"""By the name that records and headers carry."""
+"""Encodings by the name in records and headers."""

@@ -3,8 +3,8 @@
     magic (8 bytes) | format version (u32) | bytes of JSON (u32) | XXH3 of these and the JSON (u64) | JSON | payload
 
 Numbers are little-endian; the JSON is padded with spaces so that the payload starts at a multiple of 4096. A second
-checksum (XXH3, 64 bits) covers the whole file and stands in the file's record, so a file that is whole but another
-one is noticed too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
+checksum (XXH3, 64 bits) covers the whole file and stands in the file's record, so a complete file of another save is
+detected too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
 """
 
 import json
@@ -63,7 +63,7 @@ def fsync_folder(folder: Path) -> None:
 
 
 class HashingWriter:
-    """Writes a content file front to back and hashes what it writes. Made by ``replacing``."""
+    """Writes a content file front to back and hashes its bytes. Made by ``replacing``."""
 
     def __init__(self, handle: int, chunk_bytes: int) -> None:
         self._handle = handle
@@ -95,16 +95,16 @@ class HashingWriter:
 
 
 def temp_path(path: Path) -> Path:
-    """Where ``path`` is written before it is complete; a killed writer leaves it there."""
+    """The temporary path of ``path`` while it is being written; a killed writer leaves it behind."""
     return path.with_name(f".{path.name}.tmp")
 
 
 @contextmanager
 def replacing(path: Path, *, fsync: bool, chunk_bytes: int = CHUNK_BYTES) -> Iterator[HashingWriter]:
-    """Write ``path`` so that it appears whole or not at all: temp file, fsync, rename, fsync of the folder.
+    """Write ``path`` atomically and durably: temporary file, fsync, rename, fsync of the folder.
 
     Raises:
-        StoreError: the disk refused; nothing of the attempt is left and no other file was touched.
+        StoreError: the disk failed; the temporary file is removed and no other file was changed.
     """
     temp = temp_path(path)
     try:
@@ -140,10 +140,10 @@ def write_content(
     fsync: bool,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> FileRecord:
-    """Write ``root/rank/kind-sequence.bin``, whole or not at all, and return its record.
+    """Write ``root/rank/kind-sequence.bin`` atomically and return its record.
 
     Raises:
-        StoreError: the disk refused, or the file is there: a manifest may name it, so it is never rewritten.
+        StoreError: the disk failed, or the file exists: a manifest may name it, so it is never rewritten.
     """
     path = root / rank / content_name(kind, sequence)
     try:
@@ -154,7 +154,7 @@ def write_content(
     except OSError as error:
         raise StoreError(f"{path.parent}: cannot be created: {error.strerror}") from error
     if path.exists():
-        raise StoreError(f"{path}: already written; every save takes a new sequence number")
+        raise StoreError(f"{path}: expected a new file, but it exists; every save needs a new sequence number")
     with replacing(path, fsync=fsync, chunk_bytes=chunk_bytes) as writer:
         own = {"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step}
         writer.header({**own, **header, **({} if encoding == RAW else {"encoding": encoding})})
@@ -172,10 +172,10 @@ def write_content(
 
 
 class ContentReader:
-    """Reads the content file that ``record`` names, front to back, and checks it against the record on the way.
+    """Reads the content file that ``record`` names, front to back, and checks it against the record.
 
-    Every problem is a ``StoreError`` that names the file. The checksum is known only at the end: what was read is
-    to be believed once ``finish`` has returned, and not before.
+    Every problem is a ``StoreError`` that names the file. The checksum is known only at the end: data is valid only
+    after ``finish`` has returned.
     """
 
     def __init__(self, root: Path, record: FileRecord, *, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -194,7 +194,7 @@ class ContentReader:
             self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
             size_bytes = os.fstat(self._handle).st_size
             if size_bytes != record.num_bytes:
-                raise self.damage(f"{size_bytes} bytes, {record.num_bytes} were written")
+                raise self.damage(f"expected {record.num_bytes} bytes, got {size_bytes}")
             self.header = self._read_header()
         except OSError as error:
             self.close()
@@ -218,7 +218,7 @@ class ContentReader:
             self._handle = -1
 
     def damage(self, what: str) -> StoreError:
-        """The error to raise for content that cannot be what was written."""
+        """A StoreError that the file is damaged, with the detail ``what``."""
         return StoreError(f"{self.path}: damaged: {what}")
 
     def read_into(self, view: memoryview) -> None:
@@ -244,7 +244,7 @@ class ContentReader:
         while left := self.record.num_bytes - self._num_read:
             self.read_into(scratch[:left])
         if (found := self._hash.hexdigest()) != self.record.xxh3:
-            raise self.damage(f"checksum {found}, {self.record.xxh3} was written")
+            raise self.damage(f"expected checksum {self.record.xxh3}, got {found}")
 
     def _read_some(self, view: memoryview) -> int:
         try:
@@ -257,7 +257,7 @@ class ContentReader:
         self.read_into(memoryview(start))
         if len(start) < _HEADER_START or not start.startswith(MAGIC):
             self.finish()  # damage explains a strange header better than its own words
-            raise StoreError(f"{self.path}: not a checkpoint's content file")
+            raise StoreError(f"{self.path}: expected a content file of a checkpoint, got another format")
         _, version, num_bytes = _PREFIX.unpack_from(start)
         if version != FORMAT_VERSION:
             self.finish()
@@ -281,6 +281,6 @@ class ContentReader:
 
 
 def verify(root: Path, record: FileRecord) -> None:
-    """Read the whole file in bounded memory; raise ``StoreError`` naming it unless it is what ``record`` says."""
+    """Read the whole file in bounded memory; raise ``StoreError`` naming it unless it matches ``record``."""
     with ContentReader(root, record) as reader:
         reader.finish()

@@ -21,13 +21,13 @@ if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait f
 
 
 class SaveKind(Protocol):
-    """What one save of a shard writes, and how. Has no state: what must be remembered is the tracker's."""
+    """The rows that one save of a shard writes, and their encoding. It is stateless; state belongs in the tracker."""
 
     encoding: str
-    """How row values stand in the file: a key of ``encoding.ENCODINGS``."""
+    """Encoding of row values in the file: a key of ``encoding.ENCODINGS``."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """By table, the rows that this save writes: row ids (int64 local flat rows, distinct), or the table's span.
+        """The rows that this save writes, by table: row ids (int64 local flat rows, distinct), or the table's span.
 
         Tables that are left out are not written. Decided at the step of the save; the values are those of this step
         also if they are written later. The rows' updates count as persisted, and the tracker's ``saved`` is called.
@@ -35,7 +35,7 @@ class SaveKind(Protocol):
         ...
 
     def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """Of the shard's files in the last checkpoint, those that a restore needs before this save's file.
+        """Those of the shard's files in the last checkpoint that a restore must read before this save's file.
 
         None of them: the file is a base, and :meth:`rows` must give every table's span. Otherwise a base and the deltas
         after it: the file is a delta. All of ``records`` where the save writes what changed since the last one; the
@@ -75,4 +75,4 @@ class PrioritySave:
 
 
 SAVE_KINDS: dict[str, SaveKind] = {"full": FullSave(), "priority": PrioritySave()}
-"""By the name that plans, manifests and save events carry."""
+"""Kinds of save by the name in plans, manifests and save events."""

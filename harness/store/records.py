@@ -1,6 +1,6 @@
-"""What a checkpoint is made of, as values: file records and the manifest that names them.
+"""The description of a checkpoint: file records, and the manifest that lists them.
 
-Values only; the files are read and written elsewhere. All of them travel between processes and into JSON.
+Plain values that are sent between processes and written as JSON; other modules read and write the files.
 """
 
 import json
@@ -23,22 +23,22 @@ _SEQUENCE = re.compile(r"^[a-z]+-(\d+)\.(?:bin|json)$")
 
 
 class WrongFormatVersion(StoreError):
-    """Written in a format that this program does not read: never skipped in favour of an older checkpoint."""
+    """A file or manifest of another format version; it is never skipped in favour of an older checkpoint."""
 
 
 def check_version(found: object, where: str) -> None:
     """Raise ``WrongFormatVersion`` unless ``found`` is the version this program reads."""
     if found != FORMAT_VERSION:
-        raise WrongFormatVersion(f"{where}: format version {found}, this program reads {FORMAT_VERSION}")
+        raise WrongFormatVersion(f"{where}: expected format version {FORMAT_VERSION}, got {found}")
 
 
 def content_name(kind: FileKind, sequence: int) -> str:
-    """``base-000012.bin``: six digits at least, so that a folder lists in order."""
+    """File name ``base-000012.bin``: at least six digits, so that names sort in order."""
     return f"{kind}-{sequence:06d}.bin"
 
 
 def manifest_name(sequence: int) -> str:
-    """``manifest-000012.json``."""
+    """File name ``manifest-000012.json`` of a manifest."""
     return f"manifest-{sequence:06d}.json"
 
 
@@ -50,7 +50,7 @@ def sequence_of(name: str) -> int | None:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
-    """One content file, as its writer reports it.
+    """Description of one content file, made by its writer.
 
     Attributes:
         path: relative to the checkpoint folder, e.g. ``ps0/base-000010.bin``.
@@ -80,7 +80,7 @@ class FileRecord:
 
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """Raise ``StoreError`` where a field is missing or unknown."""
+        """The inverse of ``to_json``. Raises ``StoreError`` if a field is missing or unknown."""
         try:
             return cls(**fields)
         except TypeError as error:
@@ -88,7 +88,7 @@ class FileRecord:
 
 
 def chain_problem(records: Sequence[FileRecord]) -> str | None:
-    """What keeps one shard's files from being a base and then its deltas, oldest first; None if nothing does."""
+    """Why the files of one shard are not a base and its deltas, oldest first; None if they are."""
     if not records or records[0].kind != "base":
         return "a shard's files must start with a base"
     if any(record.kind != "delta" for record in records[1:]):
@@ -100,20 +100,20 @@ def chain_problem(records: Sequence[FileRecord]) -> str | None:
 
 
 def wants_compaction(records: Sequence[FileRecord]) -> bool:
-    """Whether the deltas since the base have outgrown it, so that a restore would read more than two shards."""
+    """Whether the deltas since the base are larger than it, so that a restore would read more than twice the shard."""
     return sum(record.payload_bytes for record in records[1:]) > records[0].payload_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """A checkpoint: it exists once this is on disk. Refused at birth (``StoreError``) when its parts disagree.
+    """The files of a checkpoint, which exists once this is on disk. Raises ``StoreError`` if parts disagree.
 
     Attributes:
-        sequence: rises with every commit of a folder, also after a rollback; the newest manifest has the highest.
+        sequence: increases with every commit in a folder, also after a rollback.
         step: the last applied step, equal in every shard and in the trainer's file.
         samples: rows of training data behind the model at that step.
         kind: of the save, a key of ``kinds.SAVE_KINDS``.
-        config_hash: which run this belongs to.
+        config_hash: result hash of the run that wrote it.
         shards: PS rank to its files in restore order: base first, then deltas, oldest first.
         trainer: dense network, optimizer, RNG and position.
     """
@@ -131,7 +131,7 @@ class Manifest:
         where = manifest_name(self.sequence)
         check_version(self.version, where)
         if self.trainer.kind != "dense":
-            raise StoreError(f"{where}: the trainer's file {self.trainer.path} is {self.trainer.kind}, not dense")
+            raise StoreError(f"{where}: the trainer's file {self.trainer.path} is {self.trainer.kind}, expected dense")
         for rank, records in self.shards.items():
             if problem := chain_problem(records):
                 raise StoreError(f"{where}: {rank}: {problem}")
@@ -154,18 +154,18 @@ class Manifest:
         return (*(record for records in self.shards.values() for record in records), self.trainer)
 
     def to_text(self) -> str:
-        """JSON with a checksum of itself, ending in a newline."""
+        """JSON text with a checksum of its content, ending in a newline."""
         shards = {rank: [record.to_json() for record in records] for rank, records in self.shards.items()}
         fields = {**vars(self), "shards": shards, "trainer": self.trainer.to_json()}
         return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
-        """The inverse of ``to_text``; ``where`` opens every message.
+        """The inverse of ``to_text``; ``where`` begins every error message.
 
         Raises:
             WrongFormatVersion: another format version.
-            StoreError: not JSON, altered since it was written, or parts that disagree.
+            StoreError: not JSON, altered since it was written, or inconsistent parts.
         """
         try:
             fields = json.loads(text)

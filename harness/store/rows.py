@@ -1,4 +1,4 @@
-"""Which rows of a shard a save writes, and where the writer gets them from.
+"""Row selections of a save, and the sources from which a writer reads the rows.
 
 Shapes: M rows of the shard, D embedding dim, K rows chosen, W rows of a chunk.
 """
@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 4 << 20
-"""Bytes handled at a time: large enough to hide the calls, small enough to be hashed while still in cache."""
+"""Bytes processed at a time: large enough that calls cost little, small enough to be hashed while in cache."""
 
 
 @dataclass(frozen=True)
 class RowRange:
-    """Rows ``start <= row < stop``, written whole: a small table. Needs no ids."""
+    """All rows ``start <= row < stop``, for example of a small table; written without ids."""
 
     start: int
     stop: int
@@ -25,7 +25,7 @@ class RowRange:
 
 @dataclass(frozen=True, eq=False)
 class ChosenRows:
-    """Rows that a tracker chose: unique local row ids, ``K``, int32 or int64, in any order."""
+    """Rows that a tracker chose: distinct local row ids (K,), int32 or int64, in any order."""
 
     ids_K: Tensor
 
@@ -34,31 +34,31 @@ Part = RowRange | ChosenRows
 
 
 class RowSource(Protocol):
-    """Where a writer gets rows from. It asks for ascending rows, for each of them once."""
+    """The source of the rows of a save. A writer reads each row once, in ascending order."""
 
     @property
     def rows_MD(self) -> Tensor:
-        """The shard's memory: it tells shape and dtype, and not always the values to write."""
+        """The shard's memory, for its shape and dtype; its values may be newer than those to write."""
         ...
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """The rows (W, D) of ``part``, whose ids ascend, in chunks that are good until the next is asked for."""
+        """The rows (W, D) of ``part``, whose ids ascend, in chunks; each is valid until the next one is read."""
         ...
 
     def release(self) -> None:
-        """Nothing more will be read."""
+        """End of reading: free what the source holds."""
         ...
 
 
 class StillRows:
-    """Rows that do not change while they are written."""
+    """A source of rows that do not change while they are written."""
 
     def __init__(self, rows_MD: Tensor, *, chunk_bytes: int = CHUNK_BYTES) -> None:
         self.rows_MD = rows_MD
         self._chunk_WD = empty_rows(min(rows_in(chunk_bytes, rows_MD), len(rows_MD)), rows_MD)
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """A range is a view of the memory itself; chosen rows are gathered."""
+        """The rows in chunks: a range as views of the memory, chosen rows as copies."""
         if isinstance(part, RowRange):
             yield self.rows_MD[part.start : part.stop]
             return
@@ -66,7 +66,7 @@ class StillRows:
             yield torch.index_select(self.rows_MD, 0, ids_W, out=self._chunk_WD[: len(ids_W)])
 
     def release(self) -> None:
-        """Nothing is held."""
+        """A no-op: this source holds no buffer."""
 
 
 def row_bytes_of(rows_MD: Tensor) -> int:
@@ -75,10 +75,10 @@ def row_bytes_of(rows_MD: Tensor) -> int:
 
 
 def rows_in(num_bytes: int, rows_MD: Tensor) -> int:
-    """How many rows fit into ``num_bytes``; at least one."""
+    """Number of rows that fit into ``num_bytes``; at least one."""
     return max(1, num_bytes // max(1, row_bytes_of(rows_MD)))
 
 
 def empty_rows(num_rows: int, like_MD: Tensor) -> Tensor:
-    """Memory for so many rows."""
+    """Uninitialised memory for ``num_rows`` rows like those of ``like_MD``."""
     return torch.empty((num_rows, *like_MD.shape[1:]), dtype=like_MD.dtype)

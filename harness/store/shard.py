@@ -1,4 +1,4 @@
-"""One PS rank's content files: written straight from its rows, read straight back into them.
+"""The content files of one PS rank: written directly from its rows, and read directly into them.
 
 Shapes: N rows of the shard, D embedding dim, W rows of a window. Memory beyond the rows themselves: two chunks, 4 bytes
 per chosen row, and in ``compact`` the row ids of one block per delta.
@@ -66,10 +66,10 @@ class _Layout:
 
 
 class ShardStore:
-    """Writes and reads the files of one shard under ``root/rank``. Lives inside the rank.
+    """Writes and reads the files of one shard under ``root/rank``. Used in the rank's process.
 
     A file counts only once a manifest names its record, so a rank may die at any point of a write. Rows are
-    contiguous CPU tensors of any dtype; every method raises ``StoreError`` naming the file at fault. No result
+    contiguous CPU tensors of any dtype; every method raises ``StoreError`` that names the file. No result
     depends on ``chunk_bytes``.
     """
 
@@ -80,7 +80,7 @@ class ShardStore:
         self._chunk_bytes = chunk_bytes
 
     def discard(self, sequence: int) -> None:
-        """Remove what a save numbered ``sequence`` left of this shard. For saves that were never committed only."""
+        """Remove this shard's files of the save ``sequence``. Only for saves that were never committed."""
         kinds: tuple[FileKind, ...] = ("base", "delta")
         for kind in kinds:
             (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
@@ -121,7 +121,7 @@ class ShardStore:
         )
 
     def read_into(self, records: Sequence[FileRecord], rows_ND: Tensor) -> int:
-        """Fill ``rows_ND`` with the newest saved version of every row; return the step that it is as of.
+        """Fill ``rows_ND`` with the newest saved version of every row; return the step of that state.
 
         ``records`` is a base and its deltas, oldest first. After an error the rows are part old, part new: read
         another checkpoint into them before use.
@@ -141,8 +141,8 @@ class ShardStore:
     def compact(self, records: Sequence[FileRecord], sequence: int) -> FileRecord:
         """Merge a base and its deltas on disk into a new base, of encoding ``raw``, that restores to the same rows.
 
-        The shard is never held: a window moves over it, filled from every file in turn. The old files stay until
-        the store collects them.
+        Memory holds only a window that moves over the shard, filled from every file in turn. The old files stay until a
+        commit deletes them.
         """
         self._check_chain(records)
         with ExitStack() as stack:

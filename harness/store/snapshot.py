@@ -24,11 +24,11 @@ _FREE = -1
 class Snapshot:
     """The rows of ``parts`` as of now, in at most ``buffer_bytes`` and one byte a row of the shard.
 
-    Takes no lock: ``copy`` may run while rows change, ``put_aside`` and ``lay_over`` exclude each other.
+    Takes no lock: ``copy`` may run while rows change; ``put_aside`` and ``lay_over`` must not run at the same time.
 
     Args:
         parts: what will be read, each row once; None for the whole shard.
-        buffer_bytes: room for one chunk and for the rows set aside; one row of each is held in any case.
+        buffer_bytes: memory for one chunk and for the rows set aside; at least one row of each.
     """
 
     def __init__(self, rows_MD: Tensor, parts: Iterable[Part] | None, *, buffer_bytes: int) -> None:
@@ -47,11 +47,11 @@ class Snapshot:
 
     @property
     def buffer_bytes(self) -> int:
-        """Memory of the chunk and of everything that can be set aside."""
+        """Bytes of the chunk and of all rows that can be set aside."""
         return self._chunk_WD.nbytes + self._values_CD.nbytes + self._row_C.nbytes + self._freed_C.nbytes
 
     def put_aside(self, rows_N: Tensor) -> Tensor:
-        """Keep the present values of ``rows_N`` (int64, distinct), which are about to change, if they are still wanted.
+        """Keep the values of those ``rows_N`` (int64, distinct, about to change) that the writer has still to read.
 
         Returns the rows for which there was no room: these must not change until, after the next ``lay_over``, it was
         asked again.
@@ -67,7 +67,7 @@ class Snapshot:
         return torch.from_numpy(rows[len(slots) :])
 
     def chunks(self, part: Part) -> Iterator[Part]:
-        """``part``, whose ids ascend, cut into what fits a chunk."""
+        """``part``, whose ids ascend, cut into pieces of at most one chunk."""
         size = len(self._chunk_WD)
         if isinstance(part, ChosenRows):
             yield from (ChosenRows(ids_W) for ids_W in part.ids_K.split(size) if len(ids_W))
@@ -76,13 +76,13 @@ class Snapshot:
             yield RowRange(start, min(start + size, part.stop))
 
     def copy(self, chunk: Part) -> Tensor:
-        """The rows (W, D) of ``chunk`` as they are now; what changes meanwhile is mended by ``lay_over``."""
+        """The rows (W, D) of ``chunk`` as they are now; ``lay_over`` corrects rows that changed since the snapshot."""
         if isinstance(chunk, RowRange):
             return self._chunk_WD[: chunk.stop - chunk.start].copy_(self.rows_MD[chunk.start : chunk.stop])
         return torch.index_select(self.rows_MD, 0, chunk.ids_K, out=self._chunk_WD[: len(chunk.ids_K)])
 
     def lay_over(self, chunk: Part, chunk_WD: Tensor) -> None:
-        """Make a copy of ``chunk`` what it was when the snapshot was taken. Its rows may change from now on."""
+        """Restore the copy ``chunk_WD`` of ``chunk`` to its state at the snapshot. Its rows may change from now on."""
         row_C = self._row_C[: self._num_used]
         if isinstance(chunk, RowRange):
             slots = np.flatnonzero((row_C >= chunk.start) & (row_C < chunk.stop))
@@ -98,7 +98,7 @@ class Snapshot:
         self._num_freed += len(slots)
 
     def _take_slots(self, num_wanted: int) -> NDArray[np.int64]:
-        """At most so many free ones: those that were used before, then new ones."""
+        """At most ``num_wanted`` free slots: reused ones first, then new ones."""
         num_again = min(num_wanted, self._num_freed)
         num_new = min(num_wanted - num_again, len(self._row_C) - self._num_used)
         again = self._freed_C[self._num_freed - num_again : self._num_freed].astype(np.int64)
