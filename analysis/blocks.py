@@ -51,7 +51,7 @@ class Block:
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
-    """Sort key: the order of ``STRATEGIES``, then by name."""
+    """The sort key of a strategy: its place in ``STRATEGIES``, then its name."""
     return (STRATEGIES.index(strategy) if strategy in STRATEGIES else len(STRATEGIES), strategy)
 
 
@@ -87,7 +87,7 @@ def summarise(cells: Sequence[Cell]) -> list[Block]:
 
 
 def setting_text(setting: Mapping[str, Any]) -> str:
-    """``key value`` of every entry."""
+    """A setting as text: ``key value`` of every entry."""
     return ", ".join(f"{key} {'none' if value is None else value}" for key, value in setting.items())
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STATUSES = ("done", "damaged", "failed", "unfinished")
-"""Of a cell. ``damaged``: the record cannot be read, or the run has a DONE file but no result on record."""
+"""Values of a cell's status. ``damaged``: the record cannot be read, or lacks a result despite a DONE file."""
 
 Cell = Mapping[str, Any]
 """One row of the frame, by column; a missing value is None."""
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What was run, by column: values of a resolved config. A trace is named by its file without the suffix."""
+    """Columns that identify a run: values of its resolved config. A trace is named by its file without suffix."""
     flat = flatten(config)
     trace = flat.get("trace.path")
     return {

@@ -1,4 +1,4 @@
-"""Paired differences between folders: keys that vary inside the folders are matched, the rest is what differs."""
+"""Paired differences between folders: keys that vary inside the folders are matched."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -54,7 +54,7 @@ class Comparison:
 
 
 def compare(dirs: Sequence[Path | str]) -> RenderableType:
-    """``comparisons`` as tables, each with the config keys in which the two folders differ. Raises as that does."""
+    """:func:`comparisons` as tables, each with the config keys in which the two folders differ; same errors."""
     frames = [load(path) for path in dirs]
     found = comparisons(dirs, frames)
     parts: list[RenderableType] = []
@@ -66,7 +66,7 @@ def compare(dirs: Sequence[Path | str]) -> RenderableType:
 
 
 def compare_to(path: Path | str, baseline: str) -> RenderableType:
-    """``comparisons_to`` as a table. Raises as that does."""
+    """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame)
     return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND, *_left_out([frame]))
@@ -76,7 +76,7 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
     """The first folder against each other one, in pairs of equal seed and equal values of the keys that vary inside.
 
     A config key that varies only in the other folder is not matched: the first folder is compared with each value.
-    ``frames`` are the folders' if they are loaded already.
+    ``frames``: the folders' frames, if already loaded.
 
     Raises:
         UserError: fewer than two folders, or two without a pair of finished cells.
@@ -98,7 +98,7 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         if not groups:
             _refuse_damaged(frames[0], frame)
             raise UserError(
-                f"{dirs[0]} and {path}: no two finished cells with equal {', '.join(keys)}; none to compare"
+                f"{dirs[0]} and {path}: expected finished cells with equal {', '.join(keys)}; found no pair"
             )
         named = sorted(groups.items(), key=lambda item: (strategy_order(item[1][0][1]["strategy"]), item[0]))
         found += [_compare(str(dirs[0]), str(path), words, pairs) for words, pairs in named]
@@ -108,8 +108,8 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
 def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None" = None) -> list[Comparison]:
     """Every other strategy of one folder against ``baseline``, in pairs of equal seed, engine, trace and profile.
 
-    Keys that only one of the two sweeps are not matched; if the baseline ran with several values of such a key, the
-    cell with most values in common is the partner. ``frame`` is the folder's if it is loaded already.
+    Keys that vary for only one of the two strategies are not matched; if the baseline ran with several values of such a
+    key, the cell with most values in common is the partner. ``frame``: the folder's frame, if already loaded.
 
     Raises UserError if ``baseline`` has no finished cell, StoreError for a folder without a run, or if the folder has
     damaged cells and no finished cell of ``baseline``.

@@ -21,7 +21,7 @@ def check_plan_figure(path: Path, costs: Costs) -> None:
         raise ConfigError(f"--figure: {path.parent}: no such folder")
     if not costs.o_save_h:
         raise ConfigError(
-            "--figure: expected profile.o_save_h > 0, got 0; there is no best interval if saves cost nothing"
+            "--figure: expected profile.o_save_h > 0, got 0; without a cost of saves there is no best interval"
         )
 
 

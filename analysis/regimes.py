@@ -1,4 +1,4 @@
-"""The recommended strategy for each failure regime, as far as the seeds of a grid support one."""
+"""The recommended strategy of each failure regime, if the differences are significant over the seeds."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ READING = (
 
 @dataclass(frozen=True)
 class Regime:
-    """One setting: strategies in order of overhead, by what the seeds show of their AUC.
+    """The strategies of one setting in order of overhead, grouped by the significance of their loss of AUC.
 
     ``taken``: the cheapest that are shown to be harmless; ``open``: cheaper, but undecided; ``harmful``: shown to lose
     AUC. ``unsure``: some strategy has one seed only; then all three are empty.
@@ -49,7 +49,7 @@ class Regime:
 
 
 def regimes(blocks: Sequence[Block]) -> list[Regime]:
-    """One for each block with a reference and at least two strategies to choose from."""
+    """A Regime for each block with a reference and at least two other strategies."""
     return [regime for block in blocks if (regime := _regime(block)) is not None]
 
 

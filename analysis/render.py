@@ -61,7 +61,7 @@ def _html(cell: str) -> str:
 
 
 def show_mean(value: Estimate | None, *, scale: float = 1.0, digits: int = 2) -> str:
-    """The mean without its interval."""
+    """The mean of an estimate as text, without its interval."""
     return UNKNOWN if value is None else f"{value.mean * scale:.{digits}f}"
 
 

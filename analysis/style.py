@@ -43,7 +43,7 @@ def colour(strategy: str) -> str:
 
 @contextmanager
 def style() -> Iterator[None]:
-    """Figures drawn and written inside the block have this look."""
+    """Context in which figures are drawn and written in the style of this package."""
     import matplotlib as mpl  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):

@@ -75,7 +75,7 @@ _CACHE_COLUMNS = (
     _Column("traffic saved, %", "saved\n%", "cache", show=_mean("cache_saved_frac", 100, 1)),
     _Column("peak rows", "peak\nrows", "cache", show=_mean("cache_peak_rows", 1, 0)),
 )
-"""Shown if a run of the block has a cache."""
+"""Columns of a cache's statistics, shown if a run of the block has a cache."""
 
 
 def table(frame: "pd.DataFrame") -> RenderableType:
@@ -90,7 +90,7 @@ def table(frame: "pd.DataFrame") -> RenderableType:
 
 
 def table_html(blocks: Sequence[Block]) -> str:
-    """The same tables as HTML."""
+    """The tables of :func:`table` as HTML, one for each setting."""
     return "\n".join(html_table(*_content(block), block.title) for block in blocks)
 
 

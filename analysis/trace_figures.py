@@ -53,7 +53,7 @@ def trace_svgs(trace: Trace, stats: TraceStatistics, prefix: str) -> dict[str, s
 
 
 def _figures(trace: Trace, stats: TraceStatistics) -> list[tuple[str, "Figure"]]:
-    """The figures for which there are data."""
+    """Those figures that the trace has data for."""
     levels = [(name, level) for name, level in levels_of(stats) if level.gaps.num >= _LEAST_GAPS]
     drawn: dict[str, list[Draw]] = {
         "time": [lambda axes: _time(axes, trace, stats)] if stats.num_deaths else [],

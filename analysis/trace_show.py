@@ -105,7 +105,7 @@ def _often(stats: TraceStatistics) -> Table:
 
 
 def _often_notes(stats: TraceStatistics) -> Iterator[str]:
-    """How to read the table of MTBFs."""
+    """Notes on the table of MTBFs."""
     if stats.death_gap_mean_h is not None:
         mean, median = number(stats.death_gap_mean_h), number(stats.death_gap_median_h)
         yield f"From one death to the next, also at one instant: {mean} h on average, {median} h in the median."

@@ -1,1 +1,1 @@
-"""What a user types and sees."""
+"""The command line: arguments, commands, and their output."""

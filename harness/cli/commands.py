@@ -133,7 +133,7 @@ def report(options: argparse.Namespace) -> None:
 
 
 def verify(options: argparse.Namespace) -> int:
-    """Compare both engines, for every strategy or the one that the command line names."""
+    """Compare both engines, for every strategy or the one named on the command line."""
     from harness.run import verify as verification
 
     if any(word.startswith("strategy.name=") for word in options.overrides):

@@ -29,7 +29,7 @@ def command(commands: argparse._SubParsersAction | None, name: str, summary: str
 
 
 def count(text: str) -> int:
-    """A whole number >= 1. Raises ValueError."""
+    """``text`` as a whole number >= 1. Raises ValueError."""
     value = int(text)
     if value < 1:
         raise ValueError(text)
@@ -37,7 +37,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> float:
-    """A finite number > 0. Raises ValueError."""
+    """``text`` as a finite number > 0. Raises ValueError."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError(text)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def grid_progress(cells: Sequence[Cell]) -> Iterator[GridView]:
-    """A view of a running grid."""
+    """The view of a running grid: bars on a terminal, otherwise lines."""
     with _bars() as progress:
         yield _GridBars(progress, len(cells))
 
@@ -89,7 +89,7 @@ class _GridBars:
 
 @contextmanager
 def _bar(name: str) -> Iterator[Callable[..., None]]:
-    """``Progress.update`` of a single bar."""
+    """A single progress bar; returns the function that updates it."""
     with _bars() as progress:
         yield partial(progress.update, progress.add_task(name, total=None, info=""))
 

@@ -55,7 +55,7 @@ def generate_trace(options: argparse.Namespace) -> int:
     if options.preset is not None:
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise TraceError(f"--preset: has its own {names}; leave one or the other out")
+            raise TraceError(f"--preset: already sets {names}; give either the preset or these options")
         trace = generate_preset(options.preset, options.seed, is_typical=options.typical)
     else:
         if "group_sizes" in given:
@@ -127,7 +127,7 @@ def _warn_of_repairs(trace: Trace) -> None:
 def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None:
     """Refuses a ``path`` that exists, unless forced; ``source``, from which the trace is made, even then."""
     if source is not None and source.exists() and path.exists() and path.samefile(source):
-        raise TraceError(f"--out: {path} is the input file; name another")
+        raise TraceError(f"--out: expected another file than the input, got {path}")
     if path.exists() and not path.is_file():
         raise TraceError(f"--out: {path} is a {'folder' if path.is_dir() else 'device'}; expected a file")
     if path.exists() and not force:

@@ -1,1 +1,1 @@
-"""How embedding rows travel between the trainer and the PS ranks."""
+"""Embedding clients: transport of embedding rows and gradients between the trainer and the PS ranks."""

@@ -14,9 +14,10 @@ from harness.core.trackers import Tracker
 
 @dataclass(frozen=True, kw_only=True)
 class CacheSpec:
-    """What a caching client needs beside its ``ClientSpec``.
+    """The further parameters of a caching client, besides its ``ClientSpec``.
 
-    ``count_updates`` counts updates as the ledger does. ``tracker`` is that of the ranks: which calls it needs.
+    ``count_updates`` counts updates as the ledger does. ``tracker``: class of the ranks' tracker, for the calls that it
+    needs.
     """
 
     config: CacheConfig

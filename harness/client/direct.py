@@ -1,4 +1,4 @@
-"""No cache: one message a step and rank, which travels while the next step is computed.
+"""The client without a cache: one message per step and rank, sent while the next step is computed.
 
 N distinct rows of a batch, rank-major; D embedding dim.
 """
@@ -46,7 +46,7 @@ class DirectClient:
         self._is_void = False
 
     def pull(self, progress: Progress) -> Pulled:
-        """Rows that were looked up ahead; else they are looked up now."""
+        """The next batch; its rows were looked up ahead or are looked up now."""
         batch, plan = self._batch(progress.step)
         self._rows_ND, self._next_ND = self._next_ND, None
         if self._rows_ND is None:
@@ -90,23 +90,23 @@ class DirectClient:
             self._receive(progress)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """The ranks hold everything."""
+        """Rows of any batch, from the ranks: they have all updates."""
         return look_up(self._failover, plan, progress)
 
     def saved(self, progress: Progress) -> None:
-        """No counts are kept here."""
+        """A no-op: this client keeps no counts of updates."""
 
     def summary(self) -> None:
-        """No cache."""
+        """None: this client has no cache."""
 
     def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
-        """Rows that were looked up ahead are older than the restored shards."""
+        """Drop the rows that were looked up ahead: they precede the restore."""
         self._next_ND = None
         self._is_void = True
         return {}
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """A message is sent again before the ledger counts its step, or its updates are lost with the shard."""
+        """None: a message is sent again before the ledger counts its step, or its updates are lost with the shard."""
         return 0, 0
 
     def _batch(self, step: int) -> tuple[Batch, BatchPlan]:

@@ -40,7 +40,7 @@ from harness.recovery.accounting import SalvagedRows
 from harness.recovery.failover import StartedRequests
 
 WINDOWS_AT_ONCE = 3
-"""Rows of three windows at most are cached or under way at one time: the last one, the present one, the next one."""
+"""Maximum number of windows whose rows are cached or in flight at one time: the last, the present, the next."""
 
 
 class LookaheadClient:
@@ -85,7 +85,7 @@ class LookaheadClient:
         self.reset()
 
     def reset(self) -> None:
-        """Every cached row is void."""
+        """Drop all cached rows and planned windows."""
         max_window_rows = None if self._max_rows is None else max(1, self._max_rows // WINDOWS_AT_ONCE)
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
         self._cache = RowCache(self._dim, max_rows=self._max_rows)
@@ -131,7 +131,7 @@ class LookaheadClient:
             self._flush(plan, progress, overlap)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """The ranks hold everything: it has been flushed."""
+        """Rows of any batch, from the ranks: all updates have been flushed."""
         return look_up(self._failover, plan, progress)
 
     @property

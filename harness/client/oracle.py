@@ -34,7 +34,7 @@ class Rows:
 
     @classmethod
     def none(cls) -> Self:
-        """No rows."""
+        """An empty set of rows."""
         return cls(np.empty(0, np.int64), np.empty(0, np.int64))
 
     def __len__(self) -> int:
@@ -44,7 +44,7 @@ class Rows:
         return Rows(self.keys[which], self.slots[which])
 
     def between(self, first: int, last: int) -> "Rows":
-        """Those with ``first <= key < last``."""
+        """The rows with ``first <= key < last``."""
         return self[slice(*np.searchsorted(self.keys, [first, last]))]
 
 

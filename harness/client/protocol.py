@@ -1,8 +1,8 @@
 """The contract between the step loop and the embedding clients, and what all of these share.
 
-A client sees each step twice, ``pull`` and ``push``, and is told at which boundaries something is due: a save, an
-evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch number t (from
-0), and the ``push`` that follows makes it t + 1.
+A client sees each step twice, ``pull`` and ``push``, and ``is_boundary`` names the boundaries at which an action is
+due: a save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch
+number t (from 0), and the ``push`` that follows makes it t + 1.
 
 N distinct rows of a batch, rank-major; D embedding dim.
 """
@@ -49,7 +49,7 @@ class Pulled:
 
 
 class EmbeddingClient(Protocol):
-    """How the rows of batches reach the trainer, and gradients the PS ranks. A ``RowHolder`` of the failover client."""
+    """Brings rows of batches to the trainer and gradients to the PS ranks. A ``RowHolder`` of the failover client."""
 
     def pull(self, progress: Progress) -> Pulled:
         """The next batch with its rows. The rows stay as they are until the batch is pushed."""
@@ -66,10 +66,9 @@ class EmbeddingClient(Protocol):
     ) -> None:
         """Apply the gradients of the batch that was pulled last.
 
-        ``is_boundary``: something is due after this step. When this returns, every rank then holds exactly what it
-        would hold had each step been sent to it alone, and no request is under way. (A client that is not exact
-        guarantees this where a save is due, and at the end.) ``overlap`` is called once; it is work to do while
-        requests are under way.
+        ``is_boundary``: an action is due after this step. Every rank then has all updates when this returns, exactly as
+        without a cache, and no request is in flight. (A client that is not exact guarantees this where a save is due,
+        and at the end.) ``overlap`` is called once; it is work to do while requests are under way.
         """
         ...
 
@@ -78,11 +77,11 @@ class EmbeddingClient(Protocol):
         ...
 
     def saved(self, progress: Progress) -> None:
-        """The ranks have frozen what a save at this boundary holds: counts of unsaved updates are out of date."""
+        """Called when the ranks have fixed the contents of a save: counts of unsaved updates held here are outdated."""
         ...
 
     def reset(self) -> None:
-        """Full recovery took place: everything that was pulled is void."""
+        """Drop all rows and updates held here: a full recovery took place."""
         ...
 
     def summary(self) -> dict[str, float] | None:
@@ -100,7 +99,7 @@ class EmbeddingClient(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class ClientSpec:
-    """What every client needs.
+    """The parameters that every embedding client takes.
 
     ``optimizer``: that of the PS ranks. ``is_boundary(step)``: whether something is due after ``step`` steps, as known
     now; ``needs_all(step)``: whether a save or the end is. Answers change at boundaries only.
@@ -144,16 +143,16 @@ class RankSpans:
 
     @property
     def num_keys(self) -> int:
-        """Rows of all ranks."""
+        """Number of rows of all ranks."""
         return int(self._bases_R[-1])
 
     def span(self, rank: Rank) -> tuple[int, int]:
-        """The keys of ``rank``: from the first up to, not including, the second."""
+        """First and last (exclusive) key of the rows of ``rank``."""
         k = ps_index(rank)
         return int(self._bases_R[k]), int(self._bases_R[k + 1])
 
     def cut(self, keys_N: Keys) -> list[slice]:
-        """Where the keys of each rank lie in ``keys_N``, in rank order."""
+        """The slice of ``keys_N`` that belongs to each rank, in rank order."""
         return [slice(first, last) for first, last in pairwise(np.searchsorted(keys_N, self._bases_R).tolist())]
 
     def local(self, keys_N: Keys) -> dict[Rank, Tensor]:

@@ -29,12 +29,12 @@ class RowCache:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all slots, used or not."""
+        """Bytes of all slots, used or free."""
         arrays = (self.values_SD.numpy(), self.dirty_S, self.unsaved_S, self.is_cached_S)
         return sum(array.nbytes for array in arrays)
 
     def reserve(self, num_slots: int) -> None:
-        """Have at least ``num_slots`` slots; never more than ``max_rows`` if these are enough."""
+        """Grow to at least ``num_slots`` slots; beyond ``max_rows`` only if ``num_slots`` is larger."""
         present, dim = self.values_SD.shape
         if num_slots <= present:
             return
@@ -49,14 +49,14 @@ class RowCache:
         self.is_cached_S = np.pad(self.is_cached_S, (0, added))
 
     def insert(self, slots_K: Slots, values_KD: Tensor, unsaved_K: Tensor | None) -> None:
-        """Rows as their rank has them: clean."""
+        """Insert rows as fetched from their rank; they are clean."""
         rows.put_rows(self.values_SD.numpy(), slots_K, values_KD.numpy())
         self.is_cached_S[slots_K] = True
         if unsaved_K is not None:
             self.unsaved_S[slots_K] = unsaved_K.numpy()
 
     def values(self, slots_K: Slots) -> Tensor:
-        """Rows as they are, (K, D); a copy."""
+        """Present values of the rows, (K, D); a copy."""
         return torch.from_numpy(rows.take_rows(self.values_SD.numpy(), slots_K))
 
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
@@ -65,6 +65,6 @@ class RowCache:
         self.unsaved_S[slots_K] += updates_K
 
     def evict(self, slots_K: Slots) -> None:
-        """Drop rows, with updates that their rank does not have."""
+        """Drop rows, together with updates that their rank lacks."""
         self.is_cached_S[slots_K] = False
         self.dirty_S[slots_K] = 0

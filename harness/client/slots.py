@@ -1,4 +1,4 @@
-"""Slots of a cache: a pool of free ones, and which were used least recently. N slots of a call."""
+"""Slots of a cache: a pool of free slots, and the order of their last use. N slots of a call."""
 
 from collections import deque
 from typing import Any
@@ -13,7 +13,7 @@ _SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
 
 
 class SlotPool:
-    """Slot slots below a capacity, taken and given back."""
+    """A pool of free slot numbers below a capacity."""
 
     def __init__(self) -> None:
         self.capacity = 0
@@ -22,11 +22,11 @@ class SlotPool:
 
     @property
     def num_used(self) -> int:
-        """Slots that are taken."""
+        """Number of slots in use."""
         return self.capacity - self.num_free
 
     def grow(self, capacity: int) -> None:
-        """Have slots below ``capacity``."""
+        """Raise the capacity to ``capacity``."""
         free = np.empty(capacity, np.int64)
         free[: self.num_free] = self._free[: self.num_free]
         added = capacity - self.capacity
@@ -34,13 +34,13 @@ class SlotPool:
         self._free, self.capacity, self.num_free = free, capacity, self.num_free + added
 
     def take(self, num: int) -> Slots:
-        """``num`` free slots; there must be so many."""
+        """Take ``num`` free slots, int64; at least as many must be free."""
         assert num <= self.num_free
         self.num_free -= num
         return self._free[self.num_free : self.num_free + num].copy()
 
     def give(self, slots: Slots) -> None:
-        """These slots are free again."""
+        """Return slots to the pool."""
         self._free[self.num_free : self.num_free + len(slots)] = slots
         self.num_free += len(slots)
 
@@ -59,7 +59,7 @@ class Recency:
         self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
 
     def use(self, step: int, slots_N: Slots) -> None:
-        """All of ``slots_N`` are used at ``step``; among them the first counts as least recently used."""
+        """Record a use of ``slots_N`` at ``step``; among them the first counts as least recently used."""
         self.protect(step, slots_N)
         self._queue.append((step, slots_N))
         self._num_queued += len(slots_N)
@@ -74,7 +74,7 @@ class Recency:
         self._last_S[slots_N] = step
 
     def forget(self, slots_N: Slots) -> None:
-        """These slots are free."""
+        """Forget slots that have become free."""
         self._num_tracked -= int((self._last_S[slots_N] >= 0).sum())
         self._last_S[slots_N] = -1
 
@@ -99,7 +99,7 @@ class Recency:
 
 
 def grown(array: NDArray[Any], length: int, *, fill: int = 0) -> NDArray[Any]:
-    """A longer copy, ``fill`` in the rows that are new."""
+    """A longer copy of ``array``, whose new rows hold ``fill``."""
     longer = np.full((length, *array.shape[1:]), fill, array.dtype)
     longer[: len(array)] = array
     return longer

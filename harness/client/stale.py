@@ -52,7 +52,7 @@ from harness.recovery.accounting import SalvagedRows
 
 @dataclass(frozen=True)
 class Turn:
-    """The batch of one worker."""
+    """One worker's turn: its batch and the rows of it."""
 
     step: int
     worker: int
@@ -69,7 +69,7 @@ class Staleness:
     most_pending: int = 0  # own updates of one row that a worker had not pushed after a step
 
     def summary(self, num_reads: int) -> dict[str, float]:
-        """For the record."""
+        """The statistics as fields of the Finished event's ``cache``."""
         return {
             "mean_staleness": self.total / num_reads if num_reads else 0.0,
             "max_staleness": self.worst,
@@ -114,7 +114,7 @@ class StaleClient:
         self.reset()
 
     def reset(self) -> None:
-        """Every copy is void."""
+        """Drop all copies and everything pending."""
         self._caches.clear()
         self._next: Turn | None = None  # its rows have been fetched, as far as they were asked for
         self._planned: Turn | None = None
@@ -172,7 +172,7 @@ class StaleClient:
         self._next, self._must_ask = following, is_boundary
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows as they would be if everything pending were pushed; it stays pending."""
+        """Rows of any batch with all pending gradients applied; these stay pending."""
         rows_ND = look_up(self._failover, plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
@@ -198,7 +198,7 @@ class StaleClient:
         return Turn(step, step % self._num_workers, batch, plan)
 
     def _wanted(self, turn: Turn) -> Keys:
-        """Keys of rows that the worker must fetch for its batch."""
+        """Keys of the rows that the worker must fetch for its batch."""
         keys_N = turn.plan.keys_N
         return keys_N[self._caches.wanted(turn.worker, keys_N, self._staleness)]
 
@@ -228,7 +228,7 @@ class StaleClient:
         self.traffic.peak(self._caches.num_rows)
 
     def saved(self, progress: Progress) -> None:
-        """No counts are kept here."""
+        """A no-op: this client keeps no counts of unsaved updates."""
 
     def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
         """Discard copies of the rows of these ranks, with their pending gradients."""

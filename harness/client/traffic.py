@@ -1,4 +1,4 @@
-"""Rows and bytes that a caching client moves, by one set of rules.
+"""Rows and bytes moved by a caching client, counted by the same rules for every client.
 
 Bytes are those of all tensors on the wire: a row id 8, a value 4, a count of updates 4, a flag 1.
 """
@@ -27,31 +27,31 @@ class Traffic:
 
     @property
     def row_bytes(self) -> int:
-        """The values of a row."""
+        """Bytes of a row's values."""
         return VALUE_BYTES * self.dim
 
     def access(self, num_rows: int) -> None:
-        """Batches read distinct rows; without a cache each is looked up, and a gradient pushed."""
+        """Count reads of distinct rows; without a cache each costs a lookup and the push of a gradient."""
         self.accessed_rows += num_rows
         self.uncached_bytes += num_rows * (2 * (ID_BYTES + self.row_bytes) + COUNT_BYTES + FLAG_BYTES)
 
     def fetch(self, num_rows: int, *, with_counts: bool = False) -> None:
-        """Rows are looked up, perhaps with their counts of unsaved updates."""
+        """Count rows fetched from the ranks, perhaps with their counts of unsaved updates."""
         self.fetched_rows += num_rows
         self.sent_bytes += num_rows * ID_BYTES
         self.received_bytes += num_rows * (self.row_bytes + (COUNT_BYTES if with_counts else 0))
 
     def write(self, num_rows: int, *, with_flags: bool = False) -> None:
-        """Values or gradients of rows go to the ranks, with counts of updates."""
+        """Count rows whose values or gradients are sent to the ranks, with counts of updates."""
         self.written_rows += num_rows
         self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES + (FLAG_BYTES if with_flags else 0))
 
     def peak(self, num_rows: int) -> None:
-        """So many rows are cached or under way now."""
+        """Record that ``num_rows`` rows are cached or in flight now."""
         self.peak_rows = max(self.peak_rows, num_rows)
 
     def summary(self) -> dict[str, float]:
-        """For the record."""
+        """The counts as fields of the Finished event's ``cache``."""
         return {
             "hit_rate": 1 - self.fetched_rows / self.accessed_rows if self.accessed_rows else 0.0,
             "accessed_rows": self.accessed_rows,

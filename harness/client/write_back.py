@@ -1,4 +1,4 @@
-"""What a caching client sends back to the ranks: dirty rows, and which rows each step touched.
+"""Data that a caching client sends back to the ranks: dirty rows, and the rows that each step touched.
 
 Keys are rows in the rank-major order of all rows. N rows to write back, S rows that a step touched.
 """
@@ -37,7 +37,7 @@ class Touches:
         )
 
     def without(self, first: int, last: int) -> Self:
-        """Only the rows with other keys."""
+        """The touches of rows outside ``first <= key < last``."""
         stays = (self.keys_S < first) | (self.keys_S >= last)
         counts = None if self.counts_S is None else self.counts_S[stays]
         return type(self)(self.step, self.keys_S[stays], counts)
@@ -64,7 +64,7 @@ class TouchLog:
         return bool(self.sampled or self.touched)
 
     def add(self, window: Window) -> int:
-        """The steps of ``window`` are finished; bytes of their touches on the wire."""
+        """Add the finished steps of ``window``; returns the bytes of their touches on the wire."""
         new: list[Touches] = []
         for step, planned in enumerate(window.steps, start=window.first + 1):
             if self.needs_samples:
@@ -76,7 +76,7 @@ class TouchLog:
         return sum(touches.num_bytes for touches in new)
 
     def take(self) -> "TouchLog":
-        """Everything, to be sent now; this log is empty then."""
+        """Return all touches, to be sent now, and empty this log."""
         taken = TouchLog(self.needs_samples, self.needs_touches, self.sampled, self.touched)
         self.sampled, self.touched = [], []
         return taken
@@ -107,7 +107,7 @@ class DirtyRows:
     counts_all: bool
 
     def of(self, first: int, last: int) -> WriteBack:
-        """The part of the rank with keys ``first <= key < last``."""
+        """The message to the rank with keys ``first <= key < last``."""
         part = slice(*np.searchsorted(self.keys_N, [first, last]))
         return WriteBack(
             step=self.step,

@@ -121,7 +121,7 @@ class ForkLauncher:
         try:
             process.start()
         except (OSError, EOFError) as error:  # the fork server failed to fork and has ended
-            raise RunFailed(f"{context.rank} could not be started: {error}; out of processes or memory?") from error
+            raise RunFailed(f"{context.rank} could not be started: {error}; check memory and limits") from error
         return ForkedProcess(process)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:

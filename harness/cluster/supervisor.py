@@ -21,7 +21,7 @@ class Ranks(Protocol):
         ...
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """Start replacements without rows, and form ``generation``; the ``machine`` part of the regroup event."""
+        """Start replacements without rows, form ``generation``; returns the ``machine`` part of the regroup event."""
         ...
 
 

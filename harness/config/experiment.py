@@ -79,9 +79,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     refuse_unknown([*base, *itertools.chain(*(grids or [])), *arguments])
     for setting in base:
         if isinstance(setting.value, list) and setting.key not in list_keys():
-            raise ConfigError(
-                at(setting, f"{complaint(setting.key, setting.value)}; an axis belongs under `grids:`")
-            )
+            raise ConfigError(at(setting, f"{complaint(setting.key, setting.value)}; an axis belongs under `grids:`"))
     overridden = {setting.key for setting in arguments}
     axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids or [[]]]
     combinations = [list(combination) for grid in axes for combination in itertools.product(*map(_values, grid))]

@@ -105,7 +105,7 @@ def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np
     digest.update(json.dumps(meta.cardinalities).encode())
     if digest.hexdigest() != meta.digest:
         raise DataError(
-            f"{path / RECORDS_NAME}: damaged: its digest is {digest.hexdigest()}, {META_NAME} says {meta.digest}; "
+            f"{path / RECORDS_NAME}: damaged: expected digest {meta.digest} of {META_NAME}, got {digest.hexdigest()}; "
             "prepare the data again"
         )
     return counts_F

@@ -1,7 +1,7 @@
 """The dense network of DLRM (Naumov et al. 2019): bottom MLP, dot interaction, top MLP, binary cross-entropy, SGD.
 
-This module is the room's door: parameters, their names and initial values. The arithmetic is a backend's; its
-mathematics stands in :mod:`harness.model.torch_backend`.
+This module has the parameters, their names and initial values, and is the one that others import. The arithmetic is a
+backend's; :mod:`harness.model.torch_backend` states its mathematics.
 
 Gradients of embedding rows, which ranks wait for, come first. The SGD step of the dense parameters is due from then on,
 and is made when it is asked for, or before anything else is computed.
@@ -60,7 +60,7 @@ class Backend(Protocol):
 
 
 BACKENDS: dict[BackendName, type[Backend]] = {"torch": TorchBackend}
-"""Those that can run on this machine."""
+"""Backends by name that can run on this machine."""
 if blas.AVAILABLE:
     # Here and not on first use: processes of a run are forked from one that has loaded the machine code.
     from harness.model.compiled_backend import CompiledBackend

@@ -46,7 +46,7 @@ def model_size(config: ModelConfig) -> ModelSize:
     named = SIZES[config.size]
     for key in ("bottom_mlp", "top_mlp"):
         if getattr(config, key) == ():
-            raise ConfigError(f"model.{key}: no layers; give at least one width, or null for the size's own")
+            raise ConfigError(f"model.{key}: expected a width, got no layers; null gives the size's own")
     size = ModelSize(
         config.embedding_dim or named.embedding_dim,
         config.bottom_mlp or named.bottom_mlp,

@@ -1,4 +1,4 @@
-"""Text files that appear whole or not at all, and the system's refusals as errors that name the file."""
+"""Text files that appear whole or not at all, and system errors converted to errors that name the file."""
 
 import json
 import os

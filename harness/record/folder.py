@@ -1,7 +1,7 @@
 """The folder of a run or a grid: its lock, its state, and which of its files may be removed.
 
-A folder of ours contains a ``.lock`` file. It is created before any other file, is locked (flock) by the process that
-writes into the folder, and its text says what the folder is for: ``cpr-harness run HASH pid PID`` or
+A folder of this package contains a ``.lock`` file. It is created before any other file, is locked (flock) by the
+process that writes into the folder, and its text says what the folder is for: ``cpr-harness run HASH pid PID`` or
 ``cpr-harness grid pid PID``.
 """
 
@@ -70,7 +70,7 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
             lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
             if found is State.DONE:
-                raise StoreError(f"{run_dir}: this run is finished already")
+                raise StoreError(f"{run_dir}: this run is already finished; choose another out")
             for name in _REMOVABLE:
                 _remove(run_dir / name)
         yield found

@@ -1,1 +1,1 @@
-"""What happens when ranks die."""
+"""Recovery from the death of ranks: failover, checkpoints, accounting."""

@@ -183,7 +183,7 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
     interfaces = [name for _, name in socket.if_nameindex()]
     if config.cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
-        raise ConfigError(f"cluster.interface: no network interface {config.cluster.interface!r}; there are {there}")
+        raise ConfigError(f"cluster.interface: unknown interface {config.cluster.interface!r}; expected one of {there}")
     job = partial(parts.train, config, store.root, _kill_steps(run_spec))
     world = make_world(config, run_spec.rank_spec(store.root), job, parts)
     try:

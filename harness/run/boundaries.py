@@ -76,7 +76,7 @@ class Boundaries:
         if plan is not None and not announced:
             raise RunFailed(
                 f"step {progress.step}: the strategy plans a save at {progress.samples} samples; "
-                "expected none before the samples that its next_save gave"
+                "expected no save earlier than its method next_save had announced"
             )
         return plan
 

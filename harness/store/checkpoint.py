@@ -58,7 +58,7 @@ class CheckpointStore:
         self.wait()
         older = dict(_manifest_paths(self.root))
         if older and manifest.sequence <= max(older):
-            raise StoreError(f"{self.root / manifest.name}: manifest {max(older)} is as new; numbers must rise")
+            raise StoreError(f"{self.root / manifest.name}: expected a sequence number above {max(older)}")
         kept = [manifest]
         for path in older.values():
             try:
@@ -134,7 +134,7 @@ class _OtherRun(StoreError):
 def _check_run(manifest: Manifest, config_hash: str | None, path: Path) -> None:
     if config_hash is not None and manifest.config_hash != config_hash:
         raise _OtherRun(
-            f"{path}: belongs to a run of config {manifest.config_hash}, this is {config_hash}: use another folder"
+            f"{path}: expected config {config_hash}, got a run of {manifest.config_hash}; use another folder"
         )
 
 

@@ -114,7 +114,7 @@ def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(gr
         shutil.copytree(grid / f"full-s{seed}", tmp_path / "exact" / f"{seed}")
     found = comparisons([tmp_path / "exact", tmp_path / "stale"])
     assert [(item.group, item.num_pairs) for item in found] == [("0", 2), ("10", 2)]
-    with pytest.raises(UserError, match="no two finished cells with equal"):
+    with pytest.raises(UserError, match="expected finished cells with equal"):
         comparisons([tmp_path / "stale", tmp_path / "exact"])
 
 
@@ -137,7 +137,7 @@ def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
 
 def test_nothing_to_compare_is_one_line(grid: Path) -> None:
     """Runs of different seeds make no pair; one folder makes no comparison."""
-    with pytest.raises(UserError, match="no two finished cells with equal seed"):
+    with pytest.raises(UserError, match="expected finished cells with equal seed"):
         comparisons([grid / "full-s1", grid / "full-s2"])
     with pytest.raises(UserError, match="expected two or more folders"):
         comparisons([grid / "full-s1"])

@@ -103,7 +103,7 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (["import", "LOG", *UNITS, "--ranks", "99999999"], "--ranks, --keep-rate, --num-nodes: 99999999; at most"),
         (["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"], "--keep-rate 2, --ranks 1: both are the ranks"),
         (["generate"], "--mtbf-h or --node-mtbf-h: give one"),
-        (["generate", "--preset", "llama3", "--ranks", "9"], "--preset: has its own --ranks"),
+        (["generate", "--preset", "llama3", "--ranks", "9"], "--preset: already sets --ranks"),
         (["generate", "--preset", "llama"], "--preset: 'llama' is none of"),
         (["generate", "--mtbf-h", "5", "--model", "pareto"], "--model: 'pareto' is none of"),
         (["generate", "--model", "like:x.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
@@ -133,7 +133,7 @@ def test_what_is_read_is_never_overwritten(capsys: pytest.CaptureFixture[str], l
         for words in (("import", log, *UNITS), ("generate", "--model", f"fit:{log}")):
             code, _, error = trace_command(capsys, *words, "--out", out, "--force")
             assert code == 2
-            assert "is the input file; name another" in error
+            assert "expected another file than the input" in error
     assert log.read_bytes() == before
 
 

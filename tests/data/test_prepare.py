@@ -193,11 +193,11 @@ def test_an_empty_folder_may_be_filled(tmp_path: Path, rows: list[Row]) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", r"a: no rows"),
-        (gzip.compress(b""), r"a: no rows"),
+        (b"", r"a: expected at least one row"),
+        (gzip.compress(b""), r"a: expected at least one row"),
         (gzip.compress(b"0\t" * 1_000)[:-9], r"a: damaged gzip file"),
         (gzip.compress(b"x")[:5], r"a: damaged gzip file"),
-        (b"x" * 100_000, r"a:1: more than 65536 bytes, expected a row of 40 columns"),
+        (b"x" * 100_000, r"a:1: expected a row of 40 columns, got over 65536 bytes"),
         (b"\xff\xfe" * 50, r"a:1: 1 columns, expected 40"),
     ],
     ids=["empty", "empty gz", "gz cut in its end", "gz cut in its header", "one long line", "binary"],
@@ -216,14 +216,14 @@ def test_sources_that_are_not_files_are_named(tmp_path: Path) -> None:
         prepare([tmp_path / "nowhere"], tmp_path / "out")
     with pytest.raises(DataError, match=r"is not a file"):
         prepare([tmp_path], tmp_path / "out")
-    with pytest.raises(DataError, match=r"no source files"):
+    with pytest.raises(DataError, match=r"expected at least one file"):
         prepare([], tmp_path / "out")
 
 
 def test_hash_needs_a_range(tmp_path: Path, rows: list[Row]) -> None:
     """The range is obligatory for hashed categories, and must be one."""
     source = _write(tmp_path / "a", to_text(rows[:20]))
-    with pytest.raises(DataError, match=r"max_ind_range: missing"):
+    with pytest.raises(DataError, match=r"max_ind_range: expected the table size"):
         prepare([source], tmp_path / "out", categories="hash")
     for wrong in (0, -5, 2**31 + 1):
         with pytest.raises(DataError, match=rf"max_ind_range: {wrong}, expected 1 to 2147483648"):

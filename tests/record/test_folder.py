@@ -76,7 +76,7 @@ def test_finished_run_cannot_be_claimed(tmp_path: Path) -> None:
     """Law: what is done is never written again."""
     with claim_run(tmp_path, HASH):
         fill(tmp_path, done=True)
-    with pytest.raises(StoreError, match="is finished already"), claim_run(tmp_path, HASH):
+    with pytest.raises(StoreError, match="is already finished"), claim_run(tmp_path, HASH):
         pass
     assert (tmp_path / "events.jsonl").exists()
 

@@ -61,5 +61,5 @@ def test_a_save_that_was_not_announced_fails_the_run(
 ) -> None:
     """Requests may have run ahead of it: the run ends with one line that names the step."""
     monkeypatch.setitem(strategies.STRATEGIES, "full", Unannounced)
-    with pytest.raises(RunFailed, match=r"step 25: the strategy plans a save at 100 samples; expected none before"):
+    with pytest.raises(RunFailed, match=r"step 25: the strategy plans a save at 100 samples; expected no save earlier"):
         run(changed(config, strategy__name="full", trace__path=None), tmp_path / "run")

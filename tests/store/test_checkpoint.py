@@ -146,14 +146,14 @@ def test_other_format_version_is_refused(tmp_path: Path) -> None:
     content[8:12] = struct.pack("<I", 2)
     path.write_bytes(content)
     reworded = replace(newest.trainer, xxh3=xxhash.xxh3_64_hexdigest(content))
-    with pytest.raises(StoreError, match=r"dense-000002\.bin: format version 2, this program reads 1"):
+    with pytest.raises(StoreError, match=r"dense-000002\.bin: expected format version 1, got 2"):
         read_dense(tmp_path, reworded)
     (tmp_path / newest.name).write_text(replace(newest, trainer=reworded).to_text())
-    with pytest.raises(StoreError, match=r"dense-000002\.bin: format version 2, this program reads 1"):
+    with pytest.raises(StoreError, match=r"dense-000002\.bin: expected format version 1, got 2"):
         newest_checkpoint(tmp_path)
     text = (tmp_path / newest.name).read_text()
     (tmp_path / newest.name).write_text(text.replace('"version": 1', '"version": 2'))
-    with pytest.raises(StoreError, match=r"manifest-000002\.json: format version 2, this program reads 1"):
+    with pytest.raises(StoreError, match=r"manifest-000002\.json: expected format version 1, got 2"):
         newest_checkpoint(tmp_path)
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(StoreError, match="format version 2"):
@@ -164,7 +164,7 @@ def test_other_format_version_is_refused(tmp_path: Path) -> None:
 def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     """A folder of another config is an error that names both, not an empty folder."""
     committed(tmp_path, 1)
-    with pytest.raises(StoreError, match=r"manifest-000001\.json: belongs to a run of config run, this is other"):
+    with pytest.raises(StoreError, match=r"manifest-000001\.json: expected config other, got a run of run"):
         newest_checkpoint(tmp_path, config_hash="other")
 
 
@@ -297,7 +297,7 @@ def test_opening_sweeps_temp_files_and_looking_does_not(tmp_path: Path) -> None:
 def test_unusable_folder_is_one_line(tmp_path: Path) -> None:
     """A checkpoint folder that is a file is refused by name."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match="file: not usable as a checkpoint folder: File exists"):
+    with pytest.raises(StoreError, match="file: cannot be used as a checkpoint folder: File exists"):
         CheckpointStore(tmp_path / "file")
     with pytest.raises(StoreError, match="cannot be created"):
         ShardStore(tmp_path / "file", "ps0").write_base(0, 0, rows_of(0))

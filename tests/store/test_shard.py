@@ -165,7 +165,7 @@ def test_a_content_file_is_never_rewritten(tmp_path: Path) -> None:
     """A sequence number that was used is refused, and the file of its first use stays."""
     store = ShardStore(tmp_path, "ps0")
     record = store.write_base(3, 0, rows_of(0))
-    with pytest.raises(StoreError, match=r"base-000003\.bin: already written"):
+    with pytest.raises(StoreError, match=r"base-000003\.bin: expected a new file"):
         store.write_base(3, 1, rows_of(1))
     assert store.read_into([record], torch.empty(NUM_ROWS, DIM)) == 0
 
