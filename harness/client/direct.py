@@ -106,7 +106,7 @@ class DirectClient:
         return {}
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """None: a message is sent again before the ledger counts its step, or its updates are lost with the shard."""
+        """(0, 0): a message is sent again before the ledger counts its step, or its updates are lost too."""
         return 0, 0
 
     def _batch(self, step: int) -> tuple[Batch, BatchPlan]:

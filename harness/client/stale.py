@@ -62,7 +62,7 @@ class Turn:
 
 @dataclass
 class Staleness:
-    """How stale the rows were that batches read: updates by others that the PS rank had and the copy lacked."""
+    """Statistics of the staleness of rows read: updates by others that the PS rank had and the copy lacked."""
 
     total: int = 0
     worst: int = 0

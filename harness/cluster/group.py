@@ -100,7 +100,7 @@ def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, o
     try:
         agent = TensorPipeAgent(store, worker_name(rank, generation), index, world_size, backend, {}, [])
     except RuntimeError as error:
-        raise WorldBroken(f"generation {generation}: {error}") from error
+        raise WorldBroken(f"generation {generation} of the RPC world could not be formed: {error}") from error
     api._init_rpc_states(agent)
     return store
 

@@ -86,9 +86,7 @@ class Dataset:
             raise DataError(f"data.path: {path}: no such folder{start}; `run.py data prepare` writes one")
         meta = read_meta(path)
         if meta.num_rows < MIN_ROWS:
-            raise DataError(
-                f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}"
-            )
+            raise DataError(f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}")
         return cls(path, meta, map_records(path, meta), split=split, seed=seed)
 
     def num_eval(self, which: EvalSet) -> int:

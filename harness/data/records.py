@@ -77,13 +77,13 @@ def read_meta(folder: Path) -> Meta:
             ``meta.json`` that is damaged, or ``records.bin`` missing or of another size.
     """
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; `run.py data prepare` writes one")
+        raise DataError(f"{folder}: no such folder; write it by `run.py data prepare`")
     path = folder / META_NAME
     try:
         values = json.loads(path.read_bytes())
         version = values["format_version"]
         if version != FORMAT_VERSION:
-            raise DataError(f"{path}: format version {version}, expected {FORMAT_VERSION}; prepare the data again")
+            raise DataError(f"{path}: expected format version {FORMAT_VERSION}, got {version}; prepare the data again")
         meta = _parse(values)
     except FileNotFoundError:
         raise DataError(f"{path}: missing, so the folder is not prepared data; run `run.py data prepare`") from None

@@ -84,7 +84,7 @@ class FileRecord:
         try:
             return cls(**fields)
         except TypeError as error:
-            raise StoreError(f"not a file record: {error}") from error
+            raise StoreError(f"manifest: malformed entry of a content file: {error}") from error
 
 
 def chain_problem(records: Sequence[FileRecord]) -> str | None:

@@ -178,7 +178,7 @@ class ShardStore:
         reader = ContentReader(self._root, record, chunk_bytes=self._chunk_bytes)
         if layout is not None and (found := _Layout.from_header(reader.header)) != layout:
             reader.close()
-            raise StoreError(f"{reader.path}: rows of a shard of {found}, this shard is {layout}")
+            raise StoreError(f"{reader.path}: expected rows of a shard of {layout}, got {found}")
         return reader
 
     def _source(self, rows: Tensor | RowSource) -> RowSource:

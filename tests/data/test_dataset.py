@@ -130,7 +130,7 @@ def test_an_unfinished_preparation_is_refused(folder: Path) -> None:
 def test_another_format_version_is_refused(folder: Path) -> None:
     """The error names the version found and the one expected."""
     _edit_meta(folder, format_version=99)
-    with pytest.raises(DataError, match=r"format version 99, expected 1"):
+    with pytest.raises(DataError, match=r"expected format version 1, got 99"):
         Dataset.open(folder, split="dlrm", seed=0)
 
 

@@ -132,7 +132,7 @@ def test_no_record_is_overwritten(tmp_path: Path) -> None:
     """A folder that holds a record is refused in one line, and not a byte of it changes."""
     write_run(tmp_path / "run", made_config())
     before = {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
-    with pytest.raises(StoreError, match="holds the record of a run already"):
+    with pytest.raises(StoreError, match="already holds the record of a run"):
         Recorder(tmp_path / "run", made_config("full"))
     assert {path: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
 

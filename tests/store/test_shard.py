@@ -137,7 +137,9 @@ def test_files_of_another_shape_are_refused(tmp_path: Path) -> None:
     """A shard is never filled from rows of another shape or dtype; the line names the file and both shapes."""
     store = ShardStore(tmp_path, "ps0")
     record = store.write_base(0, 0, rows_of(0))
-    with pytest.raises(StoreError, match=r"base-000000\.bin: rows of a shard of 101 x 3 float32.*is 100 x 3 float32"):
+    with pytest.raises(
+        StoreError, match=r"base-000000\.bin: expected rows of a shard of 100 x 3 float32, got 101 x 3 float32"
+    ):
         store.read_into([record], torch.empty(100, DIM))
     with pytest.raises(StoreError, match="float64"):
         store.read_into([record], torch.empty(NUM_ROWS, DIM, dtype=torch.float64))
