@@ -210,5 +210,5 @@ def test_impossible_counts_are_damage(folder: Path, changes: dict[str, object]) 
 def test_too_few_rows_cannot_be_split(tmp_path: Path) -> None:
     """Thirteen rows would leave an evaluation set empty."""
     write_folder(tmp_path / "tiny", 13)
-    with pytest.raises(DataError, match=r"13 rows, expected at least 14"):
+    with pytest.raises(DataError, match=r"expected at least 14 rows for a seven-part split, got 13"):
         Dataset.open(tmp_path / "tiny", split="dlrm", seed=0)
