@@ -226,7 +226,7 @@ def test_hash_needs_a_range(tmp_path: Path, rows: list[Row]) -> None:
     with pytest.raises(DataError, match=r"max_ind_range: expected the table size"):
         prepare([source], tmp_path / "out", categories="hash")
     for wrong in (0, -5, 2**31 + 1):
-        with pytest.raises(DataError, match=rf"max_ind_range: {wrong}, expected 1 to 2147483648"):
+        with pytest.raises(DataError, match=rf"max_ind_range: expected 1 to 2147483648, got {wrong}"):
             prepare([source], tmp_path / "out", categories="hash", max_ind_range=wrong)
 
 
