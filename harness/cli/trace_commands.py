@@ -29,7 +29,7 @@ def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
     if options.keep_rate is not None and options.ranks not in (None, options.keep_rate):
-        raise TraceError(f"--keep-rate {options.keep_rate}, --ranks {options.ranks}: both are the ranks; give one")
+        raise TraceError(f"--keep-rate {options.keep_rate}, --ranks {options.ranks}: expected one of them, got both")
     given = {name: getattr(options, name) for name in ("unit", "system", "by") if getattr(options, name) is not None}
     log = read_log(options.format, options.file, strict=options.strict, **given)
     spec = MapSpec(
@@ -55,7 +55,9 @@ def generate_trace(options: argparse.Namespace) -> int:
     if options.preset is not None:
         if given:
             names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
-            raise TraceError(f"--preset: already sets {names}; give either the preset or these options")
+            raise TraceError(
+                f"--preset: expected no option that the preset sets, got {names}; leave out one or the other"
+            )
         trace = generate_preset(options.preset, options.seed, is_typical=options.typical)
     else:
         if "group_sizes" in given:
@@ -129,11 +131,11 @@ def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> Non
     if source is not None and source.exists() and path.exists() and path.samefile(source):
         raise TraceError(f"--out: expected another file than the input, got {path}")
     if path.exists() and not path.is_file():
-        raise TraceError(f"--out: {path} is a {'folder' if path.is_dir() else 'device'}; expected a file")
+        raise TraceError(f"--out: expected a file, got the {'folder' if path.is_dir() else 'device'} {path}")
     if path.exists() and not force:
-        raise TraceError(f"--out: {path} exists; --force overwrites it")
+        raise TraceError(f"--out: expected a new file, got {path}, which exists; --force overwrites it")
     if not path.parent.is_dir():
-        raise TraceError(f"--out: no folder {path.parent}")
+        raise TraceError(f"--out: expected a file in an existing folder, got {path}; create {path.parent} first")
 
 
 def _write(path: Path, trace: Trace, command_line: str) -> None:

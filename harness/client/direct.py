@@ -90,7 +90,7 @@ class DirectClient:
             self._receive(progress)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch, from the ranks: they have all updates."""
+        """Rows of any batch, read from the PS ranks, which hold all updates."""
         return look_up(self._failover, plan, progress)
 
     def saved(self, progress: Progress) -> None:

@@ -1,18 +1,19 @@
-"""The lookahead cache: rows that coming batches share live at the trainer (BagPipe, SOSP 2023, arXiv 2202.12429).
+"""The lookahead cache: the trainer holds rows that coming batches share (BagPipe, SOSP 2023, arXiv 2202.12429).
 
 The order of batches is known, so an oracle (``client.oracle``) plans for each window of steps which rows it needs,
 which of them the next window needs too, and which are evicted. A window trains on the cache alone. One message per rank
 and window writes back what is evicted and fetches, in the background, what the next window needs. The client is exact:
-a cached row is updated by the optimizer of its PS rank, and no row is read while a newer version is elsewhere.
+the cache updates a row as the optimizer of its PS rank would, and a batch always reads the newest version of a row.
 
-Windows end where something is due. There every dirty row and every touch is flushed, so that a save, an
-evaluation and a tracker's choice find what they would find without a cache. Right after, a message goes to every rank,
-so that a kill is detected at its own boundary.
+A window ends at each boundary at which a save, an evaluation, a tracker's choice or a kill is due. Every dirty row and
+every recorded touch is then sent to the ranks, so that these actions see the same rows as without a cache. After them,
+every rank is sent a message, so that a kill is detected at its own boundary.
 
 When a shard is restored alone, its cached rows are discarded and fetched again: the run equals the uncached run with
-the same kills. With ``recovers_from_cache`` rows that are newer than the checkpoint are salvaged. Each row is then
-fetched with its count of unsaved updates, counts are fetched again after every save, and messages to the ranks carry
-all unsaved updates of a row instead of the new ones, so that a replacement takes over values and counts.
+the same kills. With ``recovers_from_cache``, cached rows that are newer than the checkpoint are restored to the
+replacement. For this, each row is fetched with its count of updates since the last save, the counts are fetched again
+after every save, and each write-back carries the count since the last save instead of since the last write-back. A
+replacement thereby receives both the value and the count of a row.
 
 Keys are rows in the rank-major order of all rows (``Placement.positions``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, D embedding dim.
@@ -49,7 +50,7 @@ class LookaheadClient:
     Args:
         lookahead: steps that the oracle sees; two windows.
         max_rows: bound on the rows that are cached or under way. A single step may need more.
-        recovers_from_cache: rows of a dead rank that are newer than the checkpoint are salvaged.
+        recovers_from_cache: whether cached rows of a dead rank newer than the checkpoint go to its replacement.
         count_updates: counts updates as the ledger does.
         needs_samples, needs_touches: what the ranks' tracker needs of each step.
     """

@@ -66,9 +66,9 @@ class EmbeddingClient(Protocol):
     ) -> None:
         """Apply the gradients of the batch that was pulled last.
 
-        ``is_boundary``: an action is due after this step. Every rank then has all updates when this returns, exactly as
-        without a cache, and no request is in flight. (A client that is not exact guarantees this where a save is due,
-        and at the end.) ``overlap`` is called once; it is work to do while requests are under way.
+        ``is_boundary``: a save, an evaluation or another action is due after this step. Every rank then has all updates
+        when this returns, as without a cache, and no request is in flight. A client that is not exact guarantees this
+        only before saves and at the end of the run. ``overlap`` is called once, while requests are in flight.
         """
         ...
 
@@ -101,8 +101,9 @@ class EmbeddingClient(Protocol):
 class ClientSpec:
     """The parameters that every embedding client takes.
 
-    ``optimizer``: that of the PS ranks. ``is_boundary(step)``: whether something is due after ``step`` steps, as known
-    now; ``needs_all(step)``: whether a save or the end is. Answers change at boundaries only.
+    ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether an action is due after ``step`` steps,
+    as known now. ``needs_all(step)``: whether this action is a save or the end of the run. Answers change at boundaries
+    only.
     """
 
     failover: FailoverClient

@@ -1,4 +1,7 @@
-"""Rows of the PS ranks at the trainer, by slot. S slots, K rows of a call, D embedding dim."""
+"""The trainer's cache of embedding rows, indexed by slot.
+
+S slots, K rows that a call addresses, D embedding dim.
+"""
 
 import numpy as np
 import torch

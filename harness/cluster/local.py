@@ -36,7 +36,7 @@ class LocalRanks:
             self.drop(rank)
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """Create new servers, without rows, for ``ranks``."""
+        """Create new servers with empty shards for ``ranks``."""
         for rank in ranks:
             self.servers[rank] = self._make_server(rank)
         return {"engine": "local"}

@@ -134,7 +134,7 @@ class Written:
 
     Attributes:
         records: files that restore the shard, oldest first.
-        payload_bytes: bytes that the save is charged for: encoded rows, and the ids of chosen rows.
+        payload_bytes: bytes that the cost model counts for the save: encoded rows, and the ids of chosen rows.
         num_rows: rows written.
         persisted_updates, persisted_tracked: updates that this save persists, of all tables and of the tracked ones;
             None if the shard does not count updates.

@@ -21,7 +21,10 @@ class Ranks(Protocol):
         ...
 
     def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """Start replacements without rows, form ``generation``; returns the ``machine`` part of the regroup event."""
+        """Start replacements with empty shards and form ``generation``.
+
+        Returns the ``machine`` part of the regroup event.
+        """
         ...
 
 

@@ -87,7 +87,10 @@ def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
 
 
 def coalesce_vectors(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
-    """As ``coalesce``, from gradients of all V = F + 1 vectors of each sample; the first is not a row: (N, D)."""
+    """Sum the gradients of accesses that read the same row, as ``coalesce``: (B, V, D) -> (N, D).
+
+    A sample has V = F + 1 vectors; the first is the output of the bottom MLP, which is skipped.
+    """
     num_samples, num_vectors, dim = grads_BVD.shape
     values_XD = grads_BVD.view(num_samples * num_vectors, dim)
     return _sum_runs(values_XD, plan.order_A, plan.starts_N, num_vectors - 1, num_vectors)

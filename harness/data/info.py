@@ -62,9 +62,10 @@ class Info:
 
 
 def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | None = None) -> Info:
-    """Count every access of a prepared folder and verify its digest; ``progress``: (records done, records).
+    """Count every access of a prepared folder and verify its digest.
 
-    Memory: 8 bytes per row of the tables, and a block of records. Raises DataError as ``Dataset.open`` does, and if the
+    ``progress`` is called with the number of records read and of all records. Memory: 8 bytes per table row, and one
+    block of records. Raises DataError as ``Dataset.open`` does, and if the
     records do not match their digest.
     """
     meta = read_meta(Path(path))

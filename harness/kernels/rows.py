@@ -21,9 +21,11 @@ from harness.kernels.native import prefetch
     ]
 )
 def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_vectors: int) -> Any:
-    """Sums of values over runs of ``order_P``, each in order: (N, D). Runs begin at ``starts_N``, the first at 0.
+    """The sum of the values of each run of ``order_P``, added in its order: (N, D).
 
-    Access a has the value of vector ``V - F + a % F`` of sample ``a // F``.
+    ``order_P`` holds numbers of accesses; run n begins at position ``starts_N[n]``, the first at 0. ``values_XD`` holds
+    V vectors for each sample, of which the last F, one for each table, belong to accesses: the value of access a is
+    vector ``V - F + a % F`` of sample ``a // F``.
     """
     summed_ND = np.empty((len(starts_N), values_XD.shape[1]), values_XD.dtype)
     skipped = num_vectors - num_tables

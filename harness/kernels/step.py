@@ -50,7 +50,10 @@ def counter(job: Any, index: int) -> int:
 
 @inlined
 def wait_for(address: int, value: int) -> None:
-    """Wait until the counter at an address has reached a value. The thread that increases it may need this core."""
+    """Wait until the counter at ``address`` is at least ``value``.
+
+    After many polls the core is yielded, since the thread that increases the counter may need it.
+    """
     spins = 0
     while load(address) < value:
         spins += 1

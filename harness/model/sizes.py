@@ -46,7 +46,9 @@ def model_size(config: ModelConfig) -> ModelSize:
     named = SIZES[config.size]
     for key in ("bottom_mlp", "top_mlp"):
         if getattr(config, key) == ():
-            raise ConfigError(f"model.{key}: expected a width, got no layers; null gives the size's own")
+            raise ConfigError(
+                f"model.{key}: expected a list of layer widths, got an empty list; use null for the size's default"
+            )
     size = ModelSize(
         config.embedding_dim or named.embedding_dim,
         config.bottom_mlp or named.bottom_mlp,

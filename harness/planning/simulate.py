@@ -181,8 +181,8 @@ def simulate(
 ) -> Outcome:
     """The cost of ``planned_kills``, given in order of steps, under ``strategy``.
 
-    ``saves`` are ``due_saves`` of the strategy, computed once for many schedules: the time of a schedule then grows
-    with its kills alone.
+    ``saves`` is the result of ``due_saves`` for this strategy. A caller that simulates many schedules computes it once;
+    the computing time of each schedule is then proportional to its number of kills.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
     for planned_kill in planned_kills:

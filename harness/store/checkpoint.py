@@ -134,7 +134,8 @@ class _OtherRun(StoreError):
 def _check_run(manifest: Manifest, config_hash: str | None, path: Path) -> None:
     if config_hash is not None and manifest.config_hash != config_hash:
         raise _OtherRun(
-            f"{path}: expected config {config_hash}, got a run of {manifest.config_hash}; use another folder"
+            f"{path}: expected a checkpoint of config {config_hash}, got one of {manifest.config_hash}; "
+            "use another folder"
         )
 
 

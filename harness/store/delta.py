@@ -46,7 +46,7 @@ class DeltaPlan:
         return sum(segment.num_rows for segment in self.segments)
 
     def payload_bytes(self, row_bytes: int) -> int:
-        """Bytes that a save is charged for: every encoded row, and the id of each chosen row."""
+        """Bytes that the cost model counts for a save: every encoded row, and the id of each chosen row."""
         return self.num_rows * row_bytes + len(self.ids_K) * ROW_ID_BYTES
 
 

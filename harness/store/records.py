@@ -29,7 +29,9 @@ class WrongFormatVersion(StoreError):
 def check_version(found: object, where: str) -> None:
     """Raise ``WrongFormatVersion`` unless ``found`` is the version this program reads."""
     if found != FORMAT_VERSION:
-        raise WrongFormatVersion(f"{where}: expected format version {FORMAT_VERSION}, got {found}")
+        raise WrongFormatVersion(
+            f"{where}: expected format version {FORMAT_VERSION}, got {found}; use the program version that wrote it"
+        )
 
 
 def content_name(kind: FileKind, sequence: int) -> str:
@@ -55,7 +57,7 @@ class FileRecord:
     Attributes:
         path: relative to the checkpoint folder, e.g. ``ps0/base-000010.bin``.
         num_bytes: size of the file.
-        payload_bytes: what a save is charged for: rows, plus 4 bytes per row id of a chosen row; tensors for ``dense``.
+        payload_bytes: bytes that the cost model counts: rows, 4 bytes per id of a chosen row; tensors for ``dense``.
         xxh3: 64-bit XXH3 of the whole file, 16 hex digits.
         applied_step: the last step whose gradients the content holds.
         num_rows: rows in the file, chosen and whole together; 0 for ``dense``.
@@ -131,7 +133,9 @@ class Manifest:
         where = manifest_name(self.sequence)
         check_version(self.version, where)
         if self.trainer.kind != "dense":
-            raise StoreError(f"{where}: the trainer's file {self.trainer.path} is {self.trainer.kind}, expected dense")
+            raise StoreError(
+                f"{where}: trainer: expected a file of kind dense, got {self.trainer.path} of kind {self.trainer.kind}"
+            )
         for rank, records in self.shards.items():
             if problem := chain_problem(records):
                 raise StoreError(f"{where}: {rank}: {problem}")

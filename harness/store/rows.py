@@ -38,7 +38,7 @@ class RowSource(Protocol):
 
     @property
     def rows_MD(self) -> Tensor:
-        """The shard's memory, for its shape and dtype; its values may be newer than those to write."""
+        """The rows of the shard in memory. Use only shape and dtype: values may be newer than those of the save."""
         ...
 
     def read(self, part: Part) -> Iterator[Tensor]:

@@ -47,7 +47,7 @@ class Deaths:
 
     @cached_property
     def starts_K1(self) -> I64:
-        """Trace k is at ``starts_K1[k]`` to ``starts_K1[k + 1]``."""
+        """Bounds of the traces: the deaths of trace k are ``starts_K1[k]`` to ``starts_K1[k + 1]``, exclusive."""
         return np.searchsorted(self.traces_E, np.arange(self.num_traces + 1))
 
     def of(self, k: int) -> tuple[F64, I64]:
@@ -64,7 +64,7 @@ def generate_many(spec: GeneratorSpec, seed: int, num_traces: int, *, first: int
         for start in range(first, first + num_traces, per_block)
     ]
     if not blocks:
-        raise TraceError(f"{num_traces} traces asked for; expected at least 1")
+        raise TraceError(f"num_traces: expected at least 1, got {num_traces}")
     traces_E, hours_E, ranks_E = (np.concatenate(parts) for parts in zip(*(block[:3] for block in blocks), strict=True))
     repairs = [repairs_E for *_, repairs_E in blocks if repairs_E is not None]
     repairs_E = np.concatenate(repairs) if repairs else None
@@ -123,7 +123,8 @@ def _typical(spec: GeneratorSpec, seed: int) -> int:
         for k, (start, end) in enumerate(itertools.pairwise(deaths.starts_K1.tolist())):
             if len(np.unique(deaths.hours_E[start:end])) == wanted:
                 return first + k
-    raise TraceError(f"--typical: none of {_TRACES_TO_TRY} traces has the expected {wanted} failures")
+    tried = f"got none among {_TRACES_TO_TRY} traces of seed {seed}"
+    raise TraceError(f"--typical: expected a trace with {wanted} failures, {tried}; try another seed or length")
 
 
 # --- instants ---------------------------------------------------------------------------------------------------------
@@ -184,7 +185,7 @@ def _renewals(spec: GeneratorSpec, seed: int, streams_S: U64, mean_h: float) -> 
 
 
 def _wall_hours(spec: GeneratorSpec, busy_E: F64) -> F64:
-    """Hours of the trace from hours in which the early ones count ``early_factor`` times."""
+    """Converts hours in which early ones count ``early_factor`` times to hours of the trace."""
     early_h = min(spec.early_h, spec.length_h)
     early_busy_h = early_h * spec.early_factor
     hours_E = np.where(busy_E < early_busy_h, busy_E / spec.early_factor, busy_E - early_busy_h + early_h)
@@ -241,11 +242,11 @@ def _streams(traces_S: I64, ranks_S: I64 | int = 0) -> U64:
 
 
 def _places(traces_E: I64) -> U64:
-    """0, 1, … within each trace; ``traces_E`` is in order."""
+    """The index of each element within its trace: 0, 1, …; ``traces_E`` ascends."""
     return (np.arange(len(traces_E)) - np.searchsorted(traces_E, traces_E)).astype(np.uint64)
 
 
 def _uniform(seed: int, what: str, streams_S: U64, places_S: U64 | np.uint64) -> F64:
-    """Uniform in the open (0, 1): a function of the seed, what is drawn, the stream and the place in it."""
+    """Uniform numbers in (0, 1), both ends excluded: a function of seed, ``what`` is drawn, stream and place in it."""
     word_S = words(words(derive(seed, "generate", what), streams_S), np.asarray(places_S))
     return ((word_S >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53

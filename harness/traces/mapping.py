@@ -1,4 +1,4 @@
-"""From the log of a cluster to the trace of a job: a window of hours, the nodes, their ranks, and the time scale."""
+"""Converts the log of a cluster to the trace of a job: window of hours, choice of nodes, their ranks, time scale."""
 
 import math
 import re
@@ -26,7 +26,7 @@ _LEAST_HOURS = 0.01  # of a trace, whose lines have four decimals
 
 @dataclass(frozen=True, kw_only=True)
 class MapSpec:
-    """The part of a log that a job's trace has.
+    """The parameters by which a part of a log becomes the trace of a job.
 
     The window is ``first`` to ``last`` (hours of the log or ISO dates), or the ``kind`` of window of ``length_h`` h.
     ``nodes`` is a regular expression for whole names of nodes. ``num_ranks`` are the job's; None: a rank for every
@@ -68,10 +68,12 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     ranks = _ranks_of(nodes, num_ranks, spec)
     length_h = last_h - first_h if spec.stretch_h is None else spec.stretch_h
     if not _LEAST_HOURS <= length_h <= MAX_HOURS:
-        expected = f"expected {_LEAST_HOURS:g} to {MAX_HOURS:g}"
-        raise TraceError(f"--length, --stretch: a trace of {length_h:g} hours; {expected}")
+        expected = f"expected a trace of {_LEAST_HOURS:g} to {MAX_HOURS:g} hours"
+        raise TraceError(f"--length, --stretch: {expected}, got {length_h:g}")
     if max(num_ranks, num_nodes) > MAX_RANKS:
-        raise TraceError(f"--ranks, --keep-rate, --num-nodes: {max(num_ranks, num_nodes)}; at most {MAX_RANKS}")
+        raise TraceError(
+            f"--ranks, --keep-rate, --num-nodes: expected at most {MAX_RANKS}, got {max(num_ranks, num_nodes)}"
+        )
     entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.has_repairs, rules)
     counts = {**log.dropped, **log.changed, **rules}
     applied = [f"{count} {rule}" for rule, count in counts.items() if count]
@@ -111,10 +113,11 @@ def _choose_nodes(log: FailureLog, pattern: str | None) -> dict[str, int]:
     try:
         chosen = [node for node in log.nodes if pattern is None or re.fullmatch(pattern, node)]
     except re.error as error:
-        raise TraceError(f"--nodes: {pattern!r} is not a regular expression: {error}") from error
+        raise TraceError(f"--nodes: expected a regular expression, got {pattern!r}: {error}") from error
     if not chosen:
         some = ", ".join(sorted(log.nodes, key=natural)[:3])
-        raise TraceError(f"--nodes: no node of {log.source} matches {pattern!r}; its {len(log.nodes)} nodes: {some}, …")
+        expected = f"expected a pattern that matches a node of {log.source} ({len(log.nodes)} nodes: {some}, …)"
+        raise TraceError(f"--nodes: {expected}, got {pattern!r}")
     return {node: index for index, node in enumerate(sorted(chosen, key=natural))}
 
 
@@ -122,7 +125,9 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
     """The first and last hour of the window."""
     if spec.kind is not None:
         if spec.first is not None or spec.last is not None or spec.length_h is None:
-            raise TraceError(f"--window {spec.kind}: takes --length HOURS, and neither --from nor --to")
+            raise TraceError(
+                f"--window {spec.kind}: expected --length HOURS without --from and --to, got other options"
+            )
         return _find_window(log, outages, spec.kind, spec.length_h)
     first_h = 0.0 if spec.first is None else _hour(log, "--from", spec.first)
     if spec.last is not None:
@@ -131,34 +136,37 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
         last_h = log.length_h if spec.length_h is None else first_h + spec.length_h
     if not 0 <= first_h < last_h <= log.length_h:
         raise TraceError(
-            f"--from, --to: hours {first_h:g} to {last_h:g} are not within {log.source}, 0 to {log.length_h:g}"
+            f"--from, --to: expected ascending hours from 0 to {log.length_h:g} ({log.source}), "
+            f"got {first_h:g} to {last_h:g}"
         )
     return first_h, last_h
 
 
 def _hour(log: FailureLog, option: str, text: str) -> float:
-    """Hours since the log begins, of hours or of an ISO date."""
+    """Hours since the log begins; ``text`` is a number of hours or an ISO date."""
     try:
         hour = float(text)
     except ValueError:
         if log.began is None:
-            raise TraceError(f"{option}: {text!r} is not a number of hours, and {log.source} has no calendar") from None
+            expected = f"expected a number of hours, since {log.source} has no calendar"
+            raise TraceError(f"{option}: {expected}, got {text!r}") from None
         try:
             hour = (datetime.fromisoformat(text) - datetime.fromisoformat(log.began)).total_seconds() / 3600
         except (ValueError, TypeError):
             raise TraceError(
-                f"{option}: {text!r} is neither hours since the log begins nor a date like {log.began}"
+                f"{option}: expected hours since the log begins or a date like {log.began}, got {text!r}"
             ) from None
     if not math.isfinite(hour):
-        raise TraceError(f"{option}: {text!r} is not an hour")
+        raise TraceError(f"{option}: expected a finite hour, got {text!r}")
     return hour
 
 
 def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float) -> tuple[float, float]:
-    """The first window with the most, the median or the fewest failures, of those that begin at sixteenths of it."""
+    """The first window with most, median or fewest failures; windows start every 1/16 of their length."""
     if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
         raise TraceError(
-            f"--length: {length_h:g} hours; {log.source} has {log.length_h:g}, windows 1/{_MOST_WINDOWS} of it or more"
+            f"--length: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
+            f"the length of {log.source}, got {length_h:g}"
         )
     starts_W = np.arange(0, log.length_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
     hours_E = np.array([outage.start_h for outage in outages])
@@ -170,15 +178,13 @@ def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_
 
 
 def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Counter[str]) -> list[Outage]:
-    """Each failure with this probability, so that a rank fails as often as a node.
+    """A random sample of the failures, each kept with ``probability``, so that a rank fails as often as a node.
 
     A choice of nodes instead would keep the histories of nodes, but a handful of them holds most failures, so that a
     small job would nearly always have too few or far too many.
     """
     if probability > 1:
-        raise TraceError(
-            f"--keep-rate: more ranks than nodes; {1 / probability:.3g} nodes per rank, expected at least 1"
-        )
+        raise TraceError(f"--keep-rate: expected at least 1 node per rank, got {1 / probability:.3g}; lower --ranks")
     kept = generator(seed, "trace", "thin").random(len(outages)) < probability
     rules[f"failures left out to keep the rate of a node, each with probability {1 - probability:.6g}"] = int(
         (~kept).sum()
@@ -191,8 +197,8 @@ def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[s
     how = spec.how or ("by-node" if num_ranks >= len(nodes) else "round-robin")
     if how == "by-node" and num_ranks < len(nodes):
         raise TraceError(
-            f"--map by-node: {len(nodes)} nodes, but {num_ranks} ranks; "
-            "--map round-robin or seeded puts several nodes on a rank, --nodes chooses some"
+            f"--map by-node: expected at most {num_ranks} nodes, one for each rank, got {len(nodes)}; "
+            "use --map round-robin or seeded, or select nodes by --nodes"
         )
     order = np.arange(len(nodes))
     if how == "seeded":
@@ -209,7 +215,7 @@ def _entries(  # noqa: PLR0917
     has_repairs: bool,
     rules: Counter[str],
 ) -> tuple[Entry, ...]:
-    """Lines of the trace, to a ten-thousandth of an hour; of failures of one rank at one instant the longest counts."""
+    """The entries of the trace, in hours rounded to 1e-4; failures of a rank at one instant keep the longest repair."""
     found: dict[tuple[float, Rank], tuple[float | None, str]] = {}
     for outage in outages:
         hour = min(round((outage.start_h - first_h) * scale, 4), math.floor(length_h * 1e4) / 1e4)

@@ -118,7 +118,7 @@ def generate_preset(name: str, seed: int, *, is_typical: bool = False) -> Trace:
     Raises TraceError for an unknown name.
     """
     if name not in PRESETS:
-        raise TraceError(f"--preset: {name!r} is none of {', '.join(PRESETS)}")
+        raise TraceError(f"--preset: expected one of {', '.join(PRESETS)}, got {name!r}")
     preset = PRESETS[name]
     trace = generate(preset.spec, seed, is_typical=is_typical)
     origin = {

@@ -1,4 +1,4 @@
-"""From a failure trace to the planned kills of one run."""
+"""Converts a failure trace to the planned kills of one run."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -56,7 +56,7 @@ def schedule(
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h:
-            raise TraceError(f"{where}: hour {entry.hour} is past the end of the job ({job_h} h)")
+            raise TraceError(f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}")
         due = hour_to_samples(entry.hour, job_h=job_h, total_samples=total_samples)
         step = max(0, min(boundary_at(due, batch_size), num_steps - 1))
         killed = by_step.setdefault(step, {})
@@ -66,13 +66,13 @@ def schedule(
 
 
 def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
-    has = f"this run has {ps_rank(0)}" + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else " alone")
+    ranks = ps_rank(0) + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else "")
     if isinstance(entry.who, str):
         if ps_index(entry.who) >= num_ps:
-            raise TraceError(f"{where}: no rank {entry.who}; {has}")
+            raise TraceError(f"{where}: expected a rank of this run ({ranks}), got {entry.who}")
         return [entry.who]
     if entry.who > num_ps:
-        raise TraceError(f"{where}: {entry.who} ranks cannot die; {has}")
+        raise TraceError(f"{where}: expected at most {num_ps} ranks, since this run has {ranks}, got {entry.who}")
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 

@@ -10,7 +10,7 @@ from harness.traces.laws import Law, law_of
 from harness.traces.trace import MAX_HOURS
 
 MAX_DEATHS = 1_000_000
-"""The most deaths expected of one trace; more are a mistaken unit."""
+"""The largest expected number of deaths of one trace; a larger one suggests a wrong unit."""
 
 Sizes = tuple[tuple[int, float], ...]
 
@@ -69,44 +69,63 @@ class GeneratorSpec:
             value = getattr(self, name)
             _require(
                 value is None or 0 < value <= MAX_HOURS,
-                f"{_option(name)}: {value} is not a number of hours above 0, at most {MAX_HOURS:g}",
+                f"{_option(name)}: expected hours > 0 and <= {MAX_HOURS:g}, got {value}",
             )
-        _require(1 <= self.ranks <= MAX_PS, f"--ranks: {self.ranks} is not between 1 and {MAX_PS}")
-        _require((self.mtbf_h is None) != (self.node_mtbf_h is None), "--mtbf-h or --node-mtbf-h: give one of them")
-        _require(self.nodes is None or self.nodes >= 1, f"--nodes: {self.nodes} is not at least 1")
-        _require(self.nodes is None or self.mtbf_h is not None, "--nodes: needs --mtbf-h, the MTBF of so many nodes")
-        _require(self.per in ("system", "rank"), f"--per: {self.per!r} is neither system nor rank")
-        _require(self.start in ("equilibrium", "fresh"), f"--start: {self.start!r} is neither equilibrium nor fresh")
+        _require(1 <= self.ranks <= MAX_PS, f"--ranks: expected 1 to {MAX_PS}, got {self.ranks}")
+        _require(
+            (self.mtbf_h is None) != (self.node_mtbf_h is None),
+            "--mtbf-h, --node-mtbf-h: expected exactly one of them, got both or none",
+        )
+        _require(self.nodes is None or self.nodes >= 1, f"--nodes: expected at least 1, got {self.nodes}")
+        _require(
+            self.nodes is None or self.mtbf_h is not None,
+            "--nodes: expected --mtbf-h, the MTBF of a system of so many nodes, got none",
+        )
+        _require(self.per in ("system", "rank"), f"--per: expected system or rank, got {self.per!r}")
+        _require(self.start in ("equilibrium", "fresh"), f"--start: expected equilibrium or fresh, got {self.start!r}")
         self._check_groups()
-        _require(0 < self.early_factor < math.inf, f"--early-factor: {self.early_factor} is not above 0")
-        _require(0 <= self.early_h < math.inf, f"--early-h: {self.early_h} is not a number of hours from 0 on")
+        _require(
+            0 < self.early_factor < math.inf, f"--early-factor: expected a finite number > 0, got {self.early_factor}"
+        )
+        _require(0 <= self.early_h < math.inf, f"--early-h: expected hours >= 0, got {self.early_h}")
         self._check_repairs()
         _ = self.law
         num_deaths = self.expected_instants * self.ranks_per_instant
         _require(
             num_deaths <= MAX_DEATHS,
-            f"--length-h: {num_deaths:.3g} deaths expected, at most {MAX_DEATHS} allowed: is the MTBF in hours?",
+            f"--length-h: expected at most {MAX_DEATHS} deaths, got {num_deaths:.3g}; shorten it or raise the MTBF",
         )
 
     def _check_groups(self) -> None:
         probability, room = self.group_probability, self.rack_size or self.ranks
-        _require(0 <= probability <= 1, f"--group-probability: {probability} is not between 0 and 1")
-        _require(bool(self.group_sizes) == (probability > 0), "--group-probability, --group-sizes: give both or none")
+        _require(0 <= probability <= 1, f"--group-probability: expected 0 to 1, got {probability}")
+        _require(
+            bool(self.group_sizes) == (probability > 0),
+            "--group-probability, --group-sizes: expected both or none, got one",
+        )
         _require(
             self.rack_size is None or (self.rack_size >= 1 and self.ranks % self.rack_size == 0),
-            f"--rack-size: {self.ranks} ranks are not a whole number of racks of {self.rack_size}",
+            f"--rack-size: expected a divisor of the {self.ranks} ranks, got {self.rack_size}",
         )
         for size, weight in self.group_sizes:
-            _require(2 <= size <= room, f"--group-sizes: a group of {size}; expected 2 to {room}")
-            _require(0 < weight < math.inf, f"--group-sizes: weight {weight} of size {size} is not above 0")
+            _require(2 <= size <= room, f"--group-sizes: expected groups of 2 to {room} ranks, got {size}")
+            _require(0 < weight < math.inf, f"--group-sizes: expected a finite weight > 0 of size {size}, got {weight}")
 
     def _check_repairs(self) -> None:
         median_h, mean_h = self.repair_median_h, self.repair_mean_h
-        _require((median_h is None) == (mean_h is None), "--repair-median-h, --repair-mean-h: give both or none")
+        _require(
+            (median_h is None) == (mean_h is None), "--repair-median-h, --repair-mean-h: expected both or none, got one"
+        )
         if median_h is not None and mean_h is not None:
-            _require(mean_h >= median_h, "--repair-mean-h: below the median; the mean of a lognormal is above it")
-            _require(not self.repairs_h, "--repair-median-h: the trace's own repair times are drawn already")
-        _require(all(0 <= hours < math.inf for hours in self.repairs_h), "repair times: expected hours, none negative")
+            _require(mean_h >= median_h, f"--repair-mean-h: expected at least the median ({median_h} h), got {mean_h}")
+            _require(
+                not self.repairs_h,
+                "--repair-median-h: expected none, since repair times are drawn from the trace; leave it out",
+            )
+        _require(
+            all(0 <= hours < math.inf for hours in self.repairs_h),
+            "repair times: expected finite hours >= 0, got others; correct repair_h in the trace",
+        )
 
     @property
     def law(self) -> Law:
@@ -162,7 +181,7 @@ def options(spec: GeneratorSpec) -> str:
 
 
 def _number(value: float) -> str:
-    """As short as it can be read back exactly."""
+    """``value`` as the shortest text that reads back exactly."""
     return f"{value:g}" if float(f"{value:g}") == value else repr(value)
 
 
@@ -181,7 +200,7 @@ def parse_sizes(text: str) -> Sizes:
         try:
             sizes.append((int(size), float(weight or "1")))
         except ValueError:
-            raise TraceError(f"--group-sizes: {text!r}; expected SIZE:WEIGHT,… such as 2:3,4:1") from None
+            raise TraceError(f"--group-sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got {text!r}") from None
     return tuple(sizes)
 
 

@@ -47,11 +47,11 @@ def read_trace(path: Path) -> Trace:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise TraceError(f"no trace file {path}") from error
+        raise TraceError(f"{path}: expected a failure trace (CSV), got no such file") from error
     except IsADirectoryError as error:
-        raise TraceError(f"trace {path} is a folder; expected a CSV file") from error
+        raise TraceError(f"{path}: expected a failure trace (CSV), got a folder") from error
     except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: cannot be read as UTF-8 text: {error}") from error
+        raise TraceError(f"{path}: expected UTF-8 text, got an error on reading: {error}") from error
     return parse_trace(text.splitlines(), str(path))
 
 
@@ -92,10 +92,10 @@ def parse_trace(lines: Iterable[str], source: str) -> Trace:
         else:
             entries.append(_entry(_split(text, where), columns, number, where))
             if len(entries) > 1 and entries[-1].hour < entries[-2].hour:
-                order = f"hour {entries[-1].hour} comes after hour {entries[-2].hour}"
-                raise TraceError(f"{where}: {order}; hours must not go backwards")
+                order = f"expected an hour >= {entries[-2].hour}, got {entries[-1].hour}"
+                raise TraceError(f"{where}: {order}; sort the lines by hour")
     if not columns:
-        raise TraceError(f"{source}:{max(number, 1)}: no column line; expected 'hour,rank'")
+        raise TraceError(f"{source}:{max(number, 1)}: expected column names that begin with 'hour,rank', got none")
     return Trace(source=source, entries=tuple(entries), header=header)
 
 
@@ -103,20 +103,20 @@ def _split(text: str, where: str) -> list[str]:
     try:
         return [value.strip() for value in next(csv.reader([text], strict=True))]
     except csv.Error as error:
-        raise TraceError(f"{where}: not a line of CSV ({error})") from error
+        raise TraceError(f"{where}: expected a line of CSV, got text that the reader rejects ({error})") from error
 
 
 def _columns(names: list[str], where: str) -> list[str]:
     if names[:2] != ["hour", "rank"]:
-        raise TraceError(f"{where}: columns {','.join(names)!r}; the first two must be 'hour,rank'")
+        raise TraceError(f"{where}: expected column names that begin with 'hour,rank', got {','.join(names)!r}")
     if len(set(names)) < len(names):
-        raise TraceError(f"{where}: two columns of one name in {','.join(names)!r}")
+        raise TraceError(f"{where}: expected distinct column names, got {','.join(names)!r}")
     return names
 
 
 def _entry(values: list[str], columns: list[str], number: int, where: str) -> Entry:
     if len(values) != len(columns):
-        raise TraceError(f"{where}: {len(values)} values for {len(columns)} columns ({','.join(columns)})")
+        raise TraceError(f"{where}: expected {len(columns)} values ({','.join(columns)}), got {len(values)}")
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     repair_h = _hours("repair_h", repair, where) if repair else None
@@ -127,9 +127,9 @@ def _hours(column: str, text: str, where: str) -> float:
     try:
         hours = float(text)
     except ValueError:
-        raise TraceError(f"{where}: {column} {text!r} is not a number") from None
+        raise TraceError(f"{where}: {column}: expected a number, got {text!r}") from None
     if not 0 <= hours <= MAX_HOURS:  # nan is not
-        raise TraceError(f"{where}: {column} {text} is out of range; expected hours from 0 to {MAX_HOURS:g}")
+        raise TraceError(f"{where}: {column}: expected hours from 0 to {MAX_HOURS:g}, got {text}")
     return hours
 
 
@@ -138,12 +138,12 @@ def _who(text: str, where: str) -> Rank | int:
     short = text if len(text) <= 20 else f"{text[:20]}…"
     if found := _PS.fullmatch(text):
         if len(found[1]) > len(str(MAX_RANKS)) or int(found[1]) >= MAX_RANKS:
-            raise TraceError(f"{where}: no rank {short}; the highest rank of a trace is ps{MAX_RANKS - 1}")
+            raise TraceError(f"{where}: rank: expected ps0 to ps{MAX_RANKS - 1}, got {short}")
         return text
     if _COUNT.fullmatch(text):
         if len(text) > len(str(MAX_RANKS)) or int(text) > MAX_RANKS:
-            raise TraceError(f"{where}: {short} ranks; at most {MAX_RANKS} can die at once")
+            raise TraceError(f"{where}: rank: expected a number of ranks from 1 to {MAX_RANKS}, got {short}")
         return int(text)
     if _TRAINER.fullmatch(text):
-        raise TraceError(f"{where}: {text} cannot be killed: only PS ranks can")
-    raise TraceError(f"{where}: rank {text!r}; expected a name such as 'ps3', or a number of ranks, at least 1")
+        raise TraceError(f"{where}: rank: expected a PS rank such as 'ps3', got {text}; trainers cannot be killed")
+    raise TraceError(f"{where}: rank: expected a name such as 'ps3' or a number of ranks >= 1, got {text!r}")

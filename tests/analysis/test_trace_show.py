@@ -145,4 +145,4 @@ def test_the_report_shows_the_trace_that_was_replayed(tmp_path: Path) -> None:
     trace.write_text(text.replace("hour,rank\n", "hour,rank\n0.5,ps0\n"))
     assert "has changed since these runs" in page()
     trace.unlink()
-    assert "No statistics: no trace file" in page()
+    assert "expected a failure trace (CSV), got no such file" in page()

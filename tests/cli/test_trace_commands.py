@@ -71,7 +71,7 @@ def test_a_trace_is_not_overwritten(capsys: pytest.CaptureFixture[str], log: Pat
     first = out.read_text().splitlines()
     code, _, error = trace_command(capsys, *words)
     assert code == 2
-    assert "exists; --force" in error
+    assert "which exists; --force" in error
     assert trace_command(capsys, *words, "--force")[0] == 0
     changes = [pair for pair in zip(first, out.read_text().splitlines(), strict=True) if pair[0] != pair[1]]
     assert changes == [(line, f"{line} --force") for line in first if line.startswith("# command")]
@@ -82,7 +82,7 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     for out, what in (("/dev/null", "device"), (tmp_path, "folder")):
         code, _, error = trace_command(capsys, "generate", "--mtbf-h", "5", "--out", out, "--force")
         assert code == 2
-        assert f"--out: {out} is a {what}; expected a file" in error
+        assert f"--out: expected a file, got the {what} {out}" in error
     target, link = tmp_path / "target.csv", tmp_path / "link.csv"
     link.symlink_to(target)
     assert trace_command(capsys, "generate", "--mtbf-h", "5", "--out", link)[0] == 0
@@ -94,22 +94,37 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     ("words", "message"),
     [
         (["import", "nowhere.csv", "--format", "lanl"], "nowhere.csv"),
-        (["import", "LOG", "--format", "csv"], "there are infinitehbd, lanl"),
-        (["import", "LOG", "--format", "lanl", "--unit", "h"], "format lanl has no option 'unit'"),
-        (["import", "LOG", "--format", "intervals", "--unit", "h", "--window", "densest"], "takes --length HOURS"),
-        (["import", "LOG", *UNITS, "--window", "densest", "--length", "1e-9"], "--length: 1e-09 hours; jobs.csv has"),
-        (["import", "LOG", *UNITS, "--stretch", "1e-300"], "a trace of 1e-300 hours; expected 0.01 to 1e+09"),
-        (["import", "LOG", *UNITS, "--stretch", "1e300"], "a trace of 1e+300 hours; expected 0.01 to 1e+09"),
-        (["import", "LOG", *UNITS, "--ranks", "99999999"], "--ranks, --keep-rate, --num-nodes: 99999999; at most"),
-        (["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"], "--keep-rate 2, --ranks 1: both are the ranks"),
-        (["generate"], "--mtbf-h or --node-mtbf-h: give one"),
-        (["generate", "--preset", "llama3", "--ranks", "9"], "--preset: already sets --ranks"),
-        (["generate", "--preset", "llama"], "--preset: 'llama' is none of"),
+        (["import", "LOG", "--format", "csv"], "--format: expected one of infinitehbd, lanl"),
+        (
+            ["import", "LOG", "--format", "lanl", "--unit", "h"],
+            "format lanl: expected one of its options (system), got 'unit'",
+        ),
+        (["import", "LOG", "--format", "intervals", "--unit", "h", "--window", "densest"], "expected --length HOURS"),
+        (["import", "LOG", *UNITS, "--window", "densest", "--length", "1e-9"], "the length of jobs.csv, got 1e-09"),
+        (["import", "LOG", *UNITS, "--stretch", "1e-300"], "expected a trace of 0.01 to 1e+09 hours, got 1e-300"),
+        (["import", "LOG", *UNITS, "--stretch", "1e300"], "expected a trace of 0.01 to 1e+09 hours, got 1e+300"),
+        (
+            ["import", "LOG", *UNITS, "--ranks", "99999999"],
+            "--ranks, --keep-rate, --num-nodes: expected at most 1000000, got 99999999",
+        ),
+        (
+            ["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"],
+            "--keep-rate 2, --ranks 1: expected one of them",
+        ),
+        (["generate"], "--mtbf-h, --node-mtbf-h: expected exactly one"),
+        (
+            ["generate", "--preset", "llama3", "--ranks", "9"],
+            "--preset: expected no option that the preset sets, got --ranks",
+        ),
+        (["generate", "--preset", "llama"], "--preset: expected one of"),
         (["generate", "--mtbf-h", "5", "--model", "pareto"], "--model: 'pareto' is none of"),
         (["generate", "--model", "like:x.csv"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
         (["generate", "--model", "fit:"], "expected fit:TRACE.csv or empirical:TRACE.csv"),
         (["generate", "--model", "fit:missing.csv"], "missing.csv"),
-        (["generate", "--mtbf-h", "5", "--group-sizes", "two"], "--group-sizes: 'two'"),
+        (
+            ["generate", "--mtbf-h", "5", "--group-sizes", "two"],
+            "--group-sizes: expected SIZE:WEIGHT,… such as 2:3,4:1, got 'two'",
+        ),
     ],
 )
 def test_bad_input_is_one_line(

@@ -49,8 +49,8 @@ def test_given_parts_replace_those_of_the_named_size() -> None:
         ({"embedding_dim": 32}, r"model\.bottom_mlp: ends in 16, .* model\.embedding_dim \(32\)"),
         ({"bottom_mlp": [64, 8]}, r"model\.bottom_mlp: ends in 8, .* \(16\)"),
         ({"top_mlp": [64, 2]}, r"model\.top_mlp: ends in 2, .* must end in 1"),
-        ({"bottom_mlp": []}, r"model\.bottom_mlp: expected a width, got no layers"),
-        ({"top_mlp": []}, r"model\.top_mlp: expected a width, got no layers"),
+        ({"bottom_mlp": []}, r"model\.bottom_mlp: expected a list of layer widths, got an empty list"),
+        ({"top_mlp": []}, r"model\.top_mlp: expected a list of layer widths, got an empty list"),
     ],
 )
 def test_parts_that_do_not_fit_are_refused(values: dict[str, Any], message: str) -> None:

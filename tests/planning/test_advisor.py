@@ -156,7 +156,7 @@ def test_plan_of_a_trace_takes_its_mtbf_and_ranks(capsys: pytest.CaptureFixture[
     [
         (["cpr5"], "expected a profile or a trace file (TRACE.csv); did you mean cpr56?"),
         (["cpr56", "strategy.pls_tagret=1"], "did you mean strategy.pls_target?"),
-        (["missing.csv"], "no trace file missing.csv"),
+        (["missing.csv"], "missing.csv: expected a failure trace (CSV), got no such file"),
         (["cpr56", "--figure", "plan.pdf"], ".svg or .png"),
         (["cpr56", "--simulate", "10", "--model", "pareto"], "--model: 'pareto' is none of"),
         (["cpr56", "--simulate", "10", "--model", "weibull"], "--shape: weibull takes a shape from 0.2 to 100"),

@@ -164,7 +164,9 @@ def test_other_format_version_is_refused(tmp_path: Path) -> None:
 def test_another_runs_checkpoint_is_refused(tmp_path: Path) -> None:
     """A folder of another config is an error that names both, not an empty folder."""
     committed(tmp_path, 1)
-    with pytest.raises(StoreError, match=r"manifest-000001\.json: expected config other, got a run of run"):
+    with pytest.raises(
+        StoreError, match=r"manifest-000001\.json: expected a checkpoint of config other, got one of run"
+    ):
         newest_checkpoint(tmp_path, config_hash="other")
 
 

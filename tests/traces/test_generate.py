@@ -316,26 +316,26 @@ def test_presets_have_the_published_figures() -> None:
             {"model": "empirical", "gaps_h": (0.0,)},
             "--model empirical: expected gaps from 0 h on, one above 0",
         ),
-        ({"mtbf_h": None}, "--mtbf-h or --node-mtbf-h: give one of them"),
-        ({"node_mtbf_h": 3.0}, "--mtbf-h or --node-mtbf-h: give one of them"),
-        ({"mtbf_h": 0.0}, "--mtbf-h: 0.0 is not a number of hours above 0"),
-        ({"mtbf_h": 1e-5}, "--length-h: 5.6e+06 deaths expected, at most 1000000 allowed"),
-        ({"length_h": float("inf")}, "--length-h: inf is not a number of hours above 0"),
-        ({"stretch_h": 1e300}, "--stretch-h: 1e+300 is not a number of hours above 0, at most 1e+09"),
-        ({"ranks": 0}, "--ranks: 0 is not between 1 and 1000"),
-        ({"nodes": 0}, "--nodes: 0 is not at least 1"),
-        ({"per": "node"}, "--per: 'node' is neither system nor rank"),
-        ({"start": "now"}, "--start: 'now' is neither equilibrium nor fresh"),
-        ({"group_probability": 0.5}, "--group-probability, --group-sizes: give both or none"),
-        ({**GROUPS, "group_probability": 1.5}, "--group-probability: 1.5 is not between 0 and 1"),
-        ({**GROUPS, "rack_size": 2}, "--group-sizes: a group of 4; expected 2 to 2"),
-        ({**GROUPS, "rack_size": 3}, "--rack-size: 8 ranks are not a whole number of racks of 3"),
-        ({"early_factor": 0.0}, "--early-factor: 0.0 is not above 0"),
-        ({"early_h": -1.0}, "--early-h: -1.0 is not a number of hours from 0 on"),
-        ({"repair_median_h": 1.0}, "--repair-median-h, --repair-mean-h: give both or none"),
+        ({"mtbf_h": None}, "--mtbf-h, --node-mtbf-h: expected exactly one of them, got both or none"),
+        ({"node_mtbf_h": 3.0}, "--mtbf-h, --node-mtbf-h: expected exactly one of them, got both or none"),
+        ({"mtbf_h": 0.0}, "--mtbf-h: expected hours > 0 and <= 1e+09, got 0.0"),
+        ({"mtbf_h": 1e-5}, "--length-h: expected at most 1000000 deaths, got 5.6e+06; shorten it or"),
+        ({"length_h": float("inf")}, "--length-h: expected hours > 0 and <= 1e+09, got inf"),
+        ({"stretch_h": 1e300}, "--stretch-h: expected hours > 0 and <= 1e+09, got 1e+300"),
+        ({"ranks": 0}, "--ranks: expected 1 to 1000, got 0"),
+        ({"nodes": 0}, "--nodes: expected at least 1, got 0"),
+        ({"per": "node"}, "--per: expected system or rank, got 'node'"),
+        ({"start": "now"}, "--start: expected equilibrium or fresh, got 'now'"),
+        ({"group_probability": 0.5}, "--group-probability, --group-sizes: expected both or none, got one"),
+        ({**GROUPS, "group_probability": 1.5}, "--group-probability: expected 0 to 1, got 1.5"),
+        ({**GROUPS, "rack_size": 2}, "--group-sizes: expected groups of 2 to 2 ranks, got 4"),
+        ({**GROUPS, "rack_size": 3}, "--rack-size: expected a divisor of the 8 ranks, got 3"),
+        ({"early_factor": 0.0}, "--early-factor: expected a finite number > 0, got 0.0"),
+        ({"early_h": -1.0}, "--early-h: expected hours >= 0, got -1.0"),
+        ({"repair_median_h": 1.0}, "--repair-median-h, --repair-mean-h: expected both or none, got one"),
         (
             {"repair_median_h": 2.0, "repair_mean_h": 1.0},
-            "--repair-mean-h: below the median; the mean of a lognormal is above",
+            "--repair-mean-h: expected at least the median (2.0 h), got 1.0",
         ),
     ],
 )
@@ -357,5 +357,5 @@ def test_group_sizes_are_read_from_text() -> None:
 
 def test_an_unknown_preset_is_told_the_known_ones() -> None:
     """In one line."""
-    with pytest.raises(TraceError, match="--preset: 'cpr' is none of cpr56, poster50, llama3"):
+    with pytest.raises(TraceError, match="--preset: expected one of cpr56, poster50, llama3"):
         generate_preset("cpr", 0)

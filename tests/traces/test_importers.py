@@ -190,7 +190,9 @@ def test_every_rule_is_counted(
     (rule,) = log.dropped or log.changed
     with pytest.raises(TraceError) as refused:
         read(tmp_path, format, text, strict=True)
-    assert str(refused.value) == f"{tmp_path}/made.{format}{where}: --strict refuses this; without it: {rule}"
+    expected = "expected a record that needs no correction (--strict)"
+    message = f"{expected}, got one for the rule '{rule}'; leave out --strict to apply it"
+    assert str(refused.value) == f"{tmp_path}/made.{format}{where}: {message}"
 
 
 def test_overlaps_end_and_the_down_time_stays(tmp_path: Path) -> None:
@@ -256,68 +258,108 @@ def test_one_system_of_many(tmp_path: Path) -> None:
 FTA = "1\t1\t7\t0\tn\t"
 
 WRONG = [
-    ("intervals", b"", ": empty"),
-    ("intervals", b" \r\n ", ": empty"),
-    ("intervals", "node,start,end\nk\xe9,1,2".encode("latin-1"), ":2: not UTF-8 (byte 0xe9)"),
-    ("intervals", "a,1,2".encode("utf-16"), ":1: not UTF-8 (byte 0xff)"),
-    ("intervals", "node,start,end", ": no lines but the column names"),
-    ("intervals", "a,1", ":1: 2 columns; expected 'node,start,end'"),
-    ("intervals", "a,1,2\n1,a,2", ":2: start is 'a', not a number"),
-    ("intervals", "a,nan,2", ":1: start is 'nan', not a number"),
-    ("intervals", "a,1e999,2", ":1: start is '1e999', not a number"),
-    ("intervals", "a,1_0,2", ":1: start is '1_0', not a number"),
-    ("intervals", "a,1,1e300", ":1: end '1e300' lies before 0 or after the year 2100"),
-    ("intervals", "a,-1,2", ":1: start '-1' lies before 0"),
-    ("intervals", "a,1,2\nb,1700000000,", ": times of 1 s and of 1700000000 s; all must count from 1970, or all"),
-    ("intervals", '"a,b",1,2', ":1: the node is 'a,b', not a name of a node"),
-    ("intervals", 'a,1,2\n"b,1,2', ":2: not a line of CSV"),
-    ("bamboo", "0,added,a", ":1: '0,added,a'; expected 'milliseconds,add|remove,instance'"),
-    ("bamboo", "add,0,a", ":1: 'add,0,a'; expected"),
-    ("lanl", "a,b,c", ":1: 3 columns; LANL's log has 26"),
-    ("lanl", made_logs.LANL_NAMES.replace("Down Time", "Up Time"), ":1: column 19 is 'Up Time'; expected 'Down Time'"),
-    ("lanl", made_logs.LANL_NAMES, ": no failure in it"),
+    ("intervals", b"", ": expected a log of failures, got an empty file"),
+    ("intervals", b" \r\n ", ": expected a log of failures, got an empty file"),
+    ("intervals", "node,start,end\nk\xe9,1,2".encode("latin-1"), ":2: expected UTF-8, got the byte 0xe9"),
+    ("intervals", "a,1,2".encode("utf-16"), ":1: expected UTF-8, got the byte 0xff"),
+    ("intervals", "node,start,end", ": expected at least one outage, got column names only"),
+    ("intervals", "a,1", ":1: expected 3 columns (node,start,end), got 2"),
+    ("intervals", "a,1,2\n1,a,2", ":2: start: expected a number, got 'a'"),
+    ("intervals", "a,nan,2", ":1: start: expected a number, got 'nan'"),
+    ("intervals", "a,1e999,2", ":1: start: expected a number, got '1e999'"),
+    ("intervals", "a,1_0,2", ":1: start: expected a number, got '1_0'"),
+    ("intervals", "a,1,1e300", ":1: end: expected a time from 0 to the year 2100, got '1e300'"),
+    ("intervals", "a,-1,2", ":1: start: expected a time from 0 to the year 2100, got '-1'"),
+    ("intervals", "a,1,2\nb,1700000000,", ": expected all times since 1970 or all since the log's beginning, got 1 s"),
+    ("intervals", '"a,b",1,2', ":1: the node: expected a printable name of 1 to 128 characters without commas"),
+    ("intervals", 'a,1,2\n"b,1,2', ":2: expected a line of CSV"),
+    ("bamboo", "0,added,a", ":1: expected 'milliseconds,add|remove,instance', got '0,added,a'"),
+    ("bamboo", "add,0,a", ":1: expected 'milliseconds,add|remove,instance', got 'add,0,a'"),
+    ("lanl", "a,b,c", ":1: expected 26 columns, got 3"),
+    (
+        "lanl",
+        made_logs.LANL_NAMES.replace("Down Time", "Up Time"),
+        ":1: column 19: expected 'Down Time', got 'Up Time'",
+    ),
+    ("lanl", made_logs.LANL_NAMES, ": expected at least one failure, got none"),
     (
         "lanl",
         lanl_line("31/12/2001 1:00", "1/1/2002 1:00", "9"),
-        ":1: Prob Started is '31/12/2001 1:00', not a date and time like 6/21/2005",
+        ":1: Prob Started: expected a date and time like 6/21/2005 10:54, month first, got '31/12/2001 1:00'",
     ),
-    ("lanl", lanl_line("1/1/9999 1:00", "", "9"), ":1: Prob Started 1/1/9999 1:00 is not between 1970 and 2100"),
-    ("lanl", lanl_line("1/1/2002 1:00", "", "1e12"), ":1: Down Time is '1e12' minutes, more than ten years"),
-    ("lanl", lanl_line("1/1/2002 1:00", "", "9", node="1e99"), ":1: nodenumz is '1e99', not a whole number"),
-    ("fta", "1 2 3", ":1: 3 columns; event_trace.tab has 9"),
-    ("fta", "1\t1\tn\t0\t7\t0\t5\t9\t0", ":1: node_id is 'n', not a number; are the columns in order?"),
-    ("fta", f"{FTA}0\t5\tlater\t0", ":1: event_stop_time is 'later', not a number"),
-    ("fta", made_logs.FTA_NAMES.replace("node_id", "id_node"), ":1: column 3 is 'id_node'; expected 'node_id'"),
-    ("fta", made_logs.FTA_NAMES, ": no events"),
-    ("infinitehbd", '[{"node_id": "a"', ":1: not JSON (Expecting ',' delimiter); cut short?"),
-    ("infinitehbd", "[" * 100_000, ": nested too deeply"),
-    ("infinitehbd", "[]", ": no events"),
-    ("infinitehbd", "{}", ": the file is a dict, not a list"),
-    ("infinitehbd", "[3]", ": record 1: 3; expected an object with 'event_type'"),
-    ("infinitehbd", '[{"node": 3}]', ": record 1: no 'event_type'; there are 'node'"),
-    ("infinitehbd", events((1, "start", "a")).replace("1", "NaN"), ": NaN is not a JSON number"),
+    (
+        "lanl",
+        lanl_line("1/1/9999 1:00", "", "9"),
+        ":1: Prob Started: expected a date between 1970 and 2100, got 1/1/9999",
+    ),
+    ("lanl", lanl_line("1/1/2002 1:00", "", "1e12"), ":1: Down Time: expected minutes within ten years, got '1e12'"),
+    (
+        "lanl",
+        lanl_line("1/1/2002 1:00", "", "9", node="1e99"),
+        ":1: nodenumz: expected a whole number from 0 to 100,000, got '1e99'",
+    ),
+    ("fta", "1 2 3", ":1: expected 8 or 9 columns separated by tabs, as in event_trace.tab, got 3"),
+    ("fta", "1\t1\tn\t0\t7\t0\t5\t9\t0", ":1: node_id: expected a number, got 'n'; check the order of the columns"),
+    ("fta", f"{FTA}0\t5\tlater\t0", ":1: event_stop_time: expected a number, got 'later'"),
+    ("fta", made_logs.FTA_NAMES.replace("node_id", "id_node"), ":1: column 3: expected 'node_id', got 'id_node'"),
+    ("fta", made_logs.FTA_NAMES, ": expected at least one event, got none"),
+    ("infinitehbd", '[{"node_id": "a"', ":1: expected JSON, got an error: Expecting ',' delimiter; check that"),
+    ("infinitehbd", "[" * 100_000, ": expected a log of failures, got JSON nested too deeply"),
+    ("infinitehbd", "[]", ": expected at least one event, got none"),
+    ("infinitehbd", "{}", ": the file: expected a list, got a dict"),
+    ("infinitehbd", "[3]", ": record 1: expected a JSON object with 'event_type', got 3"),
+    ("infinitehbd", '[{"node": 3}]', ": record 1: expected the key 'event_type', got the keys 'node'"),
+    ("infinitehbd", events((1, "start", "a")).replace("1", "NaN"), ": expected JSON numbers, got NaN"),
     ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 5000), "Exceeds the limit"),
-    ("infinitehbd", events((1, "start", "a")).replace("1", "9" * 500), ": record 1: event_time is 999"),
-    ("infinitehbd", events((1, "start", "a")).replace("1", "true"), ": record 1: event_time is True, not a number"),
-    ("infinitehbd", events((1, "stop", "a")), ": record 1: event_type is 'fault_stop', neither"),
-    ("infinitehbd", events((1, "start", "")), ": record 1: node_id is '', not a name"),
-    ("skypilot", '{"metadata": {}, "data": [1, 2]}', ": no 'gap_seconds'; there are ''"),
-    ("skypilot", '{"metadata": {"gap_seconds": 0}, "data": [1, 2]}', ": gap_seconds is 0 for 2 ticks"),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1]}', ": 1 ticks in data; a log has at least 2"),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": data is all zeros"),
+    (
+        "infinitehbd",
+        events((1, "start", "a")).replace("1", "9" * 500),
+        ": record 1: event_time: expected a number, got 999",
+    ),
+    (
+        "infinitehbd",
+        events((1, "start", "a")).replace("1", "true"),
+        ": record 1: event_time: expected a number, got True",
+    ),
+    (
+        "infinitehbd",
+        events((1, "stop", "a")),
+        ": record 1: event_type: expected 'fault_start' or 'fault_end', got 'fault_stop'",
+    ),
+    ("infinitehbd", events((1, "start", "")), ": record 1: node_id: expected a printable name"),
+    ("skypilot", '{"metadata": {}, "data": [1, 2]}', ": expected the key 'gap_seconds', got the keys ''"),
+    ("skypilot", '{"metadata": {"gap_seconds": 0}, "data": [1, 2]}', ": gap_seconds: expected seconds > 0"),
+    (
+        "skypilot",
+        '{"metadata": {"gap_seconds": 60}, "data": [1]}',
+        ": expected at least 2 counts in the list data, got 1",
+    ),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": expected a count above 0 in data"),
     (
         "skypilot",
         '{"metadata": {"gap_seconds": 60}, "data": [1, 2.5]}',
-        ": data[1]: the count is 2.5, not a whole number",
+        ": data[1]: the count: expected a whole number from 0 to 10,000, got 2.5",
     ),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1, 1e9]}', ": data[1]: the count is 1000000000.0, not a"),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [1, 2], "prices": [1]}', ": 1 prices for 2 ticks of data"),
-    ("philly", json.dumps([job("Lost", (1, 2))]), ": record 1: status is 'Lost', not one of Pass, Killed, Failed"),
-    ("philly", json.dumps([job("Pass")]), ": no attempt on any server"),
+    (
+        "skypilot",
+        '{"metadata": {"gap_seconds": 60}, "data": [1, 1e9]}',
+        ": data[1]: the count: expected a whole number",
+    ),
+    (
+        "skypilot",
+        '{"metadata": {"gap_seconds": 60}, "data": [1, 2], "prices": [1]}',
+        ": expected 2 prices, one for each count",
+    ),
+    (
+        "philly",
+        json.dumps([job("Lost", (1, 2))]),
+        ": record 1: status: expected one of Pass, Killed, Failed, got 'Lost'",
+    ),
+    ("philly", json.dumps([job("Pass")]), ": expected an attempt with a server and a time"),
     (
         "philly",
         json.dumps([job("Pass", (1, 2))]).replace("2004-10-01 00:02", "2004-13-01 00:02"),
-        "not a date and time",
+        "expected a date and time like",
     ),
 ]
 
@@ -336,19 +378,26 @@ def test_what_cannot_be_asked(tmp_path: Path) -> None:
     """An unknown format, option, value of one, system, or file."""
     text = lanl_line("1/2/2002 3:00", "", "9")
     for format, options, message in [
-        ("lanl", {"unit": "s"}, "format lanl has no option 'unit'; its options: system"),
-        ("fta", {"unit": "s"}, "format fta has no option 'unit'; its options: none"),
-        ("intervals", {"unit": "y"}, "option unit: 'y'; expected one of ms, s, m, h, d"),
-        ("bamboo", {"by": "rack"}, "option by: 'rack' is neither 'slot' nor 'instance'"),
-        ("lanl", {"system": 2}, f"{tmp_path}/made.lanl: no line of system 2; there are '20'"),
-        ("lanl", {"system": "all"}, "option system: system is 'all', not a number"),
-        ("nagios", {}, "format 'nagios'; there are infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals"),
+        ("lanl", {"unit": "s"}, "format lanl: expected one of its options (system), got 'unit'"),
+        ("fta", {"unit": "s"}, "format fta: expected one of its options (none), got 'unit'"),
+        ("intervals", {"unit": "y"}, "option unit: expected one of ms, s, m, h, d, got 'y'"),
+        ("bamboo", {"by": "rack"}, "option by: expected 'slot' or 'instance', got 'rack'"),
+        ("lanl", {"system": 2}, f"{tmp_path}/made.lanl: option system: expected one of '20', got 2"),
+        ("lanl", {"system": "all"}, "option system: system: expected a number, got 'all'"),
+        (
+            "nagios",
+            {},
+            "--format: expected one of infinitehbd, lanl, bamboo, skypilot, fta, philly, intervals, got 'nagios'",
+        ),
     ]:
         with pytest.raises(TraceError) as refused:
             read(tmp_path, format, text, **options)
         assert str(refused.value) == message
     none = tmp_path / "none"
-    for path, message in [(none, f"{none}: cannot be read (No such file or directory)"), (tmp_path, "is not a file")]:
+    for path, message in [
+        (none, f"{none}: cannot be read (No such file or directory)"),
+        (tmp_path, "expected a regular file, got a folder or device"),
+    ]:
         with pytest.raises(TraceError) as refused:
             read_log("lanl", path)
         assert str(refused.value).endswith(message)

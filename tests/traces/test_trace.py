@@ -36,40 +36,49 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "busy.csv:1: no column line; expected 'hour,rank'"),
-        ("# seed: 1\n\n", "busy.csv:2: no column line; expected 'hour,rank'"),
-        ("rank,hour\n", "busy.csv:1: columns 'rank,hour'; the first two must be 'hour,rank'"),
-        ("1.5,ps0\n", "busy.csv:1: columns '1.5,ps0'; the first two must be 'hour,rank'"),
-        ("hour,rank,a,a\n", "busy.csv:1: two columns of one name in 'hour,rank,a,a'"),
-        ("hour,rank\n1\n", "busy.csv:2: 1 values for 2 columns (hour,rank)"),
-        ("hour,rank\n1,ps0,x\n", "busy.csv:2: 3 values for 2 columns (hour,rank)"),
-        ('hour,rank\n1,"ps0\n', "busy.csv:2: not a line of CSV (unexpected end of data)"),
-        ("hour,rank\nsoon,ps0\n", "busy.csv:2: hour 'soon' is not a number"),
-        ("hour,rank\n,ps0\n", "busy.csv:2: hour '' is not a number"),
-        ("hour,rank\n-1,ps0\n", "busy.csv:2: hour -1 is out of range; expected hours from 0 to 1e+09"),
-        ("hour,rank\nnan,ps0\n", "busy.csv:2: hour nan is out of range; expected hours from 0 to 1e+09"),
-        ("hour,rank\ninf,ps0\n", "busy.csv:2: hour inf is out of range; expected hours from 0 to 1e+09"),
-        ("hour,rank\n1e999,ps0\n", "busy.csv:2: hour 1e999 is out of range; expected hours from 0 to 1e+09"),
+        ("", "busy.csv:1: expected column names that begin with 'hour,rank', got none"),
+        ("# seed: 1\n\n", "busy.csv:2: expected column names that begin with 'hour,rank', got none"),
+        ("rank,hour\n", "busy.csv:1: expected column names that begin with 'hour,rank', got 'rank,hour'"),
+        ("1.5,ps0\n", "busy.csv:1: expected column names that begin with 'hour,rank', got '1.5,ps0'"),
+        ("hour,rank,a,a\n", "busy.csv:1: expected distinct column names, got 'hour,rank,a,a'"),
+        ("hour,rank\n1\n", "busy.csv:2: expected 2 values (hour,rank), got 1"),
+        ("hour,rank\n1,ps0,x\n", "busy.csv:2: expected 2 values (hour,rank), got 3"),
+        (
+            'hour,rank\n1,"ps0\n',
+            "busy.csv:2: expected a line of CSV, got text that the reader rejects (unexpected end of data)",
+        ),
+        ("hour,rank\nsoon,ps0\n", "busy.csv:2: hour: expected a number, got 'soon'"),
+        ("hour,rank\n,ps0\n", "busy.csv:2: hour: expected a number, got ''"),
+        ("hour,rank\n-1,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got -1"),
+        ("hour,rank\nnan,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got nan"),
+        ("hour,rank\ninf,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got inf"),
+        ("hour,rank\n1e999,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got 1e999"),
         (
             "hour,rank\n5,ps0\n\n3,ps1\n",
-            "busy.csv:4: hour 3.0 comes after hour 5.0; hours must not go backwards",
+            "busy.csv:4: expected an hour >= 5.0, got 3.0; sort the lines by hour",
         ),
-        ("hour,rank\n1e308,ps0\n", "busy.csv:2: hour 1e308 is out of range; expected hours from 0 to 1e+09"),
+        ("hour,rank\n1e308,ps0\n", "busy.csv:2: hour: expected hours from 0 to 1e+09, got 1e308"),
         (
             "hour,rank,repair_h\n1,ps0,1e10\n",
-            "busy.csv:2: repair_h 1e10 is out of range; expected hours from 0 to 1e+09",
+            "busy.csv:2: repair_h: expected hours from 0 to 1e+09, got 1e10",
         ),
         (
             "hour,rank\n1,ps1000000\n",
-            "busy.csv:2: no rank ps1000000; the highest rank of a trace is ps999999",
+            "busy.csv:2: rank: expected ps0 to ps999999, got ps1000000",
         ),
-        ("hour,rank\n1,1000001\n", "busy.csv:2: 1000001 ranks; at most 1000000 can die at once"),
-        (f"hour,rank\n1,{'9' * 5000}\n", f"busy.csv:2: {'9' * 20}… ranks; at most 1000000 can die at once"),
-        ("hour,rank\n1,trainer0\n", "busy.csv:2: trainer0 cannot be killed: only PS ranks can"),
+        ("hour,rank\n1,1000001\n", "busy.csv:2: rank: expected a number of ranks from 1 to 1000000, got 1000001"),
+        (
+            f"hour,rank\n1,{'9' * 5000}\n",
+            f"busy.csv:2: rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…",
+        ),
+        (
+            "hour,rank\n1,trainer0\n",
+            "busy.csv:2: rank: expected a PS rank such as 'ps3', got trainer0; trainers cannot be killed",
+        ),
         *(
             (
                 f"hour,rank\n1,{who}\n",
-                f"busy.csv:2: rank '{who}'; expected a name such as 'ps3', or a number of ranks, at least 1",
+                f"busy.csv:2: rank: expected a name such as 'ps3' or a number of ranks >= 1, got '{who}'",
             )
             for who in ("0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
         ),
@@ -85,9 +94,9 @@ def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> No
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1,ps9", "busy.csv:2: no rank ps9; this run has ps0 … ps3"),
-        ("1,5", "busy.csv:2: 5 ranks cannot die; this run has ps0 … ps3"),
-        ("100.5,ps0", "busy.csv:2: hour 100.5 is past the end of the job (100 h)"),
+        ("1,ps9", "busy.csv:2: expected a rank of this run (ps0 … ps3), got ps9"),
+        ("1,5", "busy.csv:2: expected at most 4 ranks, since this run has ps0 … ps3, got 5"),
+        ("100.5,ps0", "busy.csv:2: expected an hour up to the end of the job (100 h), got 100.5"),
     ],
 )
 def test_what_does_not_fit_the_run_is_said_with_file_and_line(row: str, message: str) -> None:

@@ -1,8 +1,8 @@
 """Failure logs of real clusters in their original form.
 
 An importer is one function ``read(text, found, **options)``, which calls ``found.fail(node, start_s, end_s, where)``
-for each failure, ``found.drop`` or ``found.change`` with a rule's sentence where it leaves out or mends a record, and
-one entry of FORMATS. Overlaps, calendar, counts and ``--strict`` are common.
+for each failure and ``found.drop`` or ``found.change`` with a rule's sentence where it leaves out or corrects a record.
+It has one entry in FORMATS. Overlaps, calendar, counts and ``--strict`` are handled here for all importers.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,8 @@ from harness.traces.importers.reading import read_text
 class Importer:
     """A format of failure logs.
 
-    ``has_calendar``: times are seconds since 1970 in the log's own time zone; None: the size of the times decides.
+    ``has_calendar``: times are seconds since 1970 in the log's own time zone; None: they are
+    if the last one lies in 1990 or later.
     ``options`` holds the meaning of each keyword of ``read``; values may be text, as the command line has them.
     """
 
@@ -87,17 +88,17 @@ def read_log(format: str, path: Path, *, strict: bool = False, **options: str | 
     """
     importer = FORMATS.get(format)
     if importer is None:
-        raise TraceError(f"format {format!r}; there are {', '.join(FORMATS)}")
+        raise TraceError(f"--format: expected one of {', '.join(FORMATS)}, got {format!r}")
     for option in options:
         if option not in importer.options:
             accepted = ", ".join(importer.options) or "none"
-            raise TraceError(f"format {format} has no option {option!r}; its options: {accepted}")
+            raise TraceError(f"format {format}: expected one of its options ({accepted}), got {option!r}")
     text, checksum = read_text(path)
     found = Findings(str(path), strict=strict)
     try:
         importer.read(text, found, **options)
     except RecursionError as error:
-        raise TraceError(f"{path}: nested too deeply for a log of failures") from error
+        raise TraceError(f"{path}: expected a log of failures, got JSON nested too deeply to parse") from error
     zero_s, began = found.hour_zero(importer.has_calendar)
     return FailureLog(
         format=format,

@@ -1,4 +1,4 @@
-"""From the records of a log to a clean FailureLog; every rule for faulty records is a sentence and is counted."""
+"""Builds a clean FailureLog from the records of a log; counts the faulty records that each rule drops or corrects."""
 
 import math
 from collections import Counter
@@ -40,7 +40,7 @@ class FailureLog:
 
     ``nodes`` are all known nodes, without an outage too, where the format names them. ``began`` is the calendar time of
     hour 0 (ISO 8601), None where the log has none. ``dropped`` and ``changed`` count, by the rule's sentence, records
-    that were left out, and records that were mended and kept.
+    that were left out, and records that were corrected and kept.
     """
 
     format: str
@@ -87,7 +87,7 @@ class Event:
 
 
 class Findings:
-    """Collects what an importer finds in a file; ``strict`` refuses the first record that needs a rule."""
+    """Collects what an importer finds in a file; ``strict`` raises TraceError for the first faulty record."""
 
     def __init__(self, source: str, *, strict: bool) -> None:
         self.source = source
@@ -99,27 +99,27 @@ class Findings:
         self._strict = strict
 
     def saw(self, *times_s: float | None) -> None:
-        """Times that the log covers, of failures or not; None is no time."""
+        """Extend the time that the log covers to ``times_s``, of failures or not; None is ignored."""
         known_s = [time_s for time_s in times_s if time_s is not None]
         self.first_s, self.last_s = min([self.first_s, *known_s]), max([self.last_s, *known_s])
 
     def fail(self, node: str, start_s: float, end_s: float | None, where: str) -> Failure:
-        """A failure of ``node``; its ``end_s`` may still be set by a later event."""
+        """Add a failure of ``node`` and return it; a later event may still set its ``end_s``."""
         self.nodes[node] = None
         self.saw(start_s, end_s)
         self.failures.append(Failure(node, start_s, end_s, where))
         return self.failures[-1]
 
     def drop(self, rule: str, where: str) -> None:
-        """A record that ``rule`` leaves out."""
+        """Count a record that ``rule`` leaves out."""
         self._count(self.dropped, rule, where)
 
     def change(self, rule: str, where: str) -> None:
-        """A record that ``rule`` mends and keeps, or a line without a failure that it skips."""
+        """Count a record that ``rule`` corrects and keeps, or a line without a failure that it skips."""
         self._count(self.changed, rule, where)
 
     def in_order(self, events: list[Event]) -> Iterator[Event]:
-        """By time; events of one instant stay in the file's order. Steps back of the clock are counted."""
+        """The events by time, those of one instant in the file's order. Events out of order are counted."""
         latest_s = -math.inf
         for event in events:
             if event.time_s < latest_s:
@@ -173,7 +173,8 @@ class Findings:
         """The second of the file's clock at which the log begins, and its calendar time.
 
         A log with a calendar (times since 1970) begins at the midnight before its first event, so that the time of day
-        is ``hour mod 24``; others begin at their own 0. ``None``: the size of the times decides.
+        is ``hour mod 24``; others begin at their own 0. ``None``: the log
+        has a calendar if its last time lies in 1990 or later.
 
         Raises:
             TraceError: some times count from 1970, some from 0.
@@ -182,8 +183,8 @@ class Findings:
             has_calendar = self.last_s >= CALENDAR_S
             if has_calendar and self.first_s < CALENDAR_S:
                 raise TraceError(
-                    f"{self.source}: times of {self.first_s:.15g} s and of {self.last_s:.15g} s; "
-                    "all must count from 1970, or all from the log's beginning"
+                    f"{self.source}: expected all times since 1970 or all since the log's beginning, "
+                    f"got {self.first_s:.15g} s and {self.last_s:.15g} s"
                 )
         if not has_calendar:
             return 0.0, None
@@ -192,7 +193,8 @@ class Findings:
 
     def _count(self, counts: Counter[str], rule: str, where: str) -> None:
         if self._strict:
-            raise TraceError(f"{where}: --strict refuses this; without it: {rule}")
+            expected = "expected a record that needs no correction (--strict)"
+            raise TraceError(f"{where}: {expected}, got one for the rule '{rule}'; leave out --strict to apply it")
         counts[rule] += 1
 
 

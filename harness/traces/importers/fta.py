@@ -25,7 +25,8 @@ _MAX_TYPE = 1_000_000  # types above 10,000 are user-defined
 
 
 def read(text: str, found: Findings) -> None:
-    """A record is an event that is not "up". A node is its node_id, which is unique; a component takes its node down.
+    """A record is an event that is not "up". A node is its node_id, which is unique; a failed component
+    counts as a failure of its node.
 
     Times count from 1970, or in traces without a calendar from their beginning.
     """
@@ -36,10 +37,12 @@ def read(text: str, found: Findings) -> None:
             _check_names(fields, where)
             continue
         if len(fields) not in _NUM_COLUMNS:
-            raise TraceError(f"{where}: {len(fields)} columns; event_trace.tab has 9, separated by tabs")
+            raise TraceError(
+                f"{where}: expected 8 or 9 columns separated by tabs, as in event_trace.tab, got {len(fields)}"
+            )
         node = as_name(fields[_NODE], "node_id", where)
         if not node.isdigit():
-            raise TraceError(f"{where}: node_id is {shown(node)}, not a number; are the columns in order?")
+            raise TraceError(f"{where}: node_id: expected a number, got {shown(node)}; check the order of the columns")
         kind = as_count(fields[_TYPE], "event_type", where, most=_MAX_TYPE)
         start_s, stop = as_seconds(fields[_START], "event_start_time", where), fields[_STOP]
         stop_s = None if stop in ("", "NULL") else as_seconds(stop, "event_stop_time", where)
@@ -50,7 +53,7 @@ def read(text: str, found: Findings) -> None:
         elif kind != 1:
             found.drop(OTHER_TYPE, where)
     if not found.nodes:
-        raise TraceError(f"{found.source}: no events")
+        raise TraceError(f"{found.source}: expected at least one event, got none")
 
 
 def _check_names(fields: list[str], where: str) -> None:
@@ -59,4 +62,4 @@ def _check_names(fields: list[str], where: str) -> None:
         return
     for column, names in _NAMES.items():
         if fields[column] not in names:
-            raise TraceError(f"{where}: column {column + 1} is {shown(fields[column])}; expected {names[0]!r}")
+            raise TraceError(f"{where}: column {column + 1}: expected {names[0]!r}, got {shown(fields[column])}")

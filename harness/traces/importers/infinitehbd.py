@@ -21,7 +21,7 @@ def read(text: str, found: Findings) -> None:
     """
     records = as_list(parse_json(text, found.source), "the file", found.source)
     if not records:
-        raise TraceError(f"{found.source}: no events")
+        raise TraceError(f"{found.source}: expected at least one event, got none")
     events = [_event(record, f"{found.source}: record {number}") for number, record in enumerate(records, start=1)]
     open_faults: dict[str, list[tuple[Any, Failure]]] = {}
     for event in found.in_order(events):
@@ -39,7 +39,7 @@ def read(text: str, found: Findings) -> None:
 def _event(record: Any, where: str) -> Event:
     kind = member(record, "event_type", where)
     if kind not in ("fault_start", "fault_end"):
-        raise TraceError(f"{where}: event_type is {shown(kind)}, neither 'fault_start' nor 'fault_end'")
+        raise TraceError(f"{where}: event_type: expected 'fault_start' or 'fault_end', got {shown(kind)}")
     node = as_name(member(record, "node_id", where), "node_id", where)
     days = member(record, "event_time", where)
     return Event(as_seconds(days, "event_time", where, unit_s=DAY_S), kind, node, where, record.get("fault_type"))

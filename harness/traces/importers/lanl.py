@@ -1,7 +1,8 @@
 """Failures of Los Alamos' clusters: a CSV of 26 columns, LA-UR-05-7318, 1996 to 2005.
 
 Source: the README that comes with the data. Dates are US dates of local time, to the minute; ``Down Time`` is in
-minutes. Daylight saving is not undone: an hour that it skips or repeats is an hour of the gap.
+minutes. Local times are not corrected for daylight saving: where the clock changes, a gap between
+failures is an hour too long or too short.
 """
 
 from harness.core.errors import TraceError
@@ -22,9 +23,9 @@ _SYSTEM, _NODES, _NODE, _STARTED, _FIXED, _DOWN = _COLUMNS
 
 
 def read(text: str, found: Findings, *, system: str | int | None = None) -> None:
-    """A record is a line; with ``system`` only its lines. A node is ``system-number``, numbers from 0.
+    """A record is a line; ``system`` selects the lines of one system. A node is ``system-number``, numbers from 0.
 
-    The column of nodes names those that never failed. Where a line has no down time, end - start is taken.
+    The column ``nodes`` also counts nodes that never failed. Where a line has no down time, end - start is taken.
     """
     wanted = None if system is None else as_count(system, "system", "option system", most=_MAX_NODES)
     num_nodes: dict[int, int] = {}
@@ -38,22 +39,22 @@ def read(text: str, found: Findings, *, system: str | int | None = None) -> None
             _read_line(fields, number, found, where)
     if wanted is not None and wanted not in num_nodes:
         systems = shown(", ".join(map(str, sorted(num_nodes))))
-        raise TraceError(f"{found.source}: no line of system {wanted}; there are {systems}")
+        raise TraceError(f"{found.source}: option system: expected one of {systems}, got {wanted}")
     if not found.failures:
-        raise TraceError(f"{found.source}: no failure in it")
+        raise TraceError(f"{found.source}: expected at least one failure, got none")
     for number in num_nodes.keys() if wanted is None else {wanted}:
         found.nodes |= dict.fromkeys(f"{number}-{node}" for node in range(num_nodes[number]))
 
 
 def _is_header(fields: list[str], where: str, *, is_first: bool) -> bool:
-    """Whether it is the line of names, which only the first can be."""
+    """Whether this line holds the column names; only the first line can."""
     if len(fields) != _NUM_COLUMNS:
-        raise TraceError(f"{where}: {len(fields)} columns; LANL's log has {_NUM_COLUMNS}")
+        raise TraceError(f"{where}: expected {_NUM_COLUMNS} columns, got {len(fields)}")
     if not is_first or fields[_SYSTEM].isdigit():
         return False
     for column, name in _COLUMNS.items():
         if not fields[column].lower().startswith(name.lower()):
-            raise TraceError(f"{where}: column {column + 1} is {shown(fields[column])}; expected {name!r}")
+            raise TraceError(f"{where}: column {column + 1}: expected {name!r}, got {shown(fields[column])}")
     return True
 
 
@@ -70,7 +71,7 @@ def _read_line(fields: list[str], system: int, found: Findings, where: str) -> N
     if fields[_DOWN]:
         minutes = as_number(fields[_DOWN], "Down Time", where)
         if abs(minutes) > _MAX_DOWN_MINUTES:
-            raise TraceError(f"{where}: Down Time is {shown(fields[_DOWN])} minutes, more than ten years")
+            raise TraceError(f"{where}: Down Time: expected minutes within ten years, got {shown(fields[_DOWN])}")
         down_s = minutes * _MINUTE_S
     if down_s is not None and down_s <= 0:
         found.drop(NOT_POSITIVE, where)

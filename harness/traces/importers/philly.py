@@ -31,7 +31,7 @@ def read(text: str, found: Findings) -> None:
         where = f"{found.source}: record {number}"
         status = member(job, "status", where)
         if status not in _STATUSES:
-            raise TraceError(f"{where}: status is {shown(status)}, not one of {', '.join(_STATUSES)}")
+            raise TraceError(f"{where}: status: expected one of {', '.join(_STATUSES)}, got {shown(status)}")
         found.saw(_time(job, "submitted_time", where))
         attempts = [_attempt(one, where) for one in as_list(member(job, "attempts", where), "attempts", where)]
         for start_s, end_s, servers in attempts:
@@ -41,7 +41,7 @@ def read(text: str, found: Findings) -> None:
             if following is not None or status == "Failed":
                 _fail(attempt, None if following is None else following[0], found, where)
     if not found.nodes or found.last_s < 0:
-        raise TraceError(f"{found.source}: no attempt on any server, or no time of any")
+        raise TraceError(f"{found.source}: expected an attempt with a server and a time, got none")
 
 
 def _attempt(attempt: Any, where: str) -> _Attempt:

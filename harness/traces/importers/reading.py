@@ -1,4 +1,4 @@
-"""From bytes to values; a wrong value raises a TraceError with its place, itself, and what was expected."""
+"""Parsers of values in logs; a wrong value raises a TraceError with its place, what was expected, and the value."""
 
 import csv
 import hashlib
@@ -24,7 +24,7 @@ _1970 = datetime(1970, 1, 1)
 def read_text(path: Path) -> tuple[str, str]:
     """The file's text, UTF-8 with or without a byte order mark, and its checksum."""
     if path.exists() and not path.is_file():
-        raise TraceError(f"{path}: is not a file")
+        raise TraceError(f"{path}: expected a regular file, got a folder or device")
     try:
         content = path.read_bytes()
         text = content.decode("utf-8-sig")
@@ -33,14 +33,16 @@ def read_text(path: Path) -> tuple[str, str]:
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         byte = error.object[error.start]
-        raise TraceError(f"{path}:{line}: not UTF-8 (byte 0x{byte:02x}); convert it first") from error
+        raise TraceError(
+            f"{path}:{line}: expected UTF-8, got the byte 0x{byte:02x}; convert the file to UTF-8"
+        ) from error
     if not text.strip():
-        raise TraceError(f"{path}: empty")
+        raise TraceError(f"{path}: expected a log of failures, got an empty file")
     return text, f"sha256:{hashlib.sha256(content).hexdigest()}"
 
 
 def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
-    """``file:line`` and the stripped fields of each line that is not blank; any kind of line end."""
+    """Yield ``file:line`` and the stripped fields of each line that is not blank; LF, CRLF and CR end lines."""
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
         for row in reader:
@@ -48,54 +50,58 @@ def csv_rows(text: str, source: str) -> Iterator[tuple[str, list[str]]]:
             if any(fields):
                 yield f"{source}:{reader.line_num}", fields
     except csv.Error as error:
-        raise TraceError(f"{source}:{reader.line_num}: not a line of CSV ({error})") from error
+        raise TraceError(
+            f"{source}:{reader.line_num}: expected a line of CSV, got text that the reader rejects ({error})"
+        ) from error
 
 
 def parse_json(text: str, source: str) -> Any:
-    """The file's one value. NaN and Infinity are refused, as in the JSON standard."""
+    """The JSON value that ``text`` holds. NaN and Infinity are refused, as in the JSON standard."""
 
     def refuse(word: str) -> float:
-        raise TraceError(f"{source}: {word} is not a JSON number")
+        raise TraceError(f"{source}: expected JSON numbers, got {word}")
 
     try:
         return json.loads(text, parse_constant=refuse)
     except json.JSONDecodeError as error:
-        raise TraceError(f"{source}:{error.lineno}: not JSON ({error.msg}); cut short?") from error
+        raise TraceError(
+            f"{source}:{error.lineno}: expected JSON, got an error: {error.msg}; check that the file is complete"
+        ) from error
     except ValueError as error:  # an integer of thousands of digits
-        raise TraceError(f"{source}: {error}") from error
+        raise TraceError(f"{source}: expected JSON numbers, got one that cannot be read: {error}") from error
 
 
 def member(value: Any, key: str, where: str) -> Any:
     """``value[key]`` of a JSON object."""
     if not isinstance(value, dict):
-        raise TraceError(f"{where}: {shown(value)}; expected an object with {key!r}")
+        raise TraceError(f"{where}: expected a JSON object with {key!r}, got {shown(value)}")
     if key not in value:
-        raise TraceError(f"{where}: no {key!r}; there are {shown(', '.join(map(str, value)))}")
+        raise TraceError(f"{where}: expected the key {key!r}, got the keys {shown(', '.join(map(str, value)))}")
     return value[key]
 
 
 def as_list(value: Any, what: str, where: str) -> list[Any]:
-    """A JSON list."""
+    """``value``, which must be a JSON list."""
     if not isinstance(value, list):
-        raise TraceError(f"{where}: {what} is {shown(value)}, not a list")
+        raise TraceError(f"{where}: {what}: expected a list, got {shown(value)}")
     return value
 
 
 def as_number(value: Any, what: str, where: str) -> float:
-    """A finite number, of JSON or of text."""
+    """``value``, a JSON number or its text, as a finite float."""
     is_text = isinstance(value, str) and _NUMBER.fullmatch(value) is not None
     if is_text or (isinstance(value, int | float) and not isinstance(value, bool)):
         with suppress(OverflowError):  # an integer of more digits than a float has
             if math.isfinite(number := float(value)):
                 return number
-    raise TraceError(f"{where}: {what} is {shown(value)}, not a number")
+    raise TraceError(f"{where}: {what}: expected a number, got {shown(value)}")
 
 
 def as_count(value: Any, what: str, where: str, *, most: int) -> int:
-    """A whole number from 0 to ``most``."""
+    """``value`` as a whole number from 0 to ``most``."""
     number = as_number(value, what, where)
     if number != int(number) or not 0 <= number <= most:
-        raise TraceError(f"{where}: {what} is {shown(value)}, not a whole number from 0 to {most:,}")
+        raise TraceError(f"{where}: {what}: expected a whole number from 0 to {most:,}, got {shown(value)}")
     return int(number)
 
 
@@ -103,7 +109,9 @@ def as_seconds(value: Any, what: str, where: str, *, unit_s: float = 1.0) -> flo
     """A time in units of ``unit_s`` seconds, since 1970 or since the log's beginning, in seconds."""
     seconds = as_number(value, what, where) * unit_s
     if not 0 <= seconds <= LAST_S:
-        raise TraceError(f"{where}: {what} {shown(value)} lies before 0 or after the year 2100; is the unit right?")
+        raise TraceError(
+            f"{where}: {what}: expected a time from 0 to the year 2100, got {shown(value)}; check its unit"
+        )
     return seconds
 
 
@@ -113,16 +121,17 @@ def date_seconds(value: Any, what: str, where: str, *, formats: tuple[str, ...],
         with suppress(ValueError):
             seconds = (datetime.strptime(value, form) - _1970).total_seconds()
             if not 0 <= seconds <= LAST_S:
-                raise TraceError(f"{where}: {what} {value} is not between 1970 and 2100")
+                raise TraceError(f"{where}: {what}: expected a date between 1970 and 2100, got {value}")
             return seconds
-    raise TraceError(f"{where}: {what} is {shown(value)}, not a date and time like {like}")
+    raise TraceError(f"{where}: {what}: expected a date and time like {like}, got {shown(value)}")
 
 
 def as_name(value: Any, what: str, where: str) -> str:
     """A node's name: printable, without comma or quotation mark, at most 128 characters."""
     name = value.strip() if isinstance(value, str) else ""
     if not name or len(name) > _MAX_NAME or not name.isprintable() or set(name) & set(",\"'"):
-        raise TraceError(f"{where}: {what} is {shown(value)}, not a name of a node")
+        expected = f"a printable name of 1 to {_MAX_NAME} characters without commas and quotation marks"
+        raise TraceError(f"{where}: {what}: expected {expected}, got {shown(value)}")
     return name
 
 

@@ -30,7 +30,7 @@ _MAX_INSTANCES = 10_000
 
 
 class Slots:
-    """The places of a cluster that instances take and leave; a slot's outage is the time in which it is empty.
+    """The places of a cluster that instances occupy and leave; a slot's outage is the time in which it is empty.
 
     A job sees slots, not instances: a preempted instance is replaced by one of another name. A newcomer takes the slot
     that has been empty for longest, or a new one. With ``is_named`` every instance has a slot of its own name.
@@ -67,7 +67,7 @@ def read_events(text: str, found: Findings, *, by: str = "slot") -> None:
     instance itself. An instance that is removed without having been added was there when the log began.
     """
     if by not in ("slot", "instance"):
-        raise TraceError(f"option by: {shown(by)} is neither 'slot' nor 'instance'")
+        raise TraceError(f"option by: expected 'slot' or 'instance', got {shown(by)}")
     slots = Slots(found, is_named=by == "instance")
     known: set[str] = set()
     for event in found.in_order([_event(where, fields) for where, fields in csv_rows(text, found.source)]):
@@ -88,7 +88,7 @@ def read_events(text: str, found: Findings, *, by: str = "slot") -> None:
 
 def _event(where: str, fields: list[str]) -> Event:
     if len(fields) != 3 or fields[1] not in ("add", "remove"):
-        raise TraceError(f"{where}: {shown(','.join(fields))}; expected 'milliseconds,add|remove,instance'")
+        raise TraceError(f"{where}: expected 'milliseconds,add|remove,instance', got {shown(','.join(fields))}")
     time_s = as_seconds(fields[0], "time", where, unit_s=_MILLISECOND_S)
     return Event(time_s, fields[1], as_name(fields[2], "the instance", where), where)
 
@@ -106,13 +106,14 @@ def read_counts(text: str, found: Findings) -> None:
     counts = as_list(member(log, "data", source), "data", source)
     last_s = gap_s * (len(counts) - 1)
     if len(counts) < 2:
-        raise TraceError(f"{source}: {len(counts)} ticks in data; a log has at least 2")
+        raise TraceError(f"{source}: expected at least 2 counts in the list data, got {len(counts)}")
     if not 0 < last_s <= LAST_S:
-        raise TraceError(f"{source}: gap_seconds is {gap_s:g} for {len(counts)} ticks; expected some minutes")
+        expected = f"expected seconds > 0 by which {len(counts)} counts span at most {LAST_S:.0f} s"
+        raise TraceError(f"{source}: gap_seconds: {expected}, got {gap_s:g}")
     if "prices" in log:
         num_prices = len(as_list(log["prices"], "prices", source))
         if num_prices != len(counts):
-            raise TraceError(f"{source}: {num_prices} prices for {len(counts)} ticks of data")
+            raise TraceError(f"{source}: expected {len(counts)} prices, one for each count in data, got {num_prices}")
     found.saw(0.0, last_s)
     slots = Slots(found)
     num_ever = 0
@@ -125,4 +126,4 @@ def read_counts(text: str, found: Findings) -> None:
             slots.enter(str(num_ever), tick * gap_s)
             num_ever += 1
     if not num_ever:
-        raise TraceError(f"{source}: data is all zeros: no instance that could fail")
+        raise TraceError(f"{source}: expected a count above 0 in data, got zeros only, so no instance can fail")
