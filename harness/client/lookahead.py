@@ -159,7 +159,7 @@ class LookaheadClient:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
         self._receive(progress)
         if self._must_ask and any(self._stop_of(first) != stop for first, stop in self._stops.items()):
-            self.reset()  # the forecast of saves was revised; every row is clean here
+            self._replan(progress)
         window = self._following or self._plan(progress.step).result()
         assert window.first == progress.step
         del self._stops[window.first]
@@ -180,6 +180,13 @@ class LookaheadClient:
             if dirty is not None or len(following.coming):
                 self._start(following.coming, dirty)
         self._window, self._following = window, following
+
+    def _replan(self, progress: Progress) -> None:
+        """Plan anew, with an empty cache, since the forecast of saves was revised; salvaged rows are written back."""
+        while len(dirty := self._held[self._cache.dirty_S[self._held.slots] > 0]):
+            self._start(Rows.none(), self._take_dirty(dirty, progress.step))
+            self._receive(progress)
+        self.reset()
 
     def _hold(self, window: Window) -> None:
         """From now on the rows of the window before and of ``window`` are cached or under way."""

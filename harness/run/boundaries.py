@@ -61,7 +61,7 @@ class Boundaries:
         """The actions due at the later boundary ``step``, as known now. Results change only where a save is due."""
         return Due(
             save=self._saves_at(step),
-            evaluate=self._evaluates_at(step),
+            evaluate=self.evaluates_at(step),
             kill=self.kills_at(step),
             is_last=step == self._schedule.num_steps,
         )
@@ -97,6 +97,7 @@ class Boundaries:
         due = self._strategy.next_save(self._progress(), after=(step - 1) * size)
         return due is not None and due <= step * size < self._schedule.total_samples
 
-    def _evaluates_at(self, step: int) -> bool:
+    def evaluates_at(self, step: int) -> bool:
+        """Whether an evaluation before the end is due; steps that run again are not evaluated again."""
         every = self._schedule.evaluate_every_steps
         return every is not None and step % every == 0 and self._evaluated_step < step < self._schedule.num_steps

@@ -31,6 +31,7 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "engine": True,
     "wandb": True,
     "store": True,
+    "trace": {"allow_unplanned"},
     "save": {"buffer_bytes"},
     "cluster": {
         "launcher",
