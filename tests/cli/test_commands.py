@@ -148,7 +148,7 @@ def test_schema_is_json(cli: Cli) -> None:
     """Law: `schema` prints a JSON schema that documents keys."""
     definitions = json.loads(cli("schema").out)["$defs"]
     assert definitions["FullOptions"]["properties"].keys() == {"name", "interval_samples"}
-    assert definitions["CprSsuOptions"]["properties"]["period"]["description"].startswith("(R) Sample one input")
+    assert definitions["CprSsuOptions"]["properties"]["period"]["description"].startswith("(R) Period of the sub-sample")
 
 
 def test_train_then_again_then_otherwise(cli: Cli) -> None:
