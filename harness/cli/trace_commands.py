@@ -30,7 +30,10 @@ def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
     if options.keep_rate is not None and options.ranks not in (None, options.keep_rate):
-        raise TraceError(f"--keep-rate {options.keep_rate}, --ranks {options.ranks}: both are the ranks; give one")
+        raise TraceError(
+            f"--keep-rate, --ranks: expected one number of ranks, got {options.keep_rate} and {options.ranks}; "
+            "give only one of the options"
+        )
     given = {name: getattr(options, name) for name in ("unit", "system", "by") if getattr(options, name) is not None}
     log = read_log(options.format, options.file, strict=options.strict, **given)
     spec = MapSpec(

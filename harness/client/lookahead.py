@@ -5,7 +5,7 @@ which of them the next window needs too, and which are evicted. A window trains 
 and window writes back what is evicted and fetches, in the background, what the next window needs. The client is exact:
 a cached row is updated by the optimizer of its PS rank, and no row is read while a newer version is elsewhere.
 
-Windows end where something is due. There every dirty row and every touch is flushed, so that a save, an
+A window ends at every boundary. There every dirty row and every touch is flushed, so that a save, an
 evaluation and a tracker's choice find what they would find without a cache. Right after, a message goes to every rank,
 so that a kill is detected at its own boundary.
 
@@ -140,7 +140,10 @@ class LookaheadClient:
         return self._cache.num_bytes
 
     def summary(self) -> dict[str, float]:
-        """Traffic. No cache with the same sight can do with less than ``minimum_bytes`` (``oracle.least_rows``)."""
+        """Traffic counts, the number of evicted rows, and ``minimum_bytes``.
+
+        ``minimum_bytes``: lower bound on the traffic of all caches with this lookahead (``oracle.least_rows``).
+        """
         beyond = {"evicted_rows": self._num_evicted, "minimum_bytes": self._minimum_bytes}
         return {**self.traffic.summary(), **beyond}
 
@@ -211,7 +214,7 @@ class LookaheadClient:
         return self._planner.submit(self._oracle.plan, first, stop, is_flushed=self._is_boundary(stop))
 
     def _stop_of(self, first: int) -> int:
-        """A window ends after ``lookahead / 2`` steps, or at the first boundary where something is due."""
+        """A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier."""
         last = min(first + self._window_steps, self._num_steps)
         return next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
 
@@ -328,14 +331,20 @@ class LookaheadClient:
         return SalvagedRows(num_rows=len(keys), updates=(updates_R[ps_index(rank)], tracked_R[ps_index(rank)]))
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """In a flush, the step's own updates: not counted as sent yet, but lost like the others; negative."""
+        """During a flush, minus the updates of the flushed step; otherwise (0, 0).
+
+        The updates of this step are not counted as sent yet, but are lost with the others.
+        """
         if self._flushing is None:
             return 0, 0
         updates_R, tracked_R = self._count_updates(self._flushing.keys_N, self._flushing.counts_N)
         return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]
 
     def saved(self, progress: Progress) -> None:
-        """Fetch the counts of unsaved updates of clean rows: only the ranks have them. Dirty rows have their own."""
+        """Fetch the counts of unsaved updates of clean rows, which only the ranks have.
+
+        The counts of dirty rows are kept at the trainer.
+        """
         if not self._recovers:
             return
         self._has_counts = False

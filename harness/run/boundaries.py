@@ -89,7 +89,10 @@ class Boundaries:
         self._killed.add(step)
 
     def evaluated(self, step: int) -> None:
-        """Record the evaluation at boundary ``step``; it is not repeated when the step is."""
+        """Record the evaluation at boundary ``step``.
+
+        If a rollback repeats the step, the evaluation is not repeated.
+        """
         self._evaluated_step = step
 
     def _saves_at(self, step: int) -> bool:

@@ -101,7 +101,10 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         (["import", "LOG", *UNITS, "--stretch", "1e-300"], "a trace of 1e-300 hours; expected 0.01 to 1e+09"),
         (["import", "LOG", *UNITS, "--stretch", "1e300"], "a trace of 1e+300 hours; expected 0.01 to 1e+09"),
         (["import", "LOG", *UNITS, "--ranks", "99999999"], "--ranks, --keep-rate, --num-nodes: 99999999; at most"),
-        (["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"], "--keep-rate 2, --ranks 1: both are the ranks"),
+        (
+            ["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"],
+            "--keep-rate, --ranks: expected one number of ranks, got 2 and 1",
+        ),
         (["generate"], "--mtbf-h or --node-mtbf-h: give one"),
         (["generate", "--preset", "llama3", "--ranks", "9"], "--preset: already sets --ranks"),
         (["generate", "--preset", "llama"], "--preset: 'llama' is none of"),
