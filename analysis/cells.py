@@ -40,7 +40,10 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(("failure", "path"), "str"),
 }
 COLUMNS = tuple(_TYPES)
-"""Of every frame, before the swept keys. ``*_h``: emulated hours; ``*_s``: measured seconds; ``*_frac``: of job_h."""
+"""The first columns of every frame; the swept keys follow.
+
+``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``.
+"""
 
 _NOT_SWEPT = ("out", "name", "seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
 """Config keys that have a column of their own, or do not affect the result."""

@@ -36,8 +36,9 @@ READING = (
 class Regime:
     """The strategies of one setting in order of overhead, grouped by the significance of their loss of AUC.
 
-    ``taken``: the cheapest that are shown to be harmless; ``open``: cheaper, but undecided; ``harmful``: shown to lose
-    AUC. ``unsure``: some strategy has one seed only; then all three are empty.
+    ``taken``: of the strategies shown to lose at most 0.001 of AUC, those whose overhead is within 5 % of the lowest.
+    ``open``: strategies with a lower overhead than ``taken`` whose loss of AUC is undecided. ``harmful``: strategies
+    with a significant loss of AUC. ``unsure``: some strategy has only one seed; the other groups are then empty.
     """
 
     title: str

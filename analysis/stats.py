@@ -58,9 +58,9 @@ def setting_keys(cells: Sequence[Cell]) -> list[str]:
 def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> Cell | None:
     """The finished cell of strategy ``baseline`` with the seed and setting of ``cell``; None if there is none.
 
-    Strategy ``none`` has no failures and no saves, and engines agree to the bit. So where it did not run under the
-    same setting, a cell of ``none`` that differs only in engine, trace, profile, or a key of strategy, trace, profile
-    or store is returned.
+    The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
+    profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
+    ``none`` that differs only in these is returned.
     """
     wanted = (baseline, "done", cell["seed"])
     candidates = [other for other in cells if (other["strategy"], other["status"], other["seed"]) == wanted]

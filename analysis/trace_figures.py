@@ -3,12 +3,12 @@
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings
 
 import numpy as np
 
 from analysis.style import style, to_svg
 from analysis.trace_show import LEVELS, levels_of
-from harness.traces.gaps import observe
 from harness.traces.levels import Level
 from harness.traces.statistics import TraceStatistics
 from harness.traces.trace import Trace
@@ -54,9 +54,9 @@ def trace_svgs(trace: Trace, stats: TraceStatistics, prefix: str) -> dict[str, s
 
 def _figures(trace: Trace, stats: TraceStatistics) -> list[tuple[str, "Figure"]]:
     """Those figures that the trace has data for."""
-    levels = [(name, level) for name, level in levels_of(stats) if level.gaps.num >= _LEAST_GAPS]
+    levels = [(name, level) for name, level in levels_of(stats) if level.sample.num_events >= _LEAST_GAPS]
     drawn: dict[str, list[Draw]] = {
-        "time": [lambda axes: _time(axes, trace, stats)] if stats.num_deaths else [],
+        "time": [lambda axes: _time(axes, trace, stats)] if stats.observed.num_deaths else [],
         "survival": [lambda axes, of=of: _survival(axes, *of) for of in levels],
         "hazard": [lambda axes, of=of: _hazard(axes, *of) for of in levels],
         "clock": [lambda axes: _hours(axes, stats), lambda axes: _weekdays(axes, stats)] if stats.time_of_day else [],
@@ -75,7 +75,8 @@ def _row(panels: Sequence["Draw"]) -> "Figure":
 
 def _time(axes: "Axes", trace: Trace, stats: TraceStatistics) -> None:
     """Deaths by hour and rank, and their number; the number alone where ranks are unknown."""
-    observed = observe(trace)
+    observed = stats.observed
+    hour_I, num_I = observed.instants
     counts = axes
     if observed.rank_E is not None:
         axes.plot(
@@ -83,32 +84,35 @@ def _time(axes: "Axes", trace: Trace, stats: TraceStatistics) -> None:
             observed.rank_E,
             linestyle="",
             marker=".",
-            markersize=4 if stats.num_deaths < 300 else 2,
+            markersize=4 if stats.observed.num_deaths < 300 else 2,
             color=FAMILY_COLOURS["weibull"],
-            rasterized=stats.num_deaths > _MOST_DOTS,
+            rasterized=stats.observed.num_deaths > _MOST_DOTS,
         )
         axes.set_ylabel("rank", color=FAMILY_COLOURS["weibull"])
         counts = axes.twinx()
         counts.grid(visible=False)
         counts.spines["right"].set_visible(True)
-    chosen = _thinned(len(stats.hour_I))
-    total_I = np.cumsum(stats.num_I)
-    hours = np.concatenate([[0.0], stats.hour_I[chosen], [stats.length_h]])
+    chosen = _thinned(len(hour_I))
+    total_I = np.cumsum(num_I)
+    hours = np.concatenate([[0.0], hour_I[chosen], [observed.length_h]])
     counts.step(hours, np.concatenate([[0], total_I[chosen], [total_I[-1]]]), where="post", color=_GREY, linewidth=1.3)
     counts.set_ylabel("deaths so far", color=_GREY)
     counts.set_ylim(bottom=0)
-    axes.set_xlim(0, stats.length_h)
+    axes.set_xlim(0, observed.length_h)
     axes.set_xlabel("hours")
 
 
 def _survival(axes: "Axes", name: str, level: Level) -> None:
-    curve = level.survival
-    assert curve is not None
-    chosen = _thinned(len(curve.hours_T))
-    hours_T = curve.hours_T[chosen]
-    band: dict[str, Any] = {"step": "post", "color": _GREY, "alpha": 0.15, "linewidth": 0}
-    axes.fill_between(hours_T, curve.low_T[chosen], curve.high_T[chosen], **band)
-    axes.step(hours_T, curve.survival_T[chosen], where="post", color=_GREY, linewidth=1.5, label="observed")
+    from scipy import stats  # noqa: PLC0415 - a third of a second
+
+    curve = stats.ecdf(stats.CensoredData(level.sample.ended_E, right=level.sample.cut_C)).sf
+    with catch_warnings(action="ignore"):  # the band is undefined where the curve is 0 or 1, and not drawn there
+        band = curve.confidence_interval(method="log-log")
+    chosen = _thinned(len(curve.quantiles))
+    hours_T = curve.quantiles[chosen]
+    look: dict[str, Any] = {"step": "post", "color": _GREY, "alpha": 0.15, "linewidth": 0}
+    axes.fill_between(hours_T, band.low.probabilities[chosen], band.high.probabilities[chosen], **look)
+    axes.step(hours_T, curve.probabilities[chosen], where="post", color=_GREY, linewidth=1.5, label="observed")
     grid_G = _grid(level)
     for fit in level.fits:
         axes.plot(grid_G, fit.law.sf(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)

@@ -12,6 +12,7 @@ from harness.core.events import Killed
 from harness.record.rundir import RunDir, flatten, read_config
 from harness.traces.statistics import TraceStatistics, describe
 from harness.traces.trace import Trace, read_trace
+from harness.traces.verdict import verdict
 
 
 def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
@@ -52,7 +53,7 @@ def _lines(stats: TraceStatistics) -> Iterator[str]:
     yield f"{headline(stats)}."
     for name, level in levels_of(stats):
         yield (
-            f"A failure of {LEVELS[name]} every {number(level.mtbf.hours)} h (95 %: {between(level.mtbf.poisson)} if "
-            f"Poisson, {between(level.mtbf.dispersed)} as dispersed). {level.verdict}"
+            f"A failure of {LEVELS[name]} every {number(level.mtbf_h)} h (95 %: {between(level.poisson)} if "
+            f"Poisson, {between(level.dispersed)} as dispersed). {verdict(level.fits)}"
         )
     yield from remarks(stats)

@@ -3,16 +3,18 @@
 import math
 from collections.abc import Iterator
 
+import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.console import Group, RenderableType
 from rich.table import Column, Table
 from rich.text import Text
 
 from analysis.style import UNKNOWN
-from harness.traces.fits import Fit
+from harness.traces.fits import Fit, Interval
+from harness.traces.gaps import F64
 from harness.traces.levels import Level
 from harness.traces.statistics import TraceStatistics
-from harness.traces.survival import Interval
+from harness.traces.verdict import verdict
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
 """Names of the two kinds of gap."""
@@ -25,7 +27,7 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
     parts: list[RenderableType] = [Text(headline(stats), style="bold"), _often(stats), *map(Text, _often_notes(stats))]
     for name, level in levels_of(stats):
         parts += [Text(_gaps_title(name, level), style="bold"), *([_fits(level, stats)] if level.fits else [])]
-        parts += [Text(line) for line in (level.verdict, *_doubts(level))]
+        parts += [Text(line) for line in (verdict(level.fits), *_doubts(level))]
         if level.hazard:
             parts.append(_hazard(level))
     return Group(*parts, *map(Text, remarks(stats)))
@@ -33,9 +35,9 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
 
 def headline(stats: TraceStatistics) -> str:
     """Title, deaths, instants, hours and ranks."""
-    ranks = "ranks unknown" if stats.num_ranks is None else _counted(stats.num_ranks, "rank")
-    counts = f"{_counted(stats.num_deaths, 'death')} at {_counted(len(stats.hour_I), 'instant')}"
-    return f"{stats.title or stats.source}: {counts}, {number(stats.length_h)} h, {ranks}"
+    ranks = "ranks unknown" if stats.observed.num_ranks is None else _counted(stats.observed.num_ranks, "rank")
+    counts = f"{_counted(stats.observed.num_deaths, 'death')} at {_counted(len(stats.observed.instants[0]), 'instant')}"
+    return f"{stats.title}: {counts}, {number(stats.observed.length_h)} h, {ranks}"
 
 
 def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
@@ -56,7 +58,7 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
             f"{number(repairs.median_h)}, nine in ten within {number(repairs.p90_h)}, longest "
             f"{number(repairs.longest_h)}{down}."
         )
-    if not stats.num_bootstraps and stats.num_deaths:
+    if not stats.num_bootstraps and stats.observed.num_deaths:
         yield "Goodness of fit: p is a bound that can refute a family, not confirm it; --bootstrap B gives p itself."
 
 
@@ -91,23 +93,26 @@ def _table(*columns: str, left: tuple[str, ...] = ()) -> Table:
     return Table(*found, box=SIMPLE_HEAD, pad_edge=False)
 
 
+def _mean_and_median(hours_N: F64) -> tuple[float | None, float | None]:
+    return (float(hours_N.mean()), float(np.median(hours_N))) if len(hours_N) else (None, None)
+
+
 def _often(stats: TraceStatistics) -> Table:
     intervals = "95 % if Poisson", "95 % as dispersed", "dispersion"
     gap_columns = "mean gap, h", "median", "CV", "burstiness", "memory"
     table = _table("failure of", "MTBF, h", *intervals, *gap_columns, left=("failure of",))
     for name, level in levels_of(stats):
-        gaps, mtbf = level.gaps, level.mtbf
-        figures = (mtbf.dispersion, gaps.mean_h, gaps.median_h, gaps.cv, gaps.burstiness, gaps.memory)
-        table.add_row(
-            LEVELS[name], number(mtbf.hours), between(mtbf.poisson), between(mtbf.dispersed), *map(number, figures)
-        )
+        mean_h, median_h = _mean_and_median(level.sample.ended_E)
+        figures = (level.dispersion, mean_h, median_h, level.cv, level.burstiness, level.memory)
+        intervals = between(level.poisson), between(level.dispersed)
+        table.add_row(LEVELS[name], number(level.mtbf_h), *intervals, *map(number, figures))
     return table
 
 
 def _often_notes(stats: TraceStatistics) -> Iterator[str]:
     """Notes on the table of MTBFs."""
-    if stats.death_gap_mean_h is not None:
-        mean, median = number(stats.death_gap_mean_h), number(stats.death_gap_median_h)
+    if len(stats.death_gap_D):
+        mean, median = map(number, _mean_and_median(stats.death_gap_D))
         yield f"From one death to the next, also at one instant: {mean} h on average, {median} h in the median."
     yield (
         "Failures at one instant are one failure of 'any rank'. Poisson: independent failures at one rate; as "
@@ -118,22 +123,22 @@ def _often_notes(stats: TraceStatistics) -> Iterator[str]:
 
 
 def _gaps_title(name: str, level: Level) -> str:
-    zero = f"; {level.gaps.num_zero:,} of no length left out" if level.gaps.num_zero else ""
-    cut = f"{level.gaps.num_cut:,} censored by the end{zero}"
-    return f"\nTime between failures of {LEVELS[name]}: {_counted(level.gaps.num, 'gap')}, {cut}"
+    zero = f"; {level.num_zero:,} of no length left out" if level.num_zero else ""
+    cut = f"{len(level.sample.cut_C):,} censored by the end{zero}"
+    return f"\nTime between failures of {LEVELS[name]}: {_counted(level.sample.num_events, 'gap')}, {cut}"
 
 
 def _fits(level: Level, stats: TraceStatistics) -> Table:
     is_resampled = bool(stats.num_bootstraps)
-    words = ["family", "parameters (95 % by the likelihood)", f"(95 % by {stats.num_bootstraps:,} samples)"]
+    words = ["family", "parameters (95 %)", f"(95 % by {stats.num_bootstraps:,} samples)"]
     p = "p" if is_resampled else "p at most"
     columns = [words[0], "ΔAIC", "mean, h", "distance", p, *words[1 : 2 + is_resampled]]
     table = _table(*columns, left=tuple(words))
     least = min(fit.aic for fit in level.fits)
     for fit in sorted(level.fits, key=lambda fit: fit.aic):
-        p = p_value(fit.goodness.p).removeprefix("p ").removeprefix("= ")
+        p = p_value(fit.p).removeprefix("p ").removeprefix("= ")
         resampled = ", ".join(map(between, (fit.bootstrap_intervals or {}).values()))
-        row = fit.family, f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.goodness.distance:.3f}", p
+        row = fit.family, f"{fit.aic - least:.1f}", number(fit.mean_h), f"{fit.distance:.3f}", p
         table.add_row(*row, _parameters(fit), *([resampled] if is_resampled else []))
     return table
 
@@ -146,9 +151,10 @@ def _parameters(fit: Fit) -> str:
 def _doubts(level: Level) -> Iterator[str]:
     """The families that could not be fitted, and what makes p-values too small."""
     yield from level.refused.values()
-    if level.gaps.num >= 20 and level.gaps.num_different < 0.5 * level.gaps.num:
+    num, num_different = level.sample.num_events, len(np.unique(level.sample.ended_E.round(6)))
+    if num >= 20 and num_different < 0.5 * num:
         yield (
-            f"The {level.gaps.num:,} gaps have only {level.gaps.num_different:,} different values: the log's clock is "
+            f"The {num:,} gaps have only {num_different:,} different values: the log's clock is "
             "coarse, no smooth law fits its steps, and p is too small."
         )
 
@@ -171,9 +177,9 @@ def _who(stats: TraceStatistics) -> Iterator[str]:
     if who.p is not None:
         unlike = "have different rates, and the gaps of 'one rank' mix them"
         alike = f" Ranks {unlike if who.p < _SIGNIFICANT else 'may have equal rates'} ({p_value(who.p)}, Poisson)."
-    yield f"Who: {who.num_failed:,} of {stats.num_ranks:,} ranks failed; {top}.{alike}"
+    yield f"Who: {who.num_failed:,} of {stats.observed.num_ranks:,} ranks failed; {top}.{alike}"
     if who.offenders:
-        named = (f"ps{one.rank}{f' ({one.node})' if one.node else ''} {one.num_failures:,}×" for one in who.offenders)
+        named = (f"ps{rank}{f' ({node})' if node else ''} {num:,}×" for rank, node, num in who.offenders)
         yield f"Again and again: {', '.join(named)}."
 
 
@@ -182,15 +188,16 @@ def _together(stats: TraceStatistics) -> Iterator[str]:
     if groups:
         shown = [f"{num:,}× {size:,} ranks" for size, num in groups.items()]
         shown = shown if len(shown) <= 6 else [*shown[:3], "…", *shown[-2:]]
-        share = sum(size * num for size, num in groups.items()) / stats.num_deaths
+        share = sum(size * num for size, num in groups.items()) / stats.observed.num_deaths
         yield f"Together: {', '.join(shown)} at one instant, {share:.0%} of all deaths."
 
 
 def _when(stats: TraceStatistics) -> Iterator[str]:
     if stats.trend:
-        crowd = "at the beginning" if stats.trend.score < 0 else "towards the end"
-        found = f"failures crowd {crowd}" if stats.trend.p < _SIGNIFICANT else "none found over time"
-        yield f"Trend: {found} (Lewis and Robinson's score {stats.trend.score:.1f}, {p_value(stats.trend.p)})."
+        score, p = stats.trend
+        crowd = "at the beginning" if score < 0 else "towards the end"
+        found = f"failures crowd {crowd}" if p < _SIGNIFICANT else "none found over time"
+        yield f"Trend: {found} (Lewis and Robinson's score {score:.1f}, {p_value(p)})."
     if stats.time_of_day:
         hours, days = stats.time_of_day.num_by_hour, stats.time_of_day.num_by_weekday
         thirds = ", ".join(f"{first:02}–{first + 8:02} h {sum(hours[first : first + 8]):,}" for first in (0, 8, 16))

@@ -22,12 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import parser, report, table
 from harness.core.seeds import generator
-from harness.traces.families import FAMILIES
-from harness.traces.fits import fit_sample
-from harness.traces.gaps import Observed, gaps_of
+from harness.traces.fits import distribution, fit
+from harness.traces.gaps import Observed, Sample, gaps_of
 from harness.traces.generate import generate_many
 from harness.traces.spec import GeneratorSpec
-from harness.traces.survival import Sample
 
 MEAN_H = 20.0
 SHAPES = {"exponential": None, "gamma": 0.6, "weibull": 0.7, "lognormal": 1.4}
@@ -49,13 +47,12 @@ def true_parameters(family: str) -> dict[str, float]:
         return {"shape": shape, "scale_h": MEAN_H / shape}
     if family == "weibull":
         return {"shape": shape, "scale_h": MEAN_H / float(special.gamma(1 + 1 / shape))}
-    return {"median_h": MEAN_H * math.exp(-(shape**2) / 2), "sigma": shape}
+    return {"sigma": shape, "median_h": MEAN_H * math.exp(-(shape**2) / 2)}
 
 
 def drawn(family: str, num: int, num_events: int, *, is_cut: bool) -> Iterator[Sample]:
     """Samples of ``num_events`` durations, cut short by an exponential clock if asked for."""
-    kind = FAMILIES[family]
-    law = kind.law(*true_parameters(family).values())
+    law = distribution(family, [*true_parameters(family).values()])
     for trial in range(num):
         rng = generator(0, "trace_fits", family, trial, int(is_cut))
         lasted_N = law.rvs(num_events, random_state=rng)
@@ -100,7 +97,7 @@ WAYS: dict[str, tuple[Make, float]] = {
 def measure(how: str, family: str, num: int, num_events: int) -> list[Line]:
     """Fits of ``num`` samples: a line for each parameter."""
     make, confidence = WAYS[how]
-    fits = [fit_sample(family, sample, confidence=confidence) for sample in make(family, num, num_events)]
+    fits = [fit(family, sample, confidence=confidence) for sample in make(family, num, num_events)]
     return [
         {
             "how": how,

@@ -126,6 +126,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path(__file__).parent, help="folder to write into")
     parser.add_argument("--seed", type=int, default=SEED)
     options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
     for name, make in TRACES.items():
         (options.out / name).write_bytes(make(options.seed).encode())
 

@@ -10,7 +10,7 @@ key=value sets one configuration key (dotted) to a YAML value:
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser whose errors are one line."""
+    """An argument parser that reports each error on a single line."""
 
     def error(self, message: str) -> NoReturn:
         """Print one line to stderr and exit with code 2."""

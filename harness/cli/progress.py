@@ -57,7 +57,7 @@ class _GridBars:
         self._refresh()
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
-        """Move the cell's bar."""
+        """Update the cell's bar."""
         self._fractions[cell.hash] = min(1.0, status.step / max(1, status.num_steps))
         self._progress.update(
             self._tasks[cell.hash], completed=status.step, total=status.num_steps, info=_status_text(status)

@@ -8,6 +8,7 @@ from pathlib import Path
 from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.core.errors import TraceError
+from harness.record.files import write_text
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog
@@ -29,7 +30,10 @@ def import_log(options: argparse.Namespace) -> int:
     """Convert a log in its original form into a trace."""
     _refuse_to_overwrite(options.out, options.file, force=options.force)
     if options.keep_rate is not None and options.ranks not in (None, options.keep_rate):
-        raise TraceError(f"--keep-rate {options.keep_rate}, --ranks {options.ranks}: expected one of them, got both")
+        raise TraceError(
+            f"--keep-rate, --ranks: expected one number of ranks, got {options.keep_rate} and {options.ranks}; "
+            "give only one of the options"
+        )
     given = {name: getattr(options, name) for name in ("unit", "system", "by") if getattr(options, name) is not None}
     log = read_log(options.format, options.file, strict=options.strict, **given)
     spec = MapSpec(
@@ -139,11 +143,8 @@ def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> Non
 
 
 def _write(path: Path, trace: Trace, command_line: str) -> None:
-    """Writes the whole file or nothing; of a link the target is written."""
-    path = path.resolve()
-    draft = path.with_name(f".{path.name}.part")
-    draft.write_text(to_text(trace, command=command_line), encoding="utf-8")
-    draft.replace(path)
+    """Writes the whole file or nothing; the target of a link is written."""
+    write_text(path.resolve(), to_text(trace, command=command_line))
 
 
 TRACE_COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {

@@ -66,7 +66,10 @@ class DirectClient:
         is_boundary: bool,
         overlap: Callable[[], None],
     ) -> None:
-        """Send gradients; unless something is due before, look up the rows of the step after the next one."""
+        """Send the gradients of the batch, and look up rows for the step after the next one.
+
+        No rows are looked up if a boundary precedes that step.
+        """
         step = progress.step
         next_ND = self._receive(progress)
         if next_ND is not None:
@@ -90,7 +93,7 @@ class DirectClient:
             self._receive(progress)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch, read from the PS ranks, which hold all updates."""
+        """Rows of any batch, read from the ranks, which have all updates."""
         return look_up(self._failover, plan, progress)
 
     def saved(self, progress: Progress) -> None:

@@ -141,7 +141,10 @@ class LookaheadClient:
         return self._cache.num_bytes
 
     def summary(self) -> dict[str, float]:
-        """Traffic. No cache with the same sight can do with less than ``minimum_bytes`` (``oracle.least_rows``)."""
+        """Traffic counts, the number of evicted rows, and ``minimum_bytes``.
+
+        ``minimum_bytes``: lower bound on the traffic of all caches with this lookahead (``oracle.least_rows``).
+        """
         beyond = {"evicted_rows": self._num_evicted, "minimum_bytes": self._minimum_bytes}
         return {**self.traffic.summary(), **beyond}
 
@@ -160,7 +163,7 @@ class LookaheadClient:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
         self._receive(progress)
         if self._must_ask and any(self._stop_of(first) != stop for first, stop in self._stops.items()):
-            self.reset()  # the forecast of saves was revised; every row is clean here
+            self._replan(progress)
         window = self._following or self._plan(progress.step).result()
         assert window.first == progress.step
         del self._stops[window.first]
@@ -181,6 +184,13 @@ class LookaheadClient:
             if dirty is not None or len(following.coming):
                 self._start(following.coming, dirty)
         self._window, self._following = window, following
+
+    def _replan(self, progress: Progress) -> None:
+        """Plan anew, with an empty cache, since the forecast of saves was revised; salvaged rows are written back."""
+        while len(dirty := self._held[self._cache.dirty_S[self._held.slots] > 0]):
+            self._start(Rows.none(), self._take_dirty(dirty, progress.step))
+            self._receive(progress)
+        self.reset()
 
     def _hold(self, window: Window) -> None:
         """From now on the rows of the window before and of ``window`` are cached or under way."""
@@ -205,7 +215,7 @@ class LookaheadClient:
         return self._planner.submit(self._oracle.plan, first, stop, is_flushed=self._is_boundary(stop))
 
     def _stop_of(self, first: int) -> int:
-        """A window ends after ``lookahead / 2`` steps, or at the first boundary where something is due."""
+        """A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier."""
         last = min(first + self._window_steps, self._num_steps)
         return next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
 
@@ -322,14 +332,20 @@ class LookaheadClient:
         return SalvagedRows(num_rows=len(keys), updates=(updates_R[ps_index(rank)], tracked_R[ps_index(rank)]))
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """In a flush, the step's own updates: not counted as sent yet, but lost like the others; negative."""
+        """During a flush, minus the updates of the flushed step; otherwise (0, 0).
+
+        The updates of this step are not counted as sent yet, but are lost with the others.
+        """
         if self._flushing is None:
             return 0, 0
         updates_R, tracked_R = self._count_updates(self._flushing.keys_N, self._flushing.counts_N)
         return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]
 
     def saved(self, progress: Progress) -> None:
-        """Fetch the counts of unsaved updates of clean rows: only the ranks have them. Dirty rows have their own."""
+        """Fetch the counts of unsaved updates of clean rows, which only the ranks have.
+
+        The counts of dirty rows are kept at the trainer.
+        """
         if not self._recovers:
             return
         self._has_counts = False

@@ -49,10 +49,13 @@ class Pulled:
 
 
 class EmbeddingClient(Protocol):
-    """Brings rows of batches to the trainer and gradients to the PS ranks. A ``RowHolder`` of the failover client."""
+    """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
+
+    Every client also implements :class:`harness.recovery.failover.RowHolder`, for partial recoveries.
+    """
 
     def pull(self, progress: Progress) -> Pulled:
-        """The next batch with its rows. The rows stay as they are until the batch is pushed."""
+        """The next batch with its rows. The rows do not change until the batch is pushed."""
         ...
 
     def push(
@@ -66,9 +69,9 @@ class EmbeddingClient(Protocol):
     ) -> None:
         """Apply the gradients of the batch that was pulled last.
 
-        ``is_boundary``: a save, an evaluation or another action is due after this step. Every rank then has all updates
-        when this returns, as without a cache, and no request is in flight. A client that is not exact guarantees this
-        only before saves and at the end of the run. ``overlap`` is called once, while requests are in flight.
+        ``is_boundary``: a save, an evaluation, a kill or the end follows this step. Every rank has all updates when
+        this method returns, and no request is in flight. A client that is not exact guarantees this only before a save
+        and at the end. ``overlap`` is called once, while requests are in flight.
         """
         ...
 
@@ -101,9 +104,9 @@ class EmbeddingClient(Protocol):
 class ClientSpec:
     """The parameters that every embedding client takes.
 
-    ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether an action is due after ``step`` steps,
-    as known now. ``needs_all(step)``: whether this action is a save or the end of the run. Answers change at boundaries
-    only.
+    ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether a save, an evaluation, a kill or the
+    end follows ``step`` finished steps, as planned now. ``needs_all(step)``: whether a save or the end follows. The
+    answers change only at boundaries.
     """
 
     failover: FailoverClient

@@ -63,7 +63,7 @@ class RowCache:
         return torch.from_numpy(rows.take_rows(self.values_SD.numpy(), slots_K))
 
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
-        """Count updates of distinct rows."""
+        """Add ``updates_K`` to the counts of dirty and unsaved updates of distinct rows."""
         self.dirty_S[slots_K] += updates_K
         self.unsaved_S[slots_K] += updates_K
 

@@ -67,7 +67,7 @@ class Recency:
             self._sweep()
 
     def protect(self, step: int, slots_N: Slots) -> None:
-        """These slots will be used at ``step``: until then they are not among the least recently used."""
+        """Exclude slots that ``step`` will use from the least recently used slots until that step."""
         if len(slots_N) and (top := int(slots_N.max())) >= len(self._last_S):
             self._last_S = grown(self._last_S, 2 * (top + 1), fill=-1)
         self._num_tracked += int((self._last_S[slots_N] < 0).sum())

@@ -25,7 +25,7 @@ Differences from HET:
 - A batch counts as one update of a row; in Hetu every occurrence of the row in the batch does.
 - In Hetu's release a row that is too old is replaced without a push, and pending gradients are added to the new value.
 
-Failures: where a save is due, everything pending is pushed with that step and all caches are emptied. So a save and a
+Failures: before a save, everything pending is pushed with that step and all caches are emptied. So a save and a
 tracker's choice include every update, and what follows a checkpoint depends on it alone: full recovery ends bit-equal
 to no failure. Evaluations and kills change nothing: an evaluation reads rows with everything pending, which stays
 pending. When a shard is restored alone, copies of its rows are discarded; their pending updates count as lost.
@@ -81,7 +81,7 @@ class StaleClient:
     """Trains on the copies of several workers. Its bits depend on ``staleness`` and the number of workers.
 
     Args:
-        staleness: s above.
+        staleness: the bound s of the module's docstring.
         max_rows: bound on the copies in all caches; the rows of a single batch may be more.
         count_updates: counts updates as the ledger does.
     """
@@ -172,7 +172,7 @@ class StaleClient:
         self._next, self._must_ask = following, is_boundary
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch with all pending gradients applied; these stay pending."""
+        """Rows of any batch with all pending gradients applied; the gradients remain pending."""
         rows_ND = look_up(self._failover, plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
@@ -180,7 +180,7 @@ class StaleClient:
         return rows_ND.index_put_((index_P,), pushed_PD)
 
     def summary(self) -> dict[str, float]:
-        """Traffic, and how stale the rows were that batches read."""
+        """Traffic counts, and statistics of the staleness of the rows that batches read."""
         traffic, seen = self.traffic, self.seen
         num_hits = traffic.accessed_rows - traffic.fetched_rows
         # Hetu sends key and version of each row that it reads, receives key and version with each that it replaces, and

@@ -44,7 +44,7 @@ class Touches:
 
     @property
     def num_bytes(self) -> int:
-        """On the wire."""
+        """Number of bytes on the wire."""
         return len(self.keys_S) * (ID_BYTES + (0 if self.counts_S is None else COUNT_BYTES))
 
 
@@ -88,7 +88,7 @@ class TouchLog:
 
     @property
     def num_bytes(self) -> int:
-        """On the wire."""
+        """Number of bytes on the wire."""
         return sum(touches.num_bytes for touches in (*self.sampled, *self.touched))
 
 

@@ -47,7 +47,7 @@ Main = Callable[[RankContext, Any], None]
 
 
 class RankProcess(Protocol):
-    """The process of one rank, as the supervisor sees it."""
+    """A handle with which the supervisor watches and kills the process of one rank."""
 
     @property
     def pid(self) -> int:

@@ -11,7 +11,7 @@ from harness.core.plans import Rank, ps_rank
 
 
 class LocalRanks:
-    """The servers, by rank; the :class:`Ranks` of engine ``local``."""
+    """The :class:`Ranks` of engine ``local``: the server of each rank is an object in this process."""
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
         self._make_server = make_server

@@ -168,7 +168,7 @@ class Failure:
 
 
 class Cluster(Protocol):
-    """The PS ranks of a run, as the trainer calls them."""
+    """The interface through which the trainer calls the PS ranks of a run."""
 
     @property
     def overlaps(self) -> bool:

@@ -102,8 +102,12 @@ class ControlLink:
                 continue  # a late answer about an abandoned generation
             elif message[0] == "value":
                 return message[2]
-            raise group.WorldBroken(f"generation {generation} was abandoned: a rank died while it was being formed")
-        raise group.WorldIncomplete(f"generation {generation} was not complete after {self._timeout_s:g} s")
+            raise group.WorldBroken(
+                f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
+            )
+        raise group.WorldIncomplete(
+            f"generation {generation} of the RPC world: expected all ranks to join within {self._timeout_s:g} s"
+        )
 
 
 # The server of this process. RPC calls a module-level function, which finds its rank here.
@@ -193,7 +197,7 @@ class Underway:
 
 
 class RpcCluster:
-    """PS ranks behind torch RPC, as the trainer rank calls them."""
+    """The :class:`harness.cluster.protocol.Cluster` of engine ``rpc``: calls PS ranks over torch RPC."""
 
     overlaps = True
 

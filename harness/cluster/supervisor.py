@@ -14,7 +14,7 @@ from harness.store import CheckpointStore, Manifest
 
 
 class Ranks(Protocol):
-    """The ranks of a run, as its supervisor ends and replaces them."""
+    """The interface through which the supervisor kills and replaces ranks."""
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Kill all of ``ranks``, then reap them. Returns the ``machine`` part of each kill event, by rank."""
@@ -86,7 +86,7 @@ class Supervisor:
     def kill_planned(self, step: int, samples: int) -> float | None:
         """Kill the ranks that the trace names for the boundary after ``step`` steps, once, and record it.
 
-        Returns the emulated hours that rescheduling takes; None if the trace does not say, or nothing is due.
+        Returns the emulated hours that rescheduling takes; None if the trace does not give them, or no kill is planned.
         """
         planned_kill = self._due.pop(step, None)
         if planned_kill is None:

@@ -38,7 +38,7 @@ Handler = Callable[[Exchange], Reply]
 
 
 def is_plain(request: object) -> TypeGuard[Exchange]:
-    """Whether ``request`` can go as one tensor."""
+    """Whether :func:`words_of` can encode ``request`` as a single tensor."""
     return isinstance(request, Exchange) and request.unsaved_M is None and isinstance(request.push, Push | None)
 
 
@@ -65,7 +65,7 @@ def words_of(exchange: Exchange) -> Tensor:
 
 
 def exchange_of(words_W: Tensor) -> Exchange:
-    """The inverse of ``words_of``; the tensors of the result share memory with ``words_W``."""
+    """Decode an exchange that :func:`words_of` encoded; its tensors share memory with ``words_W``."""
     words = words_W.numpy()
     num_rows, num_lookups, dim, step, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
     num_words = max(num_rows, 0)
@@ -93,7 +93,10 @@ def reply_tensor(reply: Reply) -> Tensor:
 
 
 def reply_of(value: Any) -> Reply:
-    """The inverse of ``reply_tensor``; a reply that torch has unpickled is returned unchanged."""
+    """Decode a reply that :func:`reply_tensor` encoded.
+
+    A reply that torch has unpickled already is returned unchanged.
+    """
     if not isinstance(value, Tensor) or value.dim() > 1:
         return value
     return pickle.loads(value.numpy().tobytes()) if len(value) else None

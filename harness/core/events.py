@@ -119,7 +119,10 @@ class Lost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
-    """Replacements were started, a new generation formed. machine: pids, replaced {rank: [old, new]}, seconds."""
+    """Replacements of dead ranks were started, and all ranks formed a new generation.
+
+    machine: pids, replaced {rank: [old, new]}, seconds.
+    """
 
     kind: ClassVar[str] = "regroup"
     generation: int

@@ -91,10 +91,10 @@ class Placement:
 
 
 def tracked_tables(cardinalities: tuple[int, ...], num_tracked: int) -> tuple[int, ...]:
-    """The ``num_tracked`` tables with the most rows, in table order; ties to the lower table.
+    """The ``num_tracked`` tables with the most rows, in table order; ties go to the lower table.
 
-    CPR tracks 7 of 26, which hold 99.58 % of Kaggle's rows and 99.12 % of Terabyte's. A share of 99 % would not do
-    instead of a number: in Kaggle 6 tables hold that.
+    CPR tracks 7 of 26 tables. These hold 99.58 % of the rows of Kaggle and 99.12 % of the rows of Terabyte. A limit on
+    the share of rows cannot replace the number of tables: in Kaggle, 6 tables already hold 99 %.
     """
     largest = sorted(range(len(cardinalities)), key=lambda table: (-cardinalities[table], table))
     return tuple(sorted(largest[:num_tracked]))

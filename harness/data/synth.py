@@ -60,7 +60,7 @@ def synth(
         DataError: ``out`` exists, ``rows`` or ``scale`` is out of range, or the disk failed; ``out`` is left as it was.
     """
     if rows < 1:
-        raise DataError(f"rows: expected at least 1, got {rows}")
+        raise DataError(f"rows: expected at least 1 row to write, got {rows}")
     if not 0 < scale <= 1:
         raise DataError(f"scale: expected more than 0 and at most 1, got {scale}")
     out = Path(out)

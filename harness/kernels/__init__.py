@@ -1,1 +1,1 @@
-"""Compiled loops over rows, records and batches. Each has a plain twin that a test compares it with."""
+"""Compiled loops over rows, records and batches. A test compares each with a plain implementation."""

@@ -14,8 +14,9 @@ from harness.kernels.compiler import compiled_for
 
 @compiled_for(int64[::1](int32[:, ::1], int64[:, ::1], int64))
 def place(ids_BF: Any, origins_OF: Any, num_bits: int) -> Any:
-    """One word for each access, (A,): its row's position in the rank-major order, then ``num_bits`` of its number.
+    """One sort word for each access, (A,).
 
+    The upper bits are the row's position in the rank-major order; the low ``num_bits`` bits are the access's number.
     Row ``i`` of table f is at ``i // O + origins_OF[i % O, f]``.
     """
     num_samples, num_tables = ids_BF.shape
@@ -75,7 +76,7 @@ def deduplicate(words_A: Any, num_bits: int, sampled_B: Any, base_R: Any) -> Any
 
 @compiled_for(int64[::1](int64[::1], int32[::1], int64[::1]))
 def sums_before(keys_N: Any, counts_N: Any, edges_E: Any) -> Any:
-    """For each of ``edges_E`` the sum of the counts of keys below it, (E,). Edges and keys ascend."""
+    """Sum of the counts of all keys below each edge, (E,). Edges and keys must ascend."""
     sums_E = np.empty(len(edges_E), np.int64)
     n, total = 0, int64(0)
     for e in range(len(edges_E)):
@@ -116,7 +117,10 @@ def merge(words_A: Any, num_bits: int, counts_A: Any) -> Any:
 
 @compiled_for(int64[::1](int64[::1], int64[::1]))
 def places(keys_H: Any, keys_N: Any) -> Any:
-    """``np.searchsorted(keys_H, keys_N)`` of two ascending arrays, in one pass through both and a tenth of the time."""
+    """``np.searchsorted(keys_H, keys_N)`` of two ascending arrays, in one pass through both.
+
+    It takes a tenth of the time of NumPy's function.
+    """
     places_N = np.empty(len(keys_N), np.int64)
     h = 0
     for n in range(len(keys_N)):

@@ -67,7 +67,10 @@ def matrix(address: int, num_rows: int, width: int) -> Any:
 
 @inlined
 def share(total: int, part: int, num_parts: int, unit: int) -> Any:
-    """First and last (exclusive) of ``total`` things in share ``part``, in whole units but for the last share."""
+    """Bounds (start, stop) of share ``part`` of ``total`` items.
+
+    A share is a whole number of units, except the last one, which may end in a partial unit.
+    """
     units = (total + unit - 1) // unit
     return min(total, units * part // num_parts * unit), min(total, units * (part + 1) // num_parts * unit)
 
@@ -123,7 +126,10 @@ def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """dL/dx̃ = g Aᵀ of some samples. Its last column is not used, but makes the product's width rounder, and faster."""
+    """Compute dL/dx̃ = g Aᵀ of samples ``first`` to ``last``.
+
+    The last column is unused. It makes the product's width a rounder number, for which the BLAS is faster.
+    """
     grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
     wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
     _multiply(grads, matrix(layer.affine, layer.fan_in + 1, layer.fan_out).T, wanted, 1.0, 0.0)
@@ -148,7 +154,10 @@ def sgd_step(job: Any, layer: Any, part: int, num_parts: int) -> None:
 
 @inlined
 def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
-    """z of some samples, from the bottom's outputs and the rows that they read, to the top's inputs."""
+    """Compute the interaction z of samples ``first`` to ``last``.
+
+    It reads the outputs of the bottom MLP and the embedding rows, and writes the inputs of the top MLP.
+    """
     dim, num_vectors = job.dim, job.num_vectors
     bottom_BD = matrix(bottom.outputs, job.num_samples, bottom.outputs_width)
     top_BT = matrix(top.inputs, job.num_samples, top.inputs_width)
@@ -182,7 +191,10 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
 
 @inlined
 def interact_backward(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
-    """dL/d(vectors) of some samples; of the bottom's output, to the bottom's output gradient."""
+    """Compute dL/d(vectors) of samples ``first`` to ``last``.
+
+    The gradient of the bottom MLP's output is written to that MLP's output gradient.
+    """
     dim, num_vectors = job.dim, job.num_vectors
     bottom_grad_BD = matrix(bottom.output_grad, job.num_samples, bottom.outputs_width)
     top_grad_BT = matrix(top.input_grad, job.num_samples, top.inputs_width)

@@ -39,7 +39,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
     """Add each sampled row that is not a member to the list of its table; in a full list it replaces a member.
 
     ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: to make an array of a
-    tensor takes 0.6 us, as long as all the rest. Membership is that before this step. The member that is replaced
+    tensor takes 0.6 us, as long as all the rest. Membership is evaluated before this step. The member that is replaced
     follows from ``key``, step and row.
     """
     rows_N = carray(pointer(rows), num_rows, np.int64)

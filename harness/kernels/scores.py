@@ -30,7 +30,10 @@ def keys_by_label(bits_M: Any, labels_M: Any) -> Any:
 
 @compiled_for("int64(uint32[::1], uint32[::1])")
 def twice_wins(negatives_M: Any, positives_M: Any) -> Any:
-    """Sum over all pairs of a negative and a positive: 2 where the positive is greater, 1 where equal. Both ascend."""
+    """Twice the Mann-Whitney U statistic of the positives, from two ascending arrays of scores.
+
+    Each pair of a negative and a positive adds 2 if the positive is greater, and 1 if the two are equal.
+    """
     total = np.int64(0)
     below, upto = 0, 0  # negatives below this positive, and those not above it
     for positive in positives_M:

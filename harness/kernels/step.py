@@ -38,7 +38,7 @@ _SPINS = 2000  # polls of a counter before the core is yielded
 
 
 def num_counters(num_shares: int) -> int:
-    """Cache lines that the counters of a JOB take."""
+    """Number of cache lines that the counters of a JOB occupy."""
     return ASLEEP + num_shares
 
 
@@ -63,7 +63,7 @@ def wait_for(address: int, value: int) -> None:
 
 @inlined
 def mark(job: Any, thread: int, index: int) -> None:
-    """Note the time, on the first thread."""
+    """Record the present time as mark number ``index``, on thread 0 only."""
     if thread == 0:
         job.marks[index] = nanoseconds()
 
@@ -116,13 +116,16 @@ def _train_share(job: Any, thread: int) -> None:
 
 @inlined
 def num_tasks(job: Any) -> int:
-    """Tasks of an update: a share of each layer's parameters, and a share of the bottom's backward."""
+    """Number of tasks of an update: shares of layer parameters and of the bottom's backward."""
     return (job.num_layers + 1) * job.num_shares
 
 
 @inlined
 def run_tasks(job: Any) -> None:
-    """Claim and run tasks of the update until none is left. The top's come first, since they depend on no other."""
+    """Claim and run tasks of the update until none is left.
+
+    Tasks of the top MLP come first, since they depend on no other task.
+    """
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom, num_shares = job.num_bottom, job.num_shares
     num_top = (job.num_layers - num_bottom) * num_shares
@@ -148,7 +151,7 @@ def run_tasks(job: Any) -> None:
 
 @inlined
 def execute(job: Any, command: int, thread: int) -> None:
-    """A thread's part of a command."""
+    """Execute one thread's part of a command."""
     if command == TRAIN:
         _train_share(job, thread)
     elif command == UPDATE:

@@ -91,7 +91,7 @@ _JOB_1 = numba.from_dtype(JOB)[::1]
 
 @compiled_for(void(_JOB_1))
 def prepare(job_1: Any) -> None:
-    """Initialise the counters and semaphores of a new JOB: no update is due, no worker sleeps."""
+    """Initialise the counters and semaphores of a new JOB: no update is pending, no worker sleeps."""
     job = job_1[0]
     exchange(counter(job, CLAIMED), num_tasks(job))
     exchange(counter(job, DONE), num_tasks(job))
@@ -135,7 +135,7 @@ def stop_workers(job_1: Any) -> None:
 
 @compiled_for(void(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1]))
 def predict(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
-    """Logits of a batch, to the outputs of the last layer."""
+    """Compute the logits of a batch and write them to the outputs of the last layer."""
     job = job_1[0]
     job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
     job.slots, job.num_rows = 0, len(rows_ND)
@@ -144,7 +144,10 @@ def predict(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
 
 @compiled_for(void(_JOB_1, boolean))
 def update(job_1: Any, is_alone: bool) -> None:
-    """The SGD step of the last batch, unless it was made; by the team, or by this thread alone."""
+    """Apply the pending SGD step of the last batch, if there is one.
+
+    ``is_alone``: this thread computes it alone, unless the workers are running. Otherwise the team does.
+    """
     job = job_1[0]
     if is_alone and not job.is_running:
         before = blas_threads(1)
@@ -175,7 +178,9 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     losses_B: Any,
     is_eager: bool,
 ) -> float:
-    """The SGD step of the last batch, then the mean loss and the row gradients of this one, whose own step is left due.
+    """Apply the pending SGD step, then compute the mean loss and the row gradients of a batch.
+
+    The SGD step of this batch is pending afterwards.
 
     ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
     """

@@ -25,7 +25,7 @@ _32 = np.uint64(32)
 def decode(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_RI: Any, out_categories_RF: Any) -> Any:
     """Parse rows of ``harness.data.criteo``'s format. Returns False if one of them is malformed.
 
-    ``text_X`` ends with a newline and has R of them. ``max_digits`` of an integer.
+    ``text_X`` contains R newlines, the last one at its end. ``max_digits``: the largest number of digits of an integer.
     """
     num_integers, num_categories = out_integers_RI.shape[1], out_categories_RF.shape[1]
     x = 0
@@ -72,9 +72,11 @@ def decode(text_X: Any, max_digits: int, out_labels_R: Any, out_integers_RI: Any
 def number(  # noqa: PLR0917 - compiled functions take values by place
     values_N: Any, start: int, slots_S: Any, num_ids: int, most_ids: int, out_ids_N: Any
 ) -> Any:
-    """Ids of the values from ``start`` on, as ``harness.data.numbering`` gives them: (next position, number of ids).
+    """Replace the values from ``start`` on by ids, as ``harness.data.numbering`` defines them.
 
-    It stops before the value that would make more than ``most_ids``, which must be fewer than there are slots.
+    Returns the position after the last numbered value, and the number of distinct ids. ``slots_S`` is the hash table
+    from values to ids; it is updated in place. Numbering stops before a new value that would need more than
+    ``most_ids`` ids. ``most_ids`` must be less than the number of slots.
     """
     num_slots = uint64(len(slots_S))
     for n in range(start, len(values_N)):

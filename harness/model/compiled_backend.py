@@ -43,14 +43,14 @@ class CompiledBackend:
     def train(
         self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D). The step of the batch is left due."""
+        """Mean loss, and the gradient of each distinct row, (N, D). The SGD step of the batch is pending."""
         last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
         if last is not None and last is not self._training:
             last.update()
         return self._training.train(dense_BI, rows_XD, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """The SGD step of the last batch, unless it was made."""
+        """Apply the pending SGD step of the last batch, if there is one."""
         if self._training is not None:
             self._training.update(is_alone=is_alone)
 
@@ -125,7 +125,10 @@ class TeamPass:
     def train(
         self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D); new. Rows are ``rows_XD[slots_N]``, or in order."""
+        """Mean loss, and the gradient of each distinct row in a new tensor, (N, D).
+
+        The rows are ``rows_XD[slots_N]``, or all of ``rows_XD`` in order if ``slots_N`` is None.
+        """
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), rows_XD.shape[1]))
         loss = team.train(
@@ -144,11 +147,14 @@ class TeamPass:
         return loss, grads_ND
 
     def update(self, *, is_alone: bool = False) -> None:
-        """The SGD step of the last :meth:`train`, unless it was made; by the team, or by the calling thread alone."""
+        """Apply the pending SGD step of the last :meth:`train`, if there is one.
+
+        ``is_alone``: the calling thread computes it alone, unless the workers are running. Otherwise the team does.
+        """
         team.update(self._job_1, is_alone)
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,); new."""
+        """Logits, (B,), in a new tensor."""
         assert len(dense_BI) == self.num_samples
         team.predict(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
         return self._logits_BX[:, 0].clone()

@@ -3,8 +3,8 @@
 This module has the parameters, their names and initial values, and is the one that others import. The arithmetic is a
 backend's; :mod:`harness.model.torch_backend` states its mathematics.
 
-Gradients of embedding rows, which ranks wait for, come first. The SGD step of the dense parameters is due from then on,
-and is made when it is asked for, or before anything else is computed.
+Gradients of embedding rows, which ranks wait for, come first. The SGD step of the dense parameters is then
+pending. It is applied by :meth:`DenseNetwork.step`, or before anything else is computed.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features.
 J, O: a layer's inputs and a one, its outputs.
@@ -40,18 +40,24 @@ class Backend(Protocol):
     ) -> None:
         """The matrices of the layers, Wᵀ above b, are shared with the caller and updated in place.
 
-        ``is_eager``: a step may begin as soon as it is due, on threads of the backend's own.
+        ``is_eager``: a step may begin as soon as it is pending, on threads of the backend's own.
         """
         ...
 
     def train(
         self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D). Makes the step of the batch before first."""
+        """Mean loss, and the gradient of each distinct row, (N, D).
+
+        The pending SGD step of the previous batch is applied first.
+        """
         ...
 
     def step(self, *, is_alone: bool = False) -> None:
-        """The SGD step of the last :meth:`train`, unless it was made. ``is_alone``: see :meth:`DenseNetwork.step`."""
+        """Apply the pending SGD step of the last :meth:`train`, if there is one.
+
+        ``is_alone``: see :meth:`DenseNetwork.step`.
+        """
         ...
 
     def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
@@ -101,16 +107,17 @@ class DenseNetwork:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
         The rows are ``rows_XD[slots_N]``, or all of ``rows_XD`` in order. No index is checked.
-        The SGD step of the batch is due from now on: :meth:`step` makes it, or whatever is called next.
+        The SGD step of the batch is pending afterwards. The next call of any method applies it.
         """
         return self._backend.train(dense_BI, rows_XD, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """The SGD step of the last :meth:`train`, unless it was made.
+        """Apply the pending SGD step of the last :meth:`train`, if there is one.
 
-        A caller that has to wait anyway makes it here, for instance while gradients travel; the next batch makes it at
-        less cost. A rollback of the batch must load parameters from before it. ``is_alone``: on this thread only, so
-        that other processes find a core, where that gives the same bits.
+        A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
+        Otherwise the next batch applies it at a lower cost. A rollback of the batch must load earlier parameters.
+        ``is_alone``: the step is computed on this thread only, which leaves cores to other processes. A backend ignores
+        it if one thread would compute other bits.
         """
         self._backend.step(is_alone=is_alone)
 

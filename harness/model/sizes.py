@@ -56,9 +56,11 @@ def model_size(config: ModelConfig) -> ModelSize:
     )
     if size.bottom_mlp[-1] != size.embedding_dim:
         raise ConfigError(
-            f"model.bottom_mlp: ends in {size.bottom_mlp[-1]}, but the interaction needs model.embedding_dim "
-            f"({size.embedding_dim}) there"
+            f"model.bottom_mlp: expected the last width to equal model.embedding_dim ({size.embedding_dim}), "
+            f"got {size.bottom_mlp[-1]}"
         )
     if size.top_mlp[-1] != 1:
-        raise ConfigError(f"model.top_mlp: ends in {size.top_mlp[-1]}, but a click has one logit: it must end in 1")
+        raise ConfigError(
+            f"model.top_mlp: expected the last width to be 1, the number of logits, got {size.top_mlp[-1]}"
+        )
     return size

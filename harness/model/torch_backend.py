@@ -58,7 +58,10 @@ class TorchBackend:
     def train(
         self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU. The step of the batch is left due."""
+        """Mean loss, and the gradient of each distinct row, (N, D) on the CPU.
+
+        The SGD step of the batch is pending afterwards.
+        """
         self.step()
         rows_ND = rows_XD if slots_N is None else rows_XD[slots_N]
         logits_B1, vectors_BVD = self._forward(dense_BI, rows_ND, plan.inverse_A)
@@ -69,7 +72,10 @@ class TorchBackend:
         return loss, coalesce_vectors(vector_grads_BVD.cpu(), plan)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """The SGD step of the last batch, unless it was made. ``is_alone`` is ignored: the bits would change."""
+        """Apply the pending SGD step of the last batch, if there is one.
+
+        ``is_alone`` is ignored, since one thread would compute other bits.
+        """
         if self._step_is_due:
             self._bottom.step(self._learning_rate)
             self._top.step(self._learning_rate)

@@ -109,7 +109,7 @@ def advise(
 
 
 def full_buckets(costs: Costs, t_save_h: float) -> Buckets:
-    """The four terms of ``o_full_h``."""
+    """The terms of ``o_full_h``, by bucket: save, load, lost and reschedule."""
     num_failures = costs.job_h / costs.mtbf_h
     lost_h = t_save_h / 2 * num_failures
     return replace(part_buckets(costs, t_save_h), lost_h=lost_h)

@@ -39,11 +39,15 @@ def write_text(file: Path, text: str) -> None:
     """
     with store_errors(file, "written"):
         temporary = file.with_name(f".{file.name}.tmp")
-        with temporary.open("w") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(file)
+        try:
+            with temporary.open("w", encoding="utf-8") as stream:
+                stream.write(text)
+                stream.flush()
+                os.fsync(stream.fileno())
+            temporary.replace(file)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
         folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(folder)

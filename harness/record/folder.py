@@ -41,15 +41,18 @@ def inspect(run_dir: Path, digest: str) -> State:
         if not run_dir.exists():
             return State.EMPTY
         if not run_dir.is_dir():
-            raise StoreError(f"{run_dir}: expected a folder, got a file; choose another out")
+            raise StoreError(f"{run_dir}: expected a folder, got a file; set out to another folder")
         if all(path.name == _LOCK for path in run_dir.iterdir()):
             return State.EMPTY
         mark, kind, found = (*_lock_words(run_dir), "", "", "")[:3]
         if (mark, kind) != (_MARK, "run"):
-            raise StoreError(f"{run_dir}: is not empty and is not a run folder; choose another out")
+            raise StoreError(
+                f"{run_dir}: expected an empty or a run folder, got other files; set out to another folder"
+            )
         if found != digest:
             raise StoreError(
-                f"{run_dir}: holds a run of another config (expected hash {digest}, got {found}); choose another out"
+                f"{run_dir}: holds a run of another config (expected hash {digest}, got {found}); "
+                "set out to another folder"
             )
         return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
@@ -70,7 +73,9 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
             lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
             if found is State.DONE:
-                raise StoreError(f"{run_dir}: this run is already finished; choose another out")
+                raise StoreError(
+                    f"{run_dir}: expected an unfinished run, got a finished one; set out to another folder"
+                )
             for name in _REMOVABLE:
                 _remove(run_dir / name)
         yield found
@@ -96,10 +101,10 @@ def claim_grid(out: Path) -> Iterator[None]:
     with ExitStack() as lock:
         with _system_errors(out):
             if out.exists() and not out.is_dir():
-                raise StoreError(f"{out}: expected a folder, got a file; choose another out")
+                raise StoreError(f"{out}: expected a folder, got a file; set out to another folder")
             if (words := _lock_words(out))[1:2] == ["run"]:
                 raise StoreError(
-                    f"{out}: expected a folder for a grid, got the single run {words[2]}; choose another out"
+                    f"{out}: expected a folder for a grid, got the single run {words[2]}; set out to another folder"
                 )
             out.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(out, "grid", wait_s=0))
@@ -112,7 +117,7 @@ def _system_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"{error.filename or folder}: {error.strerror}; choose another out") from error
+        raise StoreError(f"{error.filename or folder}: {error.strerror}; set out to another folder") from error
 
 
 @contextmanager
@@ -123,7 +128,9 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
         while not _try_lock(file):
             if time.monotonic() >= deadline_s:
                 pid = (_lock_words(folder) or ["?"])[-1]
-                raise StoreError(f"{folder}: process {pid} is writing to it; wait for it to end or choose another out")
+                raise StoreError(
+                    f"{folder}: process {pid} is writing to it; wait for it to end or set out to another folder"
+                )
             time.sleep(_RETRY_S)
         mark = f"{_MARK} {purpose} pid {os.getpid()}\n".encode()
         os.pwrite(file, mark, 0)  # overwrites the old text, so that the file is never empty

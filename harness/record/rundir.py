@@ -74,7 +74,7 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
     run = RunDir(path)
     for file in (run.config, run.events, run.done):
         if file.exists():
-            raise StoreError(f"{path}: already holds the record of a run ({file.name}); choose another `out`")
+            raise StoreError(f"{path}: already holds the record of a run ({file.name}); set out to another folder")
     with store_errors(path, "written"):
         path.mkdir(parents=True, exist_ok=True)
     write_text(run.config, to_yaml(config.model_dump(mode="json")))

@@ -21,7 +21,7 @@ class NullSink:
     """Discards every event."""
 
     def record(self, event: Event) -> None:
-        """No-op."""
+        """Discard the event."""
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """No-op."""
+        """Do nothing: a null sink holds no resource."""

@@ -89,16 +89,16 @@ class Accounting:
                 self._updates.sent(rank, updates, tracked)
 
     def rerun(self, seconds: float) -> None:
-        """A step that had run before a rollback took ``seconds``."""
+        """Count the ``seconds`` of a step that is repeated after a rollback as lost."""
         self._measured_s["lost"] += seconds
 
     def freeze(self) -> None:
-        """The ranks have decided what the present save holds; it is committed later, if at all."""
+        """Record that the contents of the present save are fixed; it may be committed later."""
         if self._updates is not None:
             self._updates.saving()
 
     def committed(self, save: CommittedSave) -> Saved:
-        """Charge a save; its event."""
+        """Charge a committed save and return its event."""
         plan, progress, written = save.plan, save.progress, save.written
         if plan.closes_interval:
             self._pls.saved(progress.samples)
@@ -130,7 +130,7 @@ class Accounting:
         )
 
     def recovered(self, recovery: CompletedRecovery) -> Recovered:
-        """Charge a failure; its event."""
+        """Charge a failure and return the event of its recovery."""
         plan, progress, manifest = recovery.plan, recovery.progress, recovery.manifest
         self._num_lost_ranks += len(recovery.salvaged)
         self._measured_s["load"] += recovery.load_s

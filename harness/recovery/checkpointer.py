@@ -19,7 +19,7 @@ from harness.store import Background, FileRecord, Manifest, discard_dense, write
 
 
 class Ask(Protocol):
-    """Has every request served, through failures: :meth:`harness.recovery.failover.FailoverClient.ask`."""
+    """The signature of :meth:`harness.recovery.failover.FailoverClient.ask`."""
 
     def __call__(self, requests: Mapping[Rank, Request], progress: Progress, /) -> dict[Rank, Reply]: ...
 
@@ -58,7 +58,7 @@ class Checkpoints:
 
     @property
     def next_sequence(self) -> int:
-        """Number of the next manifest, and of the files of the save under way."""
+        """Sequence number of the next manifest; files of a save under way carry the same number."""
         return self.newest.sequence + 1 if self.newest else 0
 
     @property
@@ -74,15 +74,15 @@ class Checkpoints:
         return newest.samples if newest else None
 
     def begin(self, pending: PendingSave) -> None:
-        """A save is being written in the background."""
+        """Record that a save is being written in the background."""
         self.pending = pending
 
     def commit(self, manifest: Manifest) -> None:
-        """The manifest has been written."""
+        """Record that the manifest of the save under way has been written."""
         self.newest, self.pending = manifest, None
 
     def give_up(self) -> None:
-        """Abandon the save under way, if there is one: no thread of it is left, and no file of the trainer's."""
+        """Abandon the save under way, if any: its thread ends, and the trainer's file of it is removed."""
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.dense.wait()

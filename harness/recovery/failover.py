@@ -38,10 +38,10 @@ class StartedRequests:
 
 
 class RowHolder(Protocol):
-    """Holds, at the trainer, copies of rows of PS ranks or updates that these do not have yet."""
+    """A component at the trainer that holds copies of rows, or updates not yet sent to the PS ranks."""
 
     def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
-        """The shards of ``ranks``, and only these, were restored: discard copies of their rows, or salvage them.
+        """Discard or salvage the copies of rows of ``ranks``, whose shards alone were restored.
 
         Returns what is salvaged and will be written back, by rank; a rank without salvaged rows may be left out.
         """
@@ -57,7 +57,7 @@ class RowHolder(Protocol):
 
 
 class FailoverClient:
-    """Has requests served by PS ranks that may die at any moment.
+    """Sends requests to PS ranks and recovers from the death of ranks until all are served.
 
     Args:
         before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
@@ -100,7 +100,7 @@ class FailoverClient:
         return self._checkpoints.pending is not None
 
     def attach(self, holder: RowHolder) -> None:
-        """From now on ``holder`` takes part in every partial recovery. There is one."""
+        """Register the only ``holder``, which takes part in every later partial recovery."""
         assert self._holder is None, "one holder of rows"
         self._holder = holder
 
@@ -109,7 +109,10 @@ class FailoverClient:
         self._repair_h = self._cluster.kill_planned(step, samples)
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
-        """Have every request served; replies in rank order. As :meth:`finish` of :meth:`start`."""
+        """Send requests and wait until all are served; replies in rank order.
+
+        Equivalent to :meth:`start` followed by :meth:`finish`.
+        """
         return self._finish(dict(requests), lambda: self._cluster.call(requests), progress)
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:

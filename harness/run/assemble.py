@@ -109,11 +109,13 @@ def run(
         assert finished is not None, "a run ends with its last event"
         if supervisor.unfired:
             steps = ", ".join(str(planned_kill.step) for planned_kill in supervisor.unfired)
-            raise RunFailed(f"planned kills at steps {steps} were not carried out, so the result does not count")
+            raise RunFailed(
+                f"trace: expected every planned kill, got none at steps {steps}; the result is invalid, run it again"
+            )
         if supervisor.num_unplanned and not config.trace.allow_unplanned:
             raise RunFailed(
-                f"{supervisor.num_unplanned} ranks died that the trace did not name; the record is kept; "
-                "set trace.allow_unplanned=true to accept it"
+                f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
+                "the record is kept; set trace.allow_unplanned=true to accept it"
             )
         recorder.done()
     status(phase="done")

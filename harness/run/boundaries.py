@@ -61,7 +61,7 @@ class Boundaries:
         """The actions due at the later boundary ``step``, as known now. Results change only where a save is due."""
         return Due(
             save=self._saves_at(step),
-            evaluate=self._evaluates_at(step),
+            evaluate=self.evaluates_at(step),
             kill=self.kills_at(step),
             is_last=step == self._schedule.num_steps,
         )
@@ -89,7 +89,10 @@ class Boundaries:
         self._killed.add(step)
 
     def evaluated(self, step: int) -> None:
-        """Record the evaluation at boundary ``step``; it is not repeated when the step is."""
+        """Record the evaluation at boundary ``step``.
+
+        If a rollback repeats the step, the evaluation is not repeated.
+        """
         self._evaluated_step = step
 
     def _saves_at(self, step: int) -> bool:
@@ -97,6 +100,7 @@ class Boundaries:
         due = self._strategy.next_save(self._progress(), after=(step - 1) * size)
         return due is not None and due <= step * size < self._schedule.total_samples
 
-    def _evaluates_at(self, step: int) -> bool:
+    def evaluates_at(self, step: int) -> bool:
+        """Whether an evaluation before the end is due; steps that run again are not evaluated again."""
         every = self._schedule.evaluate_every_steps
         return every is not None and step % every == 0 and self._evaluated_step < step < self._schedule.num_steps

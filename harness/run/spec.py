@@ -31,6 +31,7 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "engine": True,
     "wandb": True,
     "store": True,
+    "trace": {"allow_unplanned"},
     "save": {"buffer_bytes"},
     "cluster": {
         "launcher",
@@ -75,7 +76,8 @@ class RunSpec:
         steps = samples // self.config.trainer.batch_size
         if steps < 1:
             raise ConfigError(
-                f"trainer.batch_size: {self.config.trainer.batch_size} is more than the {samples} samples to train on"
+                f"trainer.batch_size: expected at most {samples}, the number of training samples, "
+                f"got {self.config.trainer.batch_size}"
             )
         return steps
 

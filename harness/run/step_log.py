@@ -9,10 +9,10 @@ from harness.core.events import Trained
 
 
 class StepLog:
-    """The number of finished steps, and the loss of each step that was ever finished.
+    """The number of finished steps, and their losses, also of steps that a rollback undid.
 
     Args:
-        every_steps: steps of one event, at most.
+        every_steps: the largest number of steps that one event covers.
         clock: seconds, monotonic; for the ``machine`` part of events.
     """
 

@@ -89,7 +89,7 @@ class Trainer:
                 finished = self._finish(began_s)
             except RolledBack as rolled_back:
                 self._roll_back(rolled_back)
-                start = _no_op
+                start = self._finish_boundary
         return finished
 
     def _begin(self) -> None:
@@ -116,10 +116,7 @@ class Trainer:
         if save is not None:
             self._steps.flush()
             self._save(save, is_charged=True)
-        if due.evaluate:
-            self._evaluate(final=False)
-        if due.kill:
-            self._kill_if_due()
+        self._finish_boundary()
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._clock() - began_s
@@ -130,6 +127,15 @@ class Trainer:
         self._steps.flush_if_due()
 
     # --- at a boundary --------------------------------------------------------------------------------------------
+
+    def _finish_boundary(self) -> None:
+        """Evaluation and planned kills of the present boundary, if they are due and have not taken place.
+
+        A rollback may end at the very boundary where the death was detected, between its save and its evaluation.
+        """
+        if self._boundaries.evaluates_at(self._steps.step):
+            self._evaluate(final=False)
+        self._kill_if_due()
 
     def _save(self, plan: SavePlan, *, is_charged: bool) -> None:
         self._checkpointer.save(plan, self._progress(), is_charged=is_charged)

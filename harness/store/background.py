@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Background(Generic[T]):
-    """A function ``work`` that runs in a thread of its own."""
+    """A thread that runs the function ``work`` and keeps its result."""
 
     def __init__(self, name: str, work: Callable[[], T]) -> None:
         self._future: Future[T] = Future()

@@ -1,4 +1,4 @@
-"""The checkpoint folder as the supervisor sees it: a checkpoint exists once its manifest does.
+"""The checkpoint folder, as the supervisor uses it. A checkpoint exists once its manifest exists.
 
 manifest-000012.json                                 the newest whose files all verify is the checkpoint
 ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks themselves

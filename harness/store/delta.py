@@ -5,7 +5,7 @@ Shapes: N rows of the shard, D embedding dim, K rows chosen, W rows of a window 
 The payload is a list of segments, named in the header as ``[start, num_rows]``: a whole range of rows without ids, or
 (``start`` null) chosen rows, in blocks of at most ``block_rows``: the int32 ids of the block, then its rows. A window
 that moves over the shard from its first row to its last can be filled from any number of deltas at once, each read
-front to back: a restore is a window of the whole shard, a compaction moves a small one. Rows stand in the
+front to back: a restore is a window of the whole shard, a compaction moves a small one. Rows are stored in the
 file's encoding (``harness.store.encoding``).
 """
 

@@ -1,10 +1,11 @@
-"""Content files: a header, a payload, and the checksum of both; written whole or not at all, read once in order.
+"""Content files: a header, a payload and a checksum; written atomically, read once from start to end.
 
-    magic (8 bytes) | format version (u32) | bytes of JSON (u32) | XXH3 of these and the JSON (u64) | JSON | payload
+    magic (8 bytes) | format version (u32) | bytes of JSON (u32) | header checksum (u64) | JSON | payload
 
-Numbers are little-endian; the JSON is padded with spaces so that the payload starts at a multiple of 4096. A second
-checksum (XXH3, 64 bits) covers the whole file and stands in the file's record, so a complete file of another save is
-detected too. Files are read and written, never mapped: mapped pages would count as the reader's memory.
+Numbers are little-endian. The JSON is padded with spaces so that the payload starts at a multiple of 4096. The header
+checksum is the 64-bit XXH3 of all other header bytes: magic, version, length and JSON. A second XXH3 covers the whole
+file. It is stored in the file's record, so a complete file of another save is detected too. Files are read and written,
+never mapped: mapped pages would count as the reader's memory.
 """
 
 import json
@@ -49,7 +50,7 @@ def dtype_of(name: str) -> torch.dtype:
     """The inverse of ``dtype_name``."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
-        raise StoreError(f"no dtype {name!r}")
+        raise StoreError(f"expected the name of a torch dtype, got {name!r}")
     return dtype
 
 
@@ -183,7 +184,8 @@ class ContentReader:
         self.record = record
         if record.encoding not in ENCODINGS:
             raise StoreError(
-                f"{self.path}: rows in encoding {record.encoding!r}, this program reads {', '.join(sorted(ENCODINGS))}"
+                f"{self.path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {record.encoding!r}; "
+                "read the file with the version that wrote it"
             )
         self._codec = ENCODINGS[record.encoding]
         self._chunk_bytes = chunk_bytes
@@ -229,7 +231,7 @@ class ContentReader:
             while filled < len(chunk):
                 filled += (got := self._read_some(chunk[filled:]))
                 if got == 0:
-                    raise self.damage(f"ends after {self._num_read + filled} bytes")
+                    raise self.damage(f"expected {self.record.num_bytes} bytes, got {self._num_read + filled}")
             self._hash.update(chunk)
             self._num_read += len(chunk)
 
@@ -263,20 +265,25 @@ class ContentReader:
             self.finish()
             check_version(version, str(self.path))
         if num_bytes > self.record.num_bytes - _HEADER_START:
-            raise self.damage(f"a header of {num_bytes} bytes")
+            raise self.damage(
+                f"expected a header of at most {self.record.num_bytes - _HEADER_START} bytes, got {num_bytes}"
+            )
         text = bytearray(num_bytes)
         self.read_into(memoryview(text))
         (header_hash,) = _HEADER_HASH.unpack_from(start, _PREFIX.size)
         if header_hash != xxhash.xxh3_64_intdigest(start[: _PREFIX.size] + text):
-            raise self.damage("its header was altered")
+            raise self.damage("the checksum of its header differs")
         header = json.loads(text)
         if (found := (header["kind"], header["applied_step"])) != (self.record.kind, self.record.applied_step):
             raise StoreError(
-                f"{self.path}: holds {found[0]} of step {found[1]}, "
-                f"the manifest says {self.record.kind} of step {self.record.applied_step}"
+                f"{self.path}: expected {self.record.kind} of step {self.record.applied_step}, as its manifest states, "
+                f"got {found[0]} of step {found[1]}"
             )
         if (encoding := header.get("encoding", RAW)) != self.record.encoding:
-            raise StoreError(f"{self.path}: rows in encoding {encoding!r}, the manifest says {self.record.encoding!r}")
+            raise StoreError(
+                f"{self.path}: expected rows in encoding {self.record.encoding!r}, as its manifest states, "
+                f"got {encoding!r}"
+            )
         return header
 
 

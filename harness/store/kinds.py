@@ -35,12 +35,13 @@ class SaveKind(Protocol):
         ...
 
     def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """Those of the shard's files in the last checkpoint that a restore must read before this save's file.
+        """The files in the shard's last checkpoint that a restore must read before this save's file.
 
-        None of them: the file is a base, and :meth:`rows` must give every table's span. Otherwise a base and the deltas
-        after it: the file is a delta. All of ``records`` where the save writes what changed since the last one; the
-        base alone where it writes everything that changed since that. A kind that leaves a delta out must write all
-        rows of it again, also where its tracker was reset since: until the next base it then builds on all.
+        If there are none, the file is a base, and :meth:`rows` must give every table's span. Otherwise they are a base
+        and deltas after it, and the file is a delta. A save of the rows that changed since the last save builds on all
+        of ``records``. A save of all rows that changed since the base builds on the base alone. A kind that leaves out
+        a delta must write all rows of that delta again. After a reset of its tracker it must build on all
+        of ``records`` until the next base.
         """
         ...
 
@@ -55,7 +56,7 @@ class FullSave:
         return {table: shard.span(table) for table in range(len(shard.placement.cardinalities))}
 
     def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """No older file."""
+        """An empty tuple: a base builds on no older file."""
         return ()
 
 

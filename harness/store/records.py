@@ -30,7 +30,7 @@ def check_version(found: object, where: str) -> None:
     """Raise ``WrongFormatVersion`` unless ``found`` is the version this program reads."""
     if found != FORMAT_VERSION:
         raise WrongFormatVersion(
-            f"{where}: expected format version {FORMAT_VERSION}, got {found}; use the program version that wrote it"
+            f"{where}: expected format version {FORMAT_VERSION}, got {found}; read it with the version that wrote it"
         )
 
 
@@ -61,7 +61,7 @@ class FileRecord:
         xxh3: 64-bit XXH3 of the whole file, 16 hex digits.
         applied_step: the last step whose gradients the content holds.
         num_rows: rows in the file, chosen and whole together; 0 for ``dense``.
-        encoding: how row values stand in the file, a key of ``encoding.ENCODINGS``; in JSON only if it is not ``raw``.
+        encoding: how row values are stored in the file, a key of ``encoding.ENCODINGS``. JSON omits ``raw``.
     """
 
     path: str
@@ -81,23 +81,26 @@ class FileRecord:
         return fields
 
     @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Self:
-        """The inverse of ``to_json``. Raises ``StoreError`` if a field is missing or unknown."""
+    def from_json(cls, fields: Mapping[str, Any], where: str = "manifest") -> Self:
+        """The inverse of ``to_json``; ``where`` begins the error message.
+
+        Raises ``StoreError`` if a field is missing or unknown.
+        """
         try:
             return cls(**fields)
         except TypeError as error:
-            raise StoreError(f"manifest: malformed entry of a content file: {error}") from error
+            raise StoreError(f"{where}: malformed record of a content file: {error}") from error
 
 
 def chain_problem(records: Sequence[FileRecord]) -> str | None:
     """Why the files of one shard are not a base and its deltas, oldest first; None if they are."""
     if not records or records[0].kind != "base":
-        return "a shard's files must start with a base"
+        return f"expected a base as the first file of a shard, got {records[0].kind if records else 'no file'}"
     if any(record.kind != "delta" for record in records[1:]):
-        return "only deltas may follow a base"
+        return "expected only deltas after the base, got another kind of file"
     steps = [record.applied_step for record in records]
     if steps != sorted(steps):
-        return f"deltas must be in order of their applied step, these are of steps {steps}"
+        return f"expected deltas in order of their applied step, got steps {steps}"
     return None
 
 
@@ -174,17 +177,19 @@ class Manifest:
         try:
             fields = json.loads(text)
         except ValueError as error:
-            raise StoreError(f"{where}: not a whole manifest ({error})") from error
+            raise StoreError(
+                f"{where}: expected the JSON of a manifest; it is damaged or incomplete ({error})"
+            ) from error
         if not isinstance(fields, dict) or "version" not in fields:
-            raise StoreError(f"{where}: not a manifest")
+            raise StoreError(f"{where}: expected a manifest (a JSON object with a version), got other JSON")
         check_version(fields["version"], where)
         if fields.pop("xxh3", None) != _checksum(fields):
-            raise StoreError(f"{where}: altered since it was written (its checksum differs)")
+            raise StoreError(f"{where}: its checksum differs, so it was altered after it was written; restore the file")
         shards = {
-            rank: tuple(FileRecord.from_json(record) for record in records)
+            rank: tuple(FileRecord.from_json(record, where) for record in records)
             for rank, records in fields.pop("shards").items()
         }
-        return cls(shards=shards, trainer=FileRecord.from_json(fields.pop("trainer")), **fields)
+        return cls(shards=shards, trainer=FileRecord.from_json(fields.pop("trainer"), where), **fields)
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

@@ -1,20 +1,21 @@
 """Bootstrap intervals of a fit's parameters, and the bootstrap p-value of its distance from the data.
 
-Intervals resample the durations, each with its mark of censoring, and trust no family (Efron, JASA 76, 1981). The
-p-value draws renewal processes of the fitted family and observes each for as long as the real ones, so that censoring
-comes about as it did, and fits each in turn; ``scipy.stats.goodness_of_fit`` takes no censored data.
+``scipy.stats.bootstrap`` has no place for samples without a maximum, ``scipy.stats.goodness_of_fit`` takes no censored
+data.
+
+Array letters: N all durations, P parameters, R processes, B draws.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
-from harness.traces.families import FAMILIES
-from harness.traces.fits import Fit, goodness_of, maximise
-from harness.traces.survival import F64, Interval, Sample
+from harness.traces.fits import CONFIDENCE, Fit, Interval, distance_of, distribution, maximise
+from harness.traces.gaps import F64, Sample
 
 _MOST_DRAWS = 20_000_000  # 160 MB
 _LEAST_H = 1e-300  # of a drawn duration; floats may round one to zero
@@ -23,25 +24,40 @@ _LEAST_H = 1e-300  # of a drawn duration; floats may round one to zero
 def bootstrapped(fit: Fit, sample: Sample, watched_R: F64, *, num: int, seed: int, tick: Callable[[], None]) -> Fit:
     """``fit`` with bootstrap intervals and p-value from ``num`` samples each, a function of (seed, family).
 
-    ``watched_R``: hours for which each of the renewal processes behind ``sample`` was watched. ``tick`` is called
-    before each of the ``2 * num`` samples.
+    Intervals are percentiles over resampled durations, each with its mark of censoring (Efron, JASA 76, 1981).
+    The p-value is the share of renewal processes of the fitted family, watched for ``watched_R`` hours each, at least
+    as far from their own fit; the data count as one of them. ``tick`` is called before each of the ``2 * num``.
     """
-    rng = generator(seed, "bootstrap", "cases", fit.family)
-    intervals = _intervals(fit, sample, num, rng, tick)
-    p = _p_value(fit, num, watched_R, generator(seed, "bootstrap", "renewals", fit.family), tick)
-    return replace(fit, bootstrap_intervals=intervals, goodness=replace(fit.goodness, p_bootstrap=p))
+    num_N, values_P = len(sample.all_N), np.array([*fit.parameters.values()])
+    rng, found = generator(seed, "bootstrap", "cases", fit.family), []
+    for _ in range(num):
+        tick()
+        chosen_N = rng.integers(num_N, size=num_N)
+        has_ended_N = chosen_N < sample.num_events
+        with suppress(TraceError):  # no maximum
+            resampled = Sample(sample.all_N[chosen_N[has_ended_N]], sample.all_N[chosen_N[~has_ended_N]])
+            found.append(maximise(fit.family, resampled))
+    rng, distances = generator(seed, "bootstrap", "renewals", fit.family), []
+    for _ in range(num):
+        tick()
+        with suppress(TraceError):
+            drawn = draw_renewals(fit.family, values_P, watched_R, rng)
+            distances.append(distance_of(fit.family, maximise(fit.family, drawn), drawn)[0])
+    ends_P2 = np.quantile(found, ((1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2), axis=0).T.tolist() if found else []
+    intervals = {name: Interval(*ends) for name, ends in zip(fit.parameters, ends_P2, strict=False)}
+    p = (1 + sum(distance >= fit.distance for distance in distances)) / (1 + len(distances)) if distances else fit.p
+    return replace(fit, bootstrap_intervals=intervals, p=p, is_bound=not distances)
 
 
-def draw_renewals(family: str, theta_P: F64, watched_R: F64, rng: np.random.Generator) -> Sample:
+def draw_renewals(family: str, values_P: F64, watched_R: F64, rng: np.random.Generator) -> Sample:
     """The times between events of renewal processes that begin with an event and are watched for ``watched_R`` hours.
 
-    Array letters: R processes, B draws. Raises TraceError if there are too many events to hold.
+    Raises TraceError if there are too many events to hold.
     """
-    law = FAMILIES[family].at(theta_P)
+    law = distribution(family, values_P)
     with np.errstate(over="ignore"):
         expected = watched_R.max() / law.mean()
-    size = len(watched_R), int(expected + 4 * np.sqrt(expected)) + 8
-    gaps_RB = law.rvs(size, random_state=rng)
+    gaps_RB = law.rvs((len(watched_R), int(expected + 4 * np.sqrt(expected)) + 8), random_state=rng)
     while (gaps_RB.sum(1) <= watched_R).any():
         if gaps_RB.size > _MOST_DRAWS:
             raise TraceError(f"{family}: such processes fail too often to be drawn")
@@ -50,47 +66,3 @@ def draw_renewals(family: str, theta_P: F64, watched_R: F64, rng: np.random.Gene
     ends_RB = np.cumsum(gaps_RB, 1)
     has_ended_RB = ends_RB <= watched_R[:, None]
     return Sample(gaps_RB[has_ended_RB], watched_R - np.where(has_ended_RB, ends_RB, 0.0).max(1))
-
-
-def _intervals(
-    fit: Fit, sample: Sample, num: int, rng: np.random.Generator, tick: Callable[[], None]
-) -> Mapping[str, Interval]:
-    """Percentiles of the parameters over samples drawn with replacement."""
-    found: list[F64] = []
-    for _ in range(num):
-        tick()
-        chosen_N = rng.integers(len(sample.all_N), size=len(sample.all_N))
-        has_ended_N = chosen_N < sample.num_events
-        drawn = Sample(sample.all_N[chosen_N[has_ended_N]], sample.all_N[chosen_N[~has_ended_N]])
-        if (theta_P := _refit(fit.family, drawn)) is not None:
-            found.append(np.exp(theta_P))
-    if not found:
-        return {}
-    ends_2P = np.quantile(found, ((1 - fit.confidence) / 2, (1 + fit.confidence) / 2), axis=0)
-    return {name: Interval(*ends) for name, ends in zip(fit.parameters, ends_2P.T.tolist(), strict=True)}
-
-
-def _p_value(fit: Fit, num: int, watched_R: F64, rng: np.random.Generator, tick: Callable[[], None]) -> float | None:
-    """The share of processes of the fitted family at least as far from their own fit; the data count as one of them.
-
-    None if such processes cannot be drawn, or not be fitted.
-    """
-    num_fitted = num_farther = 0
-    for _ in range(num):
-        tick()
-        try:
-            sample = draw_renewals(fit.family, fit.theta_P, watched_R, rng)
-        except TraceError:
-            return None
-        if (theta_P := _refit(fit.family, sample)) is not None:
-            num_fitted += 1
-            num_farther += goodness_of(fit.family, theta_P, sample).distance >= fit.goodness.distance
-    return (1 + num_farther) / (1 + num_fitted) if num_fitted else None
-
-
-def _refit(family: str, sample: Sample) -> F64 | None:
-    """The log parameters of maximum likelihood; None where there is no maximum."""
-    try:
-        return maximise(family, sample)[0] if sample.num_events else None
-    except TraceError:
-        return None

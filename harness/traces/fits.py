@@ -1,9 +1,11 @@
 """Maximum-likelihood fits of the time between failures, right-censored durations included, with intervals.
 
-scipy maximises (``scipy.optimize``) but has no likelihood-ratio intervals: the values of a parameter at which, all
-others at their best, the log likelihood is at most ``chi2(1) / 2`` below its maximum (Meeker & Escobar, Statistical
-Methods for Reliability Data, 1998, section 8.3). They need no symmetry and are open where the data set no bound, as
-Wald's (``lifelines``) are not. The exponential has an exact interval.
+scipy has the distributions and the censored maximum likelihood (``CensoredData``, ``dist.fit``), but no intervals of
+the parameters and no goodness of fit for censored durations; these two are here. Intervals are Wald's on the logarithm
+of each parameter, from the observed information (Meeker & Escobar, Statistical Methods for Reliability Data, 1998,
+section 8.4). The exponential has the exact chi-square interval.
+
+Array letters: E durations that ended, C censored durations, N all durations, P parameters.
 """
 
 import math
@@ -13,55 +15,55 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy import optimize, special
+from scipy import optimize, stats
 
 from harness.core.errors import TraceError
-from harness.traces.families import FAMILIES, LogLikelihood
-from harness.traces.survival import CONFIDENCE, F64, Interval, Sample, distance_of, mean_interval, survival_of
+from harness.core.seeds import generator
+from harness.traces.gaps import F64, Sample
 
-_FAR = 25.0  # log units: beyond, an interval is open and a maximum does not exist
-_BEYOND = 300.0  # log units: where exponentials of parameters leave the floats
-_NEVER = 1e300  # a loss that Brent's parabolas can still compute with
-_TOLERANCE = 1e-7  # of a log parameter, far below any standard error
+CONFIDENCE = 0.95
+FAMILIES: Mapping[str, tuple[Any, tuple[str, ...], Callable[[float], float]]] = {
+    "exponential": (stats.expon, ("mean_h",), lambda _: 1.0),
+    "gamma": (stats.gamma, ("shape", "scale_h"), lambda spread: spread**-2),
+    "weibull": (stats.weibull_min, ("shape", "scale_h"), lambda spread: 1.28 / spread),
+    "lognormal": (stats.lognorm, ("sigma", "median_h"), lambda spread: spread),
+}
+"""The scipy distribution, its parameters (the last one is the scale), and the shape of gaps whose logarithm has a
+standard deviation ``spread``, from which the search begins."""
+_STEP = 1e-4  # of a log parameter, for second differences
+_TOLERANCE = 1e-7  # of parameters of durations with mean 1
 
 
 @dataclass(frozen=True)
-class Goodness:
-    """How far a fit is from the data.
+class Interval:
+    """A confidence interval; ``low`` is 0 and ``high`` infinite where the data set no bound."""
 
-    ``distance``: the largest difference between the fitted distribution and Kaplan-Meier's (``survival.distance_of``).
-    ``p_at_most``: its p-value by Kolmogorov's law, for parameters known in advance; fitted ones come closer, so the
-    true p-value is below it: a small one refutes the family, a large one shows nothing. ``p_bootstrap``: the p-value
-    by parametric bootstrap, None if none was asked for.
-    """
+    low: float
+    high: float
 
-    distance: float
-    p_at_most: float
-    p_bootstrap: float | None = None
-
-    @property
-    def p(self) -> float:
-        """The bootstrap's p-value if there is one, else the bound."""
-        return self.p_at_most if self.p_bootstrap is None else self.p_bootstrap
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
     """A family at its maximum likelihood.
 
-    ``intervals`` are likelihood-ratio intervals; ``bootstrap_intervals`` percentiles over resampled durations, None if
-    none were asked for.
+    ``distance``: the Kolmogorov-Smirnov statistic of the residuals (``distance_of``). ``p``: its p-value by parametric
+    bootstrap; if ``is_bound``, only the p-value for parameters known in advance. Fitted parameters come closer to the
+    data, so the true p-value is below the bound: a small one refutes the family, a large one shows nothing.
+    ``bootstrap_intervals``: percentiles over resampled durations, None if none were asked for.
     """
 
     family: str
     parameters: Mapping[str, float]
     intervals: Mapping[str, Interval]
-    confidence: float
     log_likelihood: float
     num_events: int
-    num_censored: int
     exposure_h: float
-    goodness: Goodness
+    distance: float
+    p: float
+    is_bound: bool = True
     bootstrap_intervals: Mapping[str, Interval] | None = None
 
     @property
@@ -70,14 +72,9 @@ class Fit:
         return 2 * len(self.parameters) - 2 * self.log_likelihood
 
     @property
-    def theta_P(self) -> F64:
-        """Logarithms of the parameters."""
-        return np.log([*self.parameters.values()])
-
-    @property
     def law(self) -> Any:
         """The fitted scipy distribution, in hours."""
-        return FAMILIES[self.family].law(*self.parameters.values())
+        return distribution(self.family, [*self.parameters.values()])
 
     @property
     def mean_h(self) -> float:
@@ -90,37 +87,39 @@ class Fit:
         return np.exp(self.law.logpdf(hours) - self.law.logsf(hours))
 
 
-def fit(family: str, durations_h: ArrayLike, is_censored: ArrayLike | None = None) -> Fit:
-    """The member of ``family`` under which the durations are most likely; by default none is censored.
+def distribution(family: str, values_P: ArrayLike) -> Any:
+    """The scipy distribution of ``family`` with these parameters."""
+    *shape, scale = np.asarray(values_P)
+    return FAMILIES[family][0](*shape, scale=scale)
+
+
+def fit(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
+    """The member of ``family`` under which the durations are most likely, with intervals of this confidence.
 
     Raises:
         TraceError: an unknown family, durations not above zero, nothing ended, or the likelihood has no maximum (fewer
             than two different durations that ended, for families with a shape).
     """
-    return fit_sample(family, sample_of(durations_h, is_censored))
-
-
-def fit_sample(family: str, sample: Sample, *, confidence: float = CONFIDENCE) -> Fit:
-    """``fit`` of a sample, with intervals of this confidence."""
-    theta_P, likelihood = maximise(family, sample)
-    names = FAMILIES[family].parameters
+    values_P = maximise(family, sample)
+    names = FAMILIES[family][1]
+    theta_P = np.log(values_P)
     if len(names) == 1:
-        is_cut = bool(len(sample.cut_C))
-        intervals = [mean_interval(sample.exposure_h, sample.num_events, confidence, is_cut=is_cut)]
+        intervals = [mean_interval(sample.exposure_h, sample.num_events, confidence, is_cut=len(sample.cut_C) > 0)]
     else:
-        with np.errstate(over="ignore", invalid="ignore"):
-            step = 1 / math.sqrt(sample.num_events)
-            intervals = [_profile_interval(likelihood, theta_P, index, confidence, step) for index in (0, 1)]
+        with np.errstate(all="ignore"):
+            spread_P = float(stats.norm.isf((1 - confidence) / 2)) * _standard_errors(family, theta_P, sample)
+            ends_P2 = np.exp(theta_P[:, None] + spread_P[:, None] * [-1, 1])
+        intervals = [Interval(*ends) if all(np.isfinite(ends)) else Interval(0, math.inf) for ends in ends_P2.tolist()]
+    distance, p = distance_of(family, values_P, sample)
     return Fit(
         family=family,
-        parameters=dict(zip(names, np.exp(theta_P).tolist(), strict=True)),
+        parameters=dict(zip(names, values_P.tolist(), strict=True)),
         intervals=dict(zip(names, intervals, strict=True)),
-        confidence=confidence,
-        log_likelihood=likelihood(theta_P),
+        log_likelihood=_log_likelihood(family, theta_P, sample),
         num_events=sample.num_events,
-        num_censored=len(sample.cut_C),
         exposure_h=sample.exposure_h,
-        goodness=goodness_of(family, theta_P, sample),
+        distance=distance,
+        p=p,
     )
 
 
@@ -130,93 +129,84 @@ def fit_all(sample: Sample) -> tuple[list[Fit], dict[str, str]]:
     refused: dict[str, str] = {}
     for family in FAMILIES if sample.num_events else ():
         try:
-            fits.append(fit_sample(family, sample))
+            fits.append(fit(family, sample))
         except TraceError as error:
             refused[family] = str(error)
     return fits, refused
 
 
-def goodness_of(family: str, theta_P: F64, sample: Sample) -> Goodness:
-    """The distance of a family member from the sample, and the bound on its p-value."""
-    curve = survival_of(sample)
-    distance = distance_of(curve, FAMILIES[family].at(theta_P).sf(curve.hours_T))
-    return Goodness(distance, float(special.kolmogorov(math.sqrt(curve.num) * distance)))
+def mean_interval(exposure_h: float, num_events: int, confidence: float = CONFIDENCE, *, is_cut: bool) -> Interval:
+    """The exact interval of the mean time between failures, in hours, for a constant hazard.
+
+    Twice the exposure over the mean has a chi-square distribution. It is exact where observation ended with a failure.
+    Where the clock ended it (``is_cut``), the number of failures is Poisson and the lower end takes two more degrees of
+    freedom (Garwood, Biometrika 28, 1936). Without a failure the upper end is infinite.
+    """
+    tail = (1 - confidence) / 2
+    high = 2 * exposure_h / float(stats.chi2.ppf(tail, 2 * num_events)) if num_events else math.inf
+    num_low = num_events + is_cut
+    return Interval(2 * exposure_h / float(stats.chi2.isf(tail, 2 * num_low)) if num_low else 0.0, high)
 
 
-def sample_of(durations_h: ArrayLike, is_censored: ArrayLike | None = None) -> Sample:
-    """Durations by whether they ended, without those censored at zero, which hold no information. Raises as ``fit``."""
-    hours_N = np.asarray(durations_h, np.float64)
-    cut_N = np.zeros(len(hours_N), bool) if is_censored is None else np.asarray(is_censored, bool)
-    if hours_N.shape != cut_N.shape:
-        raise TraceError(f"a fit takes one mark of censoring per duration; got {len(cut_N)} for {len(hours_N)}")
-    if not np.isfinite(hours_N).all() or (hours_N < 0).any() or (hours_N[~cut_N] == 0).any():
-        raise TraceError("a fit takes durations above 0 h; count failures at one instant as one failure")
-    if cut_N.all():
-        raise TraceError("a fit takes at least one duration that ended")
-    return Sample(hours_N[~cut_N], hours_N[cut_N & (hours_N > 0)])
-
-
-def maximise(family: str, sample: Sample) -> tuple[F64, LogLikelihood]:
-    """The log parameters of maximum likelihood, and the log likelihood as a function of them. Raises as ``fit``."""
+def maximise(family: str, sample: Sample) -> F64:
+    """The parameters of maximum likelihood. Raises as ``fit``."""
     if family not in FAMILIES:
         raise TraceError(f"no family {family!r}; expected one of {', '.join(FAMILIES)}")
-    if len(FAMILIES[family].parameters) > 1 and sample.ended_E.min() == sample.ended_E.max():
+    if not np.isfinite(sample.all_N).all() or (sample.all_N <= 0).any():
+        raise TraceError("a fit takes durations above 0 h; count failures at one instant as one failure")
+    if not sample.num_events:
+        raise TraceError("a fit takes at least one duration that ended")
+    dist, names, shape_of = FAMILIES[family]
+    unit_h = sample.exposure_h / sample.num_events
+    if len(names) == 1:
+        return np.array([unit_h])
+    if sample.ended_E.min() == sample.ended_E.max():
         raise TraceError(f"{family}: a fit of a shape takes at least two different durations that ended")
-    guess_P, likelihood = FAMILIES[family].start(sample)
-    if len(guess_P) == 1:
-        return guess_P, likelihood
-    with np.errstate(over="ignore", invalid="ignore"):
-        found: Any = optimize.minimize(
-            lambda theta_P: -likelihood(theta_P) / sample.num_events if abs(theta_P).max() < _BEYOND else math.inf,
-            guess_P,
-            method="Nelder-Mead",
-            options={
-                "initial_simplex": guess_P + np.array([[0.0, 0.0], [0.1, 0.05], [-0.05, 0.1]]),
-                "xatol": _TOLERANCE,
-                "fatol": 1e-13,
-                "maxiter": 1000,
-            },
-        )
-    if not found.success or np.abs(found.x - guess_P).max() > _FAR:
-        raise TraceError(f"{family}: the likelihood of these durations has no maximum")
-    return found.x, likelihood
+
+    def search(loss: Callable[..., float], start_P: F64, args: Any = (), disp: object = None) -> F64:
+        options = {"xatol": _TOLERANCE, "fatol": _TOLERANCE, "maxiter": 1000}
+        found: Any = optimize.minimize(loss, start_P, args, "Nelder-Mead", options=options)
+        if not found.success:
+            raise RuntimeError(found.message)
+        return found.x
+
+    shape = shape_of(max(float(np.log(sample.all_N).std()), 1e-6))
+    scale = 1 / shape if family == "gamma" else 1.0
+    data = stats.CensoredData(sample.ended_E / unit_h, right=sample.cut_C / unit_h)
+    try:
+        with np.errstate(all="ignore"):
+            shape, _, scale = dist.fit(data, shape, floc=0, scale=scale, optimizer=search)
+    except (ValueError, RuntimeError):  # scipy's FitError is one of either
+        raise TraceError(f"{family}: the likelihood of these durations has no maximum") from None
+    return np.array([shape, scale * unit_h])
 
 
-# --- intervals --------------------------------------------------------------------------------------------------------
+def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, float]:
+    """The Kolmogorov-Smirnov distance of a family member from the sample, and its p-value for known parameters.
 
-
-def _profile_interval(likelihood: LogLikelihood, theta_P: F64, index: int, confidence: float, step: float) -> Interval:
-    """The interval of parameter ``index`` (of two): where its profile has fallen by half the chi-square quantile.
-
-    The root of the deviance is nearly linear in the log parameter, so a few steps find the crossing. ``step`` is about
-    a standard error of the log parameter.
+    The test is scipy's, of residuals that are uniform under the distribution: its cumulative probability at each
+    duration that ended. A censored duration ended somewhere beyond, so that its residual is drawn uniformly from there
+    to 1 (Dunn & Smyth, J. Comput. Graph. Stat. 5, 1996), by a fixed seed.
     """
-    top, allowed = likelihood(theta_P), math.sqrt(special.chdtri(1, 1 - confidence))
-
-    def excess(offset: float) -> float:
-        """The root of the deviance at ``offset`` from the maximum, less the root that is allowed."""
-        at_P = theta_P.copy()
-        at_P[index] += offset
-
-        def loss(other: float) -> float:
-            at_P[1 - index] = other
-            value = -likelihood(at_P) if abs(other) < _BEYOND else math.inf
-            return value if math.isfinite(value) else _NEVER
-
-        best = theta_P[1 - index]
-        found: Any = optimize.minimize_scalar(loss, bracket=(best, best + step), options={"xtol": 1e-6})
-        return math.sqrt(2 * max(top + float(found.fun), 0.0)) - allowed
-
-    low, high = (theta_P[index] + _crossing(excess, side, step * allowed) for side in (-1, 1))
-    return Interval(math.exp(low) if low > -math.inf else 0.0, math.exp(high) if high < 700 else math.inf)
+    law = distribution(family, values_P)
+    beyond_C = law.sf(sample.cut_C) * generator(0, "residuals").random(len(sample.cut_C))
+    found = stats.kstest(np.append(law.cdf(sample.ended_E), 1 - beyond_C), "uniform", method="asymp")
+    return float(found.statistic), float(found.pvalue)
 
 
-def _crossing(excess: Callable[[float], float], side: int, step: float) -> float:
-    """The offset on ``side`` (-1 or 1) at which ``excess`` passes zero; infinite if there is none within ``_FAR``."""
-    near, far = 0.0, side * step
-    while (found := excess(far)) < 0:
-        if abs(far) >= _FAR:
-            return side * math.inf
-        near, far = far, max(-_FAR, min(_FAR, far * (1.25 if found > -0.5 else 2)))
-    root: Any = optimize.brentq(excess, near, far, xtol=1e-6)
-    return float(root)
+def _log_likelihood(family: str, theta_P: F64, sample: Sample) -> float:
+    """Of the durations, at these log parameters."""
+    law = distribution(family, np.exp(theta_P))
+    return float(law.logpdf(sample.ended_E).sum() + law.logsf(sample.cut_C).sum())
+
+
+def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
+    """Standard errors of two log parameters by the inverse of the observed information; nan where it has none."""
+
+    def at(i: int, j: int) -> float:
+        return _log_likelihood(family, theta_P + _STEP * np.array([i, j]), sample)
+
+    here = 2 * at(0, 0)
+    first, second = at(1, 0) + at(-1, 0) - here, at(0, 1) + at(0, -1) - here
+    mixed = (at(1, 1) + at(-1, -1) - at(1, -1) - at(-1, 1)) / 4
+    return _STEP * np.sqrt(np.array([-second, -first]) / (first * second - mixed**2))

@@ -10,7 +10,7 @@ as a window of a log, it is the rest of a gap that began earlier, and long gaps 
 counted as a whole one it would bias a fit. ``first="left_out"`` therefore observes each process from its first failure
 on; a rank that never fails is then left out.
 
-Array letters: E deaths, I instants, R processes, N gaps, M points in time.
+Array letters: E deaths, or gaps that ended; C censored gaps, N all gaps, I instants, R processes.
 """
 
 import math
@@ -23,12 +23,36 @@ from numpy.typing import NDArray
 
 from harness.core.errors import TraceError
 from harness.core.plans import ps_index
-from harness.traces.survival import F64, I64, Sample
 from harness.traces.trace import MAX_HOURS, MAX_RANKS, Trace
 
+F64 = NDArray[np.float64]
+I64 = NDArray[np.int64]
 _ROUNDING = 1e-5  # relative: headers give six digits
 Per = Literal["rank", "system"]
 First = Literal["counted", "left_out"]
+
+
+@dataclass(frozen=True, eq=False)
+class Sample:
+    """Durations in hours, above zero: ``ended_E`` ended, ``cut_C`` are right-censored (lasted at least so long)."""
+
+    ended_E: F64
+    cut_C: F64
+
+    @property
+    def num_events(self) -> int:
+        """The number of durations that ended."""
+        return len(self.ended_E)
+
+    @cached_property
+    def all_N(self) -> F64:
+        """Every duration, ended or not."""
+        return np.append(self.ended_E, self.cut_C)
+
+    @property
+    def exposure_h(self) -> float:
+        """Hours observed: the sum of all durations."""
+        return math.fsum(self.all_N)
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,24 +82,18 @@ class Observed:
         return hour_I, np.bincount(place_E, self.num_E, len(hour_I)).astype(np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Gaps:
-    """Times between failures, in order of (process, time). ``process_N``: the rank's number; 0 for the system.
+    """Times between failures, in order of (process, time). ``process_E``: the rank's number; 0 for the system.
 
     ``num_zero`` gaps of no length were left out: a failure at hour 0, or a rank that fails twice at one hour.
     ``watched_R``: the hours for which each process was watched.
     """
 
-    hours_N: F64
-    is_cut_N: NDArray[np.bool_]
-    process_N: I64
+    sample: Sample
+    process_E: I64
     num_zero: int
     watched_R: F64
-
-    @property
-    def sample(self) -> Sample:
-        """The gaps by whether they ended, without those censored at zero."""
-        return Sample(self.hours_N[~self.is_cut_N], self.hours_N[self.is_cut_N & (self.hours_N > 0)])
 
 
 def observe(trace: Trace) -> Observed:
@@ -98,14 +116,9 @@ def observe(trace: Trace) -> Observed:
     elif num_ranks != int(num_ranks) or not max(least, 1) <= num_ranks <= MAX_RANKS:
         expected = f"expected a whole number from {max(least, 1)} to {MAX_RANKS}"
         raise TraceError(f"{trace.source}: ranks {num_ranks:g} in its header; {expected}")
-    return Observed(
-        hour_E=hour_E,
-        num_E=num_E,
-        rank_E=np.array(indices, np.int64) if is_named else None,
-        length_h=max(length_h, last_h),
-        num_ranks=None if num_ranks is None else int(num_ranks),
-        source=trace.source,
-    )
+    rank_E = np.array(indices, np.int64) if is_named else None
+    num_ranks = None if num_ranks is None else int(num_ranks)
+    return Observed(hour_E, num_E, rank_E, max(length_h, last_h), num_ranks, trace.source)
 
 
 def first_of(trace: Trace) -> First:
@@ -123,25 +136,18 @@ def gaps_of(observed: Observed, per: Per = "rank", *, first: First = "counted") 
         raise TraceError(f"{observed.source}: it does not say which ranks died, so there are no gaps of a rank")
     else:
         hour_E, process_E, num_processes = observed.hour_E, observed.rank_E, observed.num_ranks
-    every_R = np.arange(num_processes)
-    hour_M = np.concatenate([np.zeros(num_processes), hour_E, np.full(num_processes, observed.length_h)])
-    process_M = np.concatenate([every_R, process_E, every_R])
-    kind_M = np.repeat([0, 1, 2], [num_processes, len(hour_E), num_processes])  # beginning, failure, end
-    order_M = np.lexsort((kind_M, hour_M, process_M))
-    hour_M, process_M, kind_M = hour_M[order_M], process_M[order_M], kind_M[order_M]
-
-    hours_N, is_cut_N, is_first_N = np.diff(hour_M), kind_M[1:] == 2, kind_M[:-1] == 0
-    is_gap_N = (kind_M[:-1] != 2) & ((first == "counted") | ~is_first_N)
-    is_zero_N = is_gap_N & ~is_cut_N & (hours_N <= 0)
-    kept_N = is_gap_N & ~is_zero_N
-    start_R = np.zeros(num_processes) if first == "counted" else hour_M[1:][is_first_N & ~is_cut_N]
-    return Gaps(
-        hours_N=hours_N[kept_N],
-        is_cut_N=is_cut_N[kept_N],
-        process_N=process_M[1:][kept_N],
-        num_zero=int(is_zero_N.sum()),
-        watched_R=observed.length_h - start_R,
-    )
+    order_E = np.lexsort((hour_E, process_E))
+    hour_E, process_E = hour_E[order_E], process_E[order_E]
+    is_first_E = np.diff(process_E, prepend=-1) > 0
+    gap_E = np.where(is_first_E, hour_E, np.diff(hour_E, prepend=0.0))
+    first_R, last_R = np.zeros((2, num_processes))
+    last_R[process_E] = hour_E  # of several, the last
+    if first == "left_out":
+        first_R, last_R = hour_E[is_first_E], last_R[process_E[is_first_E]]
+        gap_E, process_E = gap_E[~is_first_E], process_E[~is_first_E]
+    rest_R, is_gap_E = observed.length_h - last_R, gap_E > 0
+    sample = Sample(gap_E[is_gap_E], rest_R[rest_R > 0])
+    return Gaps(sample, process_E[is_gap_E], int((~is_gap_E).sum()), observed.length_h - first_R)
 
 
 def _number(trace: Trace, key: str) -> float | None:
@@ -154,7 +160,6 @@ def _number(trace: Trace, key: str) -> float | None:
     except ValueError:
         value = math.nan
     if not 0 < value <= MAX_HOURS:  # nan is not
-        raise TraceError(
-            f"{trace.source}: {key} {text!r} in its header; expected a number above 0, at most {MAX_HOURS:g}"
-        )
+        expected = f"expected a number above 0, at most {MAX_HOURS:g}"
+        raise TraceError(f"{trace.source}: {key} {text!r} in its header; {expected}")
     return value

@@ -1,9 +1,9 @@
 """Generator parameters learned from a trace: ``--model fit:TRACE.csv`` and ``--model empirical:TRACE.csv``."""
 
-import math
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
+from statistics import fmean, geometric_mean
 from typing import Any
 
 import numpy as np
@@ -14,14 +14,12 @@ from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace, read_trace
 
 _LEAST = 3  # failures: two gaps, so that they can differ
-_AIC_TIE = 2.0  # below it the data do not tell two families apart (Burnham & Anderson, 2002, section 2.6)
 _SUPERSEDES = (
     ({"mtbf_h", "node_mtbf_h"}, {"mtbf_h", "nodes"}),
     ({"group_probability", "group_sizes"}, {"group_probability", "group_sizes"}),
     ({"repair_median_h", "repair_mean_h"}, {"repair_median_h", "repair_mean_h", "repairs_h"}),
 )
 """If one of the former is asked for, the latter are not learned."""
-_SHAPES = {"gamma": "shape", "weibull": "shape", "lognormal": "sigma"}
 
 
 def spec_of_model(model: str, asked: Mapping[str, Any]) -> GeneratorSpec | None:
@@ -55,7 +53,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
     if len(sizes_I) < _LEAST:
         raise TraceError(f"{trace.source}: {len(sizes_I)} failures; at least {_LEAST} are needed to learn from")
     gaps = gaps_of(observed, asked.get("per", "system"), first="left_out")
-    if gaps.is_cut_N.all():
+    if not gaps.sample.num_events:
         raise TraceError(f"{trace.source}: no rank failed twice; --per system learns from the gaps of all")
     num_ranks = observed.num_ranks or int(observed.num_E.max())
     sizes_I = np.minimum(sizes_I, asked.get("rack_size") or asked.get("ranks", num_ranks))
@@ -71,10 +69,8 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
         **_repairs(trace, how),
         **_law(trace, how, gaps),
     }
-    for wanted, superseded in _SUPERSEDES:
-        if wanted & asked.keys():
-            learned = {name: value for name, value in learned.items() if name not in superseded}
-    return GeneratorSpec(**{**learned, **asked})
+    superseded = {name for wanted, names in _SUPERSEDES if wanted & asked.keys() for name in names}
+    return GeneratorSpec(**{name: learned[name] for name in learned.keys() - superseded} | dict(asked))
 
 
 def _repairs(trace: Trace, how: str) -> dict[str, Any]:
@@ -85,8 +81,7 @@ def _repairs(trace: Trace, how: str) -> dict[str, Any]:
     positive = [hours for hours in known if hours > 0]
     if not positive:
         return {}
-    median_h = _rounded(math.exp(math.fsum(map(math.log, positive)) / len(positive)))
-    mean_h = _rounded(math.fsum(positive) / len(positive))
+    median_h, mean_h = _rounded(geometric_mean(positive)), _rounded(fmean(positive))
     return {"repair_median_h": median_h, "repair_mean_h": max(mean_h, median_h)}
 
 
@@ -95,15 +90,15 @@ def _law(trace: Trace, how: str, gaps: Gaps) -> dict[str, Any]:
     if how == "empirical":
         return {"model": "empirical", "gaps_h": tuple(gaps.sample.ended_E.tolist())}
     from harness.traces.fits import fit_all  # noqa: PLC0415 - scipy.stats, a third of a second
+    from harness.traces.verdict import TOO_CLOSE  # noqa: PLC0415
 
     fits, _ = fit_all(gaps.sample)
     if not fits:
         raise TraceError(f"{trace.source}: no law fits its {gaps.sample.num_events} gaps")
-    best = min(fits, key=lambda found: (found.aic, found.family))
-    simplest = next((found for found in fits if found.family == "exponential"), best)
-    chosen = simplest if simplest.aic - best.aic < _AIC_TIE else best
-    shape = _SHAPES.get(chosen.family)
-    return {"model": chosen.family, "shape": None if shape is None else _rounded(chosen.parameters[shape])}
+    # the exponential unless another family is clearly better
+    chosen = min(fits, key=lambda found: (found.aic - TOO_CLOSE * (found.family == "exponential"), found.family))
+    *shape, _ = chosen.parameters.values()
+    return {"model": chosen.family, "shape": _rounded(shape[0]) if shape else None}
 
 
 def _rounded(value: float) -> float:

@@ -10,16 +10,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 import numpy as np
-from scipy import special
+from scipy import stats
 
 from harness.core.errors import TraceError
 from harness.core.plans import ps_rank
-from harness.traces.families import FAMILIES
-from harness.traces.gaps import First, Observed, first_of, observe
+from harness.traces.fits import FAMILIES
+from harness.traces.gaps import F64, First, Observed, first_of, observe
 from harness.traces.levels import Level, level_of
-from harness.traces.survival import F64, I64, Sample
 from harness.traces.trace import Trace
 
 _NUM_OFFENDERS = 5
@@ -27,38 +27,19 @@ _STRETCH = re.compile(r"(\S+) h to (\S+) h")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Offender:
-    """A rank that failed often. ``node``: its name in the source, empty if unknown."""
-
-    rank: int
-    node: str
-    num_failures: int
-
-
-@dataclass(frozen=True, kw_only=True)
 class Concentration:
     """How failures are spread over ranks.
 
     ``top_share``: the share of all deaths that falls on the ``num_top`` ranks that fail most, a tenth of all ranks and
-    one at least. ``p``: the p-value of equal Poisson rates (chi-square test), None for a single rank.
+    one at least. ``p``: the p-value of equal Poisson rates (chi-square test), None for a single rank. ``offenders``:
+    rank, node (its name in the source, empty if unknown) and number of failures of ranks that failed often.
     """
 
     num_failed: int
     num_top: int
     top_share: float
     p: float | None
-    offenders: tuple[Offender, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trend:
-    """Lewis and Robinson's trend test: Laplace's score divided by the gaps' coefficient of variation.
-
-    ``score`` is about standard normal for a renewal process, below 0 if failures crowd at the beginning.
-    """
-
-    score: float
-    p: float
+    offenders: tuple[tuple[int, str, int], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,25 +71,21 @@ class Repairs:
 class TraceStatistics:
     """All statistics of a trace; None is unknown. ``group_sizes``: the number of instants by ranks that died at them.
 
-    ``death_gap_mean_h``, ``death_gap_median_h``: from one death of any rank to the next, 0 where several die at once.
-    ``first``: whether the times before first failures are among the gaps (``gaps.first_of``).
+    ``death_gap_D``: hours from one death of any rank to the next, 0 where several die at once. ``first``: whether the
+    times before first failures are among the gaps (``gaps.first_of``). ``trend``: score and p-value of Lewis and
+    Robinson's test, Laplace's score divided by the gaps' coefficient of variation: about standard normal for a renewal
+    process, below 0 if failures crowd at the beginning.
     """
 
-    source: str
     title: str
-    length_h: float
-    num_ranks: int | None
-    num_deaths: int
+    observed: Observed
     first: First
-    hour_I: F64
-    num_I: I64
     rank: Level | None
     system: Level
-    death_gap_mean_h: float | None
-    death_gap_median_h: float | None
+    death_gap_D: F64
     group_sizes: Mapping[int, int]
     concentration: Concentration | None
-    trend: Trend | None
+    trend: tuple[float, float] | None
     time_of_day: TimeOfDay | None
     repairs: Repairs | None
     num_bootstraps: int
@@ -133,32 +110,20 @@ def describe(
         if progress is not None:
             progress(next(begun), 2 * 2 * len(FAMILIES) * bootstrap)  # two kinds of sample, two kinds of gap
 
+    level = partial(level_of, observed, first=first, bootstrap=bootstrap, seed=seed, tick=tick)
     is_ranked = observed.rank_E is not None and observed.num_ranks is not None
-    rank, system = (
-        level_of(observed, per, first=first, bootstrap=bootstrap, seed=seed, tick=tick)
-        if per == "system" or is_ranked
-        else None
-        for per in ("rank", "system")
-    )
-    assert system is not None
+    rank, system = level("rank") if is_ranked else None, level("system")
     hour_I, num_I = observed.instants
-    death_gap_D = np.diff(np.repeat(hour_I, num_I))
     return TraceStatistics(
-        source=trace.source,
-        title=trace.header.get("title", ""),
-        length_h=observed.length_h,
-        num_ranks=observed.num_ranks,
-        num_deaths=observed.num_deaths,
+        title=trace.header.get("title", "") or trace.source,
+        observed=observed,
         first=first,
-        hour_I=hour_I,
-        num_I=num_I,
         rank=rank,
         system=system,
-        death_gap_mean_h=float(death_gap_D.mean()) if len(death_gap_D) else None,
-        death_gap_median_h=float(np.median(death_gap_D)) if len(death_gap_D) else None,
+        death_gap_D=np.diff(np.repeat(hour_I, num_I)),
         group_sizes=dict(sorted(Counter(num_I.tolist()).items())),
         concentration=_concentration(observed, trace) if is_ranked and observed.num_deaths else None,
-        trend=_trend(hour_I, observed.length_h, system.sample),
+        trend=_trend(hour_I, observed.length_h, system.cv),
         time_of_day=_time_of_day(trace, hour_I),
         repairs=_repairs(trace, observed),
         num_bootstraps=bootstrap,
@@ -172,30 +137,32 @@ def _concentration(observed: Observed, trace: Trace) -> Concentration:
     order_R = np.argsort(-num_R, kind="stable")
     num_top = max(1, observed.num_ranks // 10)
     nodes = {entry.who: entry.extra.get("node", "") for entry in trace.entries}
-    scatter = float(((num_R - num_R.mean()) ** 2).sum() / num_R.mean())
     return Concentration(
         num_failed=int((num_R > 0).sum()),
         num_top=num_top,
         top_share=float(num_R[order_R[:num_top]].sum() / observed.num_deaths),
-        p=float(special.chdtrc(observed.num_ranks - 1, scatter)) if observed.num_ranks > 1 else None,
+        p=float(stats.chisquare(num_R).pvalue) if observed.num_ranks > 1 else None,
         offenders=tuple(
-            Offender(rank=rank, node=nodes.get(ps_rank(rank), ""), num_failures=int(num_R[rank]))
+            (rank, nodes.get(ps_rank(rank), ""), int(num_R[rank]))
             for rank in order_R[:_NUM_OFFENDERS].tolist()
             if num_R[rank] > 1
         ),
     )
 
 
-def _trend(hour_I: F64, length_h: float, sample: Sample) -> Trend | None:
+def _trend(hour_I: F64, length_h: float, cv: float | None) -> tuple[float, float] | None:
     """None below five failures, or where gaps do not vary."""
-    if len(hour_I) < 5 or (cv := float(sample.ended_E.std(ddof=1) / sample.ended_E.mean())) == 0:
+    if len(hour_I) < 5 or not cv:
         return None
     score = (float(hour_I.mean()) / length_h - 0.5) * math.sqrt(12 * len(hour_I)) / cv
-    return Trend(score=score, p=2 * float(special.ndtr(-abs(score))))
+    return score, 2 * float(stats.norm.sf(abs(score)))
 
 
 def _time_of_day(trace: Trace, hour_I: F64) -> TimeOfDay | None:
-    """None if the trace does not say when it began. The hours of a stretched trace are scaled back to its log's."""
+    """None if the trace does not say when it began. The hours of a stretched trace are scaled back to its log's.
+
+    The p-value of Rayleigh's test is Zar's (Biostatistical Analysis, 2010, equation 27.4); scipy has no such test.
+    """
     if "began" not in trace.header:
         return None
     try:
@@ -208,17 +175,12 @@ def _time_of_day(trace: Trace, hour_I: F64) -> TimeOfDay | None:
         return None
     times = [began + timedelta(hours=float(hour) * float(stretch[1]) / float(stretch[2])) for hour in hour_I]
     hour_of_day_I = np.array([time.hour + time.minute / 60 + time.second / 3600 for time in times])
+    num, length = len(times), abs(np.exp(2j * math.pi / 24 * hour_of_day_I).sum())
     return TimeOfDay(
         num_by_hour=tuple(np.bincount(hour_of_day_I.astype(int), minlength=24).tolist()),
         num_by_weekday=tuple(np.bincount([time.weekday() for time in times], minlength=7).tolist()),
-        p=_rayleigh(hour_of_day_I * (2 * math.pi / 24)),
+        p=min(1.0, math.exp(math.sqrt(1 + 4 * num + 4 * (num * num - length * length)) - (1 + 2 * num))),
     )
-
-
-def _rayleigh(angle_I: F64) -> float:
-    """The p-value of uniform angles (Zar, Biostatistical Analysis, 2010, equation 27.4); scipy has no such test."""
-    num, length = len(angle_I), abs(complex(np.exp(1j * angle_I).sum()))
-    return min(1.0, math.exp(math.sqrt(1 + 4 * num + 4 * (num * num - length * length)) - (1 + 2 * num)))
 
 
 def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
@@ -227,13 +189,14 @@ def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
     if not known:
         return None
     hour_K, repair_K = np.array(known).T
+    median_h, p90_h, longest_h = np.quantile(repair_K, [0.5, 0.9, 1.0]).tolist()
     down_h = float(np.minimum(repair_K, observed.length_h - hour_K).sum())
     return Repairs(
         num=len(known),
         num_unknown=len(trace.entries) - len(known),
         mean_h=float(repair_K.mean()),
-        median_h=float(np.median(repair_K)),
-        p90_h=float(np.quantile(repair_K, 0.9)),
-        longest_h=float(repair_K.max()),
+        median_h=median_h,
+        p90_h=p90_h,
+        longest_h=longest_h,
         down_frac=None if observed.num_ranks is None else down_h / (observed.num_ranks * observed.length_h),
     )

@@ -24,7 +24,7 @@ def verdict(fits: Sequence[Fit]) -> str:
         times = f"{num:,} {'time' if num == 1 else 'times'} between failures"
         return f"{times}: too few to tell families apart (at least {MIN_EVENTS} are needed)."
     close = [fit for fit in ranked if fit.aic - ranked[0].aic < TOO_CLOSE]
-    return " ".join([_choice(close, ranked), *_quality(close), *_tail(ranked[0]), *_hazard(close)])
+    return " ".join([_choice(close, ranked), *_doubts(close)])
 
 
 def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
@@ -39,32 +39,20 @@ def _choice(close: Sequence[Fit], ranked: Sequence[Fit]) -> str:
     return f"Of these families {names[0]} fits best: its AIC is {ahead:.1f} below that of {second}."
 
 
-def _quality(close: Sequence[Fit]) -> Iterator[str]:
-    """Whether even the best are refuted. The bound without a bootstrap can refute, but not confirm."""
-    if all(fit.goodness.p < _REFUTED for fit in close):
-        each = ", ".join(f"{fit.family} {_p(fit)}" for fit in close)
+def _doubts(close: Sequence[Fit]) -> Iterator[str]:
+    """Whether even the best are refuted, or rest on durations beyond those observed; and the trend of the hazard."""
+    if all(fit.p < _REFUTED for fit in close):
+        each = ", ".join(
+            f"{fit.family} p {'<' if fit.is_bound or fit.p < 1e-4 else '='} {max(fit.p, 1e-4):.2g}" for fit in close
+        )
         yield f"Yet the observed times refute {'it' if len(close) == 1 else 'them'} ({each}): use the times themselves."
-
-
-def _p(fit: Fit) -> str:
-    sign = "=" if fit.goodness.p_bootstrap is not None else "<"
-    return f"p {sign} {fit.goodness.p:.2g}" if fit.goodness.p > 1e-4 else "p < 0.0001"
-
-
-def _tail(best: Fit) -> Iterator[str]:
-    """Whether the best family's mean rests on durations far beyond those observed."""
-    times = best.mean_h / (best.exposure_h / best.num_events)
+    times = close[0].mean_h / (close[0].exposure_h / close[0].num_events)
     if times >= _UNSEEN:
         mean = f"{times:.0f} times the hours observed per failure" if times < math.inf else "infinite"
         yield f"Its mean is {mean}: it rests on durations beyond those observed; do not extrapolate."
-
-
-def _hazard(close: Sequence[Fit]) -> Iterator[str]:
-    """The trend of the hazard, where Weibull is among the best and the interval of its shape excludes 1."""
     by_name = {fit.family: fit for fit in close}
     if "weibull" in by_name and "exponential" not in by_name:
         shape, interval = by_name["weibull"].parameters["shape"], by_name["weibull"].intervals["shape"]
         if 1.0 not in interval:
-            way = "falls" if shape < 1 else "rises"
             shown = f"Weibull shape {shape:.2f}, {interval.low:.2f} to {interval.high:.2f}"
-            yield f"The hazard {way} with the time since the last failure ({shown})."
+            yield f"The hazard {'falls' if shape < 1 else 'rises'} with the time since the last failure ({shown})."

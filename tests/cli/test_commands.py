@@ -148,7 +148,9 @@ def test_schema_is_json(cli: Cli) -> None:
     """Law: `schema` prints a JSON schema that documents keys."""
     definitions = json.loads(cli("schema").out)["$defs"]
     assert definitions["FullOptions"]["properties"].keys() == {"name", "interval_samples"}
-    assert definitions["CprSsuOptions"]["properties"]["period"]["description"].startswith("(R) Sample one input")
+    assert definitions["CprSsuOptions"]["properties"]["period"]["description"].startswith(
+        "(R) Period of the sub-sample"
+    )
 
 
 def test_train_then_again_then_otherwise(cli: Cli) -> None:
@@ -172,7 +174,7 @@ def test_train_refuses_a_folder_that_is_no_run(cli: Cli) -> None:
     result = cli("train", "one.yaml", "out=data")
     assert (result.code, result.errors) == (
         2,
-        ["error: data: is not empty and is not a run folder; choose another out"],
+        ["error: data: expected an empty or a run folder, got other files; set out to another folder"],
     )
     assert cli.files() == before
 
@@ -197,7 +199,9 @@ def test_a_run_at_work_is_not_called_cut_short(cli: Cli, monkeypatch: pytest.Mon
         result = cli("train", "one.yaml")
     assert result.code == 2
     [line] = result.errors
-    assert re.fullmatch(r"error: out: process \d+ is writing to it; wait for it to end or choose another out", line)
+    assert re.fullmatch(
+        r"error: out: process \d+ is writing to it; wait for it to end or set out to another folder", line
+    )
 
 
 @pytest.mark.parametrize("command", ["train one.yaml", "grid grid.yaml", "verify one.yaml"])

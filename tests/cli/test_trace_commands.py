@@ -109,7 +109,7 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
         ),
         (
             ["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"],
-            "--keep-rate 2, --ranks 1: expected one of them",
+            "--keep-rate, --ranks: expected one number of ranks, got 2 and 1",
         ),
         (["generate"], "--mtbf-h, --node-mtbf-h: expected exactly one"),
         (

@@ -142,7 +142,7 @@ def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config,
         return on_status
 
     full = changed(config, strategy__name="full")
-    with pytest.raises(RunFailed, match="1 ranks died that the trace did not name"):
+    with pytest.raises(RunFailed, match="expected only planned deaths of ranks, got 1 others"):
         assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(60, tmp_path / "refused"))
     allowed = changed(full, trace__allow_unplanned=True)
     finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(60, tmp_path / "allowed"))

@@ -209,7 +209,7 @@ def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
     cells[1].run_dir.mkdir()
     (cells[1].run_dir / "letter.txt").write_text("")
     journal = Journal()
-    with pytest.raises(StoreError, match="is not a run folder"):
+    with pytest.raises(StoreError, match="expected an empty or a run folder"):
         run_grid(cells, run_well, journal, jobs=2)
     assert journal.lines == []
 

@@ -46,9 +46,9 @@ def test_given_parts_replace_those_of_the_named_size() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"embedding_dim": 32}, r"model\.bottom_mlp: ends in 16, .* model\.embedding_dim \(32\)"),
-        ({"bottom_mlp": [64, 8]}, r"model\.bottom_mlp: ends in 8, .* \(16\)"),
-        ({"top_mlp": [64, 2]}, r"model\.top_mlp: ends in 2, .* must end in 1"),
+        ({"embedding_dim": 32}, r"model\.bottom_mlp: expected .* model\.embedding_dim \(32\), got 16"),
+        ({"bottom_mlp": [64, 8]}, r"model\.bottom_mlp: expected .* \(16\), got 8"),
+        ({"top_mlp": [64, 2]}, r"model\.top_mlp: expected the last width to be 1, .* got 2"),
         ({"bottom_mlp": []}, r"model\.bottom_mlp: expected a list of layer widths, got an empty list"),
         ({"top_mlp": []}, r"model\.top_mlp: expected a list of layer widths, got an empty list"),
     ],

@@ -61,9 +61,12 @@ def test_folders_of_others_are_refused_untouched(tmp_path: Path, look: Callable[
     (tmp_path / "home" / "events.jsonl").write_text("other data")
     (tmp_path / "file").write_text("")
     for name, message in (
-        ("other", "holds a run of another config (expected hash ffffffffff, got 0123456789); choose another out"),
-        ("home", "is not empty and is not a run folder; choose another out"),
-        ("file", "expected a folder, got a file; choose another out"),
+        (
+            "other",
+            "holds a run of another config (expected hash ffffffffff, got 0123456789); set out to another folder",
+        ),
+        ("home", "expected an empty or a run folder, got other files; set out to another folder"),
+        ("file", "expected a folder, got a file; set out to another folder"),
     ):
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(StoreError) as caught:
@@ -76,7 +79,7 @@ def test_finished_run_cannot_be_claimed(tmp_path: Path) -> None:
     """Law: what is done is never written again."""
     with claim_run(tmp_path, HASH):
         fill(tmp_path, done=True)
-    with pytest.raises(StoreError, match="is already finished"), claim_run(tmp_path, HASH):
+    with pytest.raises(StoreError, match="expected an unfinished run, got a finished one"), claim_run(tmp_path, HASH):
         pass
     assert (tmp_path / "events.jsonl").exists()
 
@@ -101,7 +104,7 @@ def test_what_the_system_refuses_is_one_line(
 ) -> None:
     """Law: a folder that cannot be made is a StoreError with the file and the system's reason."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(StoreError, match=rf": {reason}; choose another out$") as caught:
+    with pytest.raises(StoreError, match=rf": {reason}; set out to another folder$") as caught:
         how(tmp_path / where, HASH)
     assert where in str(caught.value)
 
@@ -117,7 +120,9 @@ def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
     """Law: a second runner on one folder gets one line that names the first; the folder of a run takes no grid."""
     with (
         claim_grid(tmp_path),
-        pytest.raises(StoreError, match=r"process \d+ is writing to it; wait for it to end or choose another out"),
+        pytest.raises(
+            StoreError, match=r"process \d+ is writing to it; wait for it to end or set out to another folder"
+        ),
         claim_grid(tmp_path),
     ):
         pass

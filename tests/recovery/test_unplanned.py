@@ -13,7 +13,8 @@ from harness.cluster.local import LocalRanks
 from harness.cluster.protocol import Digest, Exchange, Initialise, Restore, Save
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Finished
+from harness.core.events import Evaluated, Finished
+from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from tests.runs import changed, run
@@ -179,6 +180,19 @@ def test_ranks_that_keep_dying_end_the_run(config: Config, tmp_path: Path, monke
     doom = {("ps1", 50, Exchange): "after", **{("ps1", n, Restore): "after" for n in range(1, 9)}}
     with pytest.raises(RunFailed, match=r"cluster\.max_replacements_in_a_row"):
         run_mortal(changed(config, strategy__name="partial"), tmp_path / "run", monkeypatch, doom)
+
+
+@pytest.mark.parametrize("number", range(20, 27))
+def test_what_is_due_at_the_boundary_of_a_rollback_takes_place(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """A death detected by any request around a boundary where a save and an evaluation are due: both are on record."""
+    config = changed(config, strategy__name="full", strategy__interval_samples=80, data__max_train_samples=240)
+    config = changed(config, eval__every_steps=20)
+    finished = run_mortal(config, tmp_path / "run", monkeypatch, {("ps1", number, Exchange): "before"})
+    assert finished.num_unplanned == 1
+    events = read_events(tmp_path / "run" / "events.jsonl")
+    assert [event.step for event in events if isinstance(event, Evaluated)] == [20, 40, 60]
 
 
 @pytest.mark.timeout(120)

@@ -55,7 +55,7 @@ def test_records_travel_unchanged(tmp_path: Path) -> None:
     whole = write_files(tmp_path, 1)
     assert pickle.loads(pickle.dumps(whole)) == whole
     assert FileRecord.from_json(json.loads(json.dumps(whole.trainer.to_json()))) == whole.trainer
-    with pytest.raises(StoreError, match="malformed entry of a content file"):
+    with pytest.raises(StoreError, match="malformed record of a content file"):
         FileRecord.from_json({"path": "x"})
 
 

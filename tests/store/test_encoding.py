@@ -86,8 +86,10 @@ def test_another_encoding_than_the_manifests_is_refused(tmp_path: Path, monkeypa
     store, rows = ShardStore(tmp_path, "ps0", fsync=False), versions()[0]
     halves = store.write_base(0, 0, rows, encoding="halves")
     claimed = FileRecord.from_json({**halves.to_json(), "encoding": "raw"})
-    with pytest.raises(StoreError, match=r"base-000000\.bin: rows in encoding 'halves', the manifest says 'raw'"):
+    with pytest.raises(
+        StoreError, match=r"base-000000\.bin: expected rows in encoding 'raw', as its manifest states, got 'halves'"
+    ):
         store.read_into([claimed], rows)
     monkeypatch.delitem(ENCODINGS, "halves")
-    with pytest.raises(StoreError, match="rows in encoding 'halves', this program reads raw"):
+    with pytest.raises(StoreError, match="expected rows in encoding raw, got 'halves'"):
         store.read_into([halves], rows)
