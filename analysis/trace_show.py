@@ -63,7 +63,7 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
 
 
 def number(value: float | None) -> str:
-    """Three digits, without an exponent from 0.0001 to ten million."""
+    """Three significant digits. From 0.0001 to ten million: no exponent, and all digits before the point."""
     if value is None or math.isnan(value):
         return UNKNOWN
     if math.isinf(value):

@@ -71,8 +71,9 @@ class Window:
 
     ``slots``: those of each step's rows. ``counts_U`` (int32): the updates of each row of ``rows`` in this window.
     ``held``: the rows of this window and of the one before, which the cache holds while that one runs.
-    ``is_leaving_H``: the rows held until then that are evicted; ``coming``: the rows that are fetched, into slots of
-    evicted rows first.
+    ``is_leaving_H``: which rows are evicted when the window before is entered, of the rows held up to that moment (the
+    ``held`` of the window before). ``coming``: the rows that are fetched at that moment; they take the slots of evicted
+    rows first.
     """
 
     first: int

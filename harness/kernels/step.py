@@ -116,7 +116,7 @@ def _train_share(job: Any, thread: int) -> None:
 
 @inlined
 def num_tasks(job: Any) -> int:
-    """Number of tasks of an update: shares of layer parameters and of the bottom's backward."""
+    """Number of tasks of an update: the SGD step of each layer, the bottom MLP's backward, ``num_shares`` each."""
     return (job.num_layers + 1) * job.num_shares
 
 

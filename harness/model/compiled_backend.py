@@ -43,7 +43,10 @@ class CompiledBackend:
     def train(
         self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
-        """Mean loss, and the gradient of each distinct row, (N, D). The SGD step of the batch is pending."""
+        """Mean loss, and the gradient of each distinct row, (N, D).
+
+        The batch's SGD step of the dense parameters is pending afterwards. The next call of any method applies it.
+        """
         last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
         if last is not None and last is not self._training:
             last.update()

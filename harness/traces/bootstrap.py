@@ -60,7 +60,7 @@ def draw_renewals(family: str, values_P: F64, watched_R: F64, rng: np.random.Gen
     gaps_RB = law.rvs((len(watched_R), int(expected + 4 * np.sqrt(expected)) + 8), random_state=rng)
     while (gaps_RB.sum(1) <= watched_R).any():
         if gaps_RB.size > _MOST_DRAWS:
-            raise TraceError(f"{family}: such processes fail too often to be drawn")
+            raise TraceError(f"{family}: too many failures to simulate with these parameters")
         gaps_RB = np.hstack([gaps_RB, law.rvs(gaps_RB.shape, random_state=rng)])
     gaps_RB = np.maximum(gaps_RB, _LEAST_H)
     ends_RB = np.cumsum(gaps_RB, 1)

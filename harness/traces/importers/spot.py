@@ -106,7 +106,7 @@ def read_counts(text: str, found: Findings) -> None:
     counts = as_list(member(log, "data", source), "data", source)
     last_s = gap_s * (len(counts) - 1)
     if len(counts) < 2:
-        raise TraceError(f"{source}: expected at least 2 counts in the list data, got {len(counts)}")
+        raise TraceError(f"{source}: expected at least 2 counts in the list 'data', got {len(counts)}")
     if not 0 < last_s <= LAST_S:
         expected = f"expected seconds > 0 by which {len(counts)} counts span at most {LAST_S:.0f} s"
         raise TraceError(f"{source}: gap_seconds: {expected}, got {gap_s:g}")
