@@ -152,7 +152,7 @@ def test_a_chain_must_be_a_base_and_ordered_deltas(tmp_path: Path) -> None:
     first, second = (store.write_delta(s, s, rows_of(s), [chosen(1)]) for s in (1, 2))
     rows_ND = torch.zeros(NUM_ROWS, DIM)
     for records, why in [
-        ([first], "start with a base"),
+        ([first], "a base as the first file"),
         ([base, second, first], "order"),
         ([base, base], "only deltas"),
     ]:
