@@ -36,7 +36,7 @@ class Line:
     estimates: Mapping[str, Estimate | None]
 
     def mean(self, name: str) -> float:
-        """Mean of a column; 0 where it is unknown."""
+        """Mean of column ``name`` over the line's cells; 0 if the column has no estimate."""
         value = self.estimates[name]
         return 0.0 if value is None else value.mean
 

@@ -67,7 +67,7 @@ class FailureCost:
 
 
 class OverheadLedger:
-    """Sums of the four overhead buckets of one emulated run, in hours, and the number of charges."""
+    """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes saved."""
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs

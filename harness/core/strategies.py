@@ -35,15 +35,14 @@ class Strategy(Protocol):
 
     A boundary follows each step, after its updates are applied and before an evaluation. Two methods concern saves:
 
-    - ``plan_save(progress)`` is the decision. It is called exactly once at each boundary, when the run reaches it.
-    ``progress`` is the state at that boundary, including the newest save. Steps that are repeated after a rollback
-    reach their boundaries again: it is called again, with the new progress.
-    - ``next_save(progress)`` is the forecast: samples at or after which the next save is due, as known now, or None for
-    never. It is valid until the first boundary at or after it: before that boundary ``plan_save`` returns None, and no
-    later forecast is earlier. At that boundary the decision is free, also to save nothing, and the forecast is revised.
-    Clients derive from it how far messages may run ahead, the simulator which boundaries to skip.
-    - ``next_save(progress, after)`` is the first save due past ``after`` samples, as known now. Beyond the next save it
-    is an estimate: the lookahead cache plans by it, and plans again, with an empty cache, if it is revised.
+    - ``plan_save(progress)`` decides. It is called once each time the run reaches a boundary, with the state at that
+    boundary, the newest save included. A boundary that is reached again after a rollback is decided again.
+    - ``next_save(progress)`` forecasts the number of samples at or after which the next save is due; None means never.
+    The forecast holds until the first boundary at or after it: before that boundary ``plan_save`` returns None, and no
+    later forecast is earlier. At that boundary ``plan_save`` may still return None, and a new forecast is made. Clients
+    use it to limit how far messages run ahead; the simulator uses it to skip boundaries.
+    - ``next_save(progress, after)`` forecasts the first save due past ``after`` samples. For saves after the next one
+    this is an estimate. The lookahead cache plans by it; if the estimate changes, the cache is emptied and plans again.
 
     Results depend on ``progress`` alone, so a repeated step gets the same decisions.
     """
@@ -67,7 +66,7 @@ class Strategy(Protocol):
     def __init__(self, options: Any, costs: Costs) -> None: ...
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """The save to make at this boundary, or None. Called exactly once at each boundary."""
+        """The save to make at this boundary, or None. Called once each time the run reaches a boundary."""
         ...
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:

@@ -126,9 +126,10 @@ def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """Compute dL/dx̃ = g Aᵀ of samples ``first`` to ``last``.
+    """Compute the gradient of a layer's inputs, dL/dx̃ = g Aᵀ, of samples ``first`` up to but excluding ``last``.
 
-    The last column is unused. It makes the product's width a rounder number, for which the BLAS is faster.
+    g: ``output_grad``; A: weights above the bias; x̃: the inputs with a 1 appended. The last column of the result, the
+    gradient of that 1, is unused: it is computed because the BLAS is faster at the rounder width.
     """
     grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
     wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]

@@ -53,9 +53,9 @@ class Recorder:
         self._stream = self.run.events.open("x", encoding="utf-8")
 
     def record(self, event: Event) -> None:
-        """Append ``event``; after a Saved or Finished event the record so far is on disk.
+        """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
 
-        Raises RunFailed if a number in it is not finite, StoreError if it cannot be written.
+        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written.
         """
         line = to_line(event)
         with store_errors(self.run.events, "written"):

@@ -162,5 +162,5 @@ def _save_in_the_middle(config: Config) -> int:
     )
     steps = [step for step, _ in saves if step > 1]
     if not steps:
-        raise ConfigError("expected at least one save in this run, got none; use more data or a shorter interval")
+        raise ConfigError("expected a save after step 1 of this run, got none; use more data or a shorter interval")
     return steps[len(steps) // 2]

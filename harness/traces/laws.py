@@ -92,9 +92,11 @@ def law_of(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Law:
     if model not in SHAPED and shape is not None:
         raise TraceError(f"--shape: {model} has no shape")
     if model == "empirical" and not gaps_h:
-        raise TraceError("--model empirical: which trace's gaps? expected empirical:TRACE.csv")
+        raise TraceError("--model empirical: expected a trace to take the gaps from, empirical:TRACE.csv, got none")
     if model != "empirical" and gaps_h:
-        raise TraceError(f"--model {model}: takes no gaps")
+        raise TraceError(
+            f"--model {model}: expected no list of gaps between failures; only the model 'empirical' takes one"
+        )
     if model == "exponential":
         return _exponential()
     if model == "empirical":

@@ -190,8 +190,8 @@ def test_every_rule_is_counted(
     (rule,) = log.dropped or log.changed
     with pytest.raises(TraceError) as refused:
         read(tmp_path, format, text, strict=True)
-    expected = "expected a record that needs no correction (--strict)"
-    message = f"{expected}, got one for the rule '{rule}'; leave out --strict to apply it"
+    expected = "--strict: expected a record that needs no correction"
+    message = f"{expected}, got one for rule '{rule}'; leave out --strict to apply the rule"
     assert str(refused.value) == f"{tmp_path}/made.{format}{where}: {message}"
 
 

@@ -130,7 +130,11 @@ class Findings:
             yield event
 
     def outages(self, zero_s: float) -> tuple[Outage, ...]:
-        """The failures, cleaned, in hours since ``zero_s``, in order of (start, node); the hours down stay the same."""
+        """The failures as outages, in hours since ``zero_s``, sorted by (start, node); faulty records are left out.
+
+        An outage that overlaps the next one of its node ends where that one starts, and the later end is kept, so the
+        time during which the node is down does not change.
+        """
         by_node: dict[str, list[Failure]] = {}
         for failure in self.failures:
             by_node.setdefault(failure.node, []).append(failure)
@@ -193,8 +197,8 @@ class Findings:
 
     def _count(self, counts: Counter[str], rule: str, where: str) -> None:
         if self._strict:
-            expected = "expected a record that needs no correction (--strict)"
-            raise TraceError(f"{where}: {expected}, got one for the rule '{rule}'; leave out --strict to apply it")
+            expected = "--strict: expected a record that needs no correction"
+            raise TraceError(f"{where}: {expected}, got one for rule '{rule}'; leave out --strict to apply the rule")
         counts[rule] += 1
 
 
