@@ -72,7 +72,10 @@ def simulate_all(
     *,
     on_progress: Callable[[int, int], None],
 ) -> list[Spread]:
-    """Simulate all ``strategies`` under the same traces, in at most 8 processes. ``on_progress(done, total)`` counts traces."""
+    """Simulate all ``strategies`` under the same traces, in at most 8 processes.
+
+    ``on_progress(done, total)`` counts traces.
+    """
     parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
     num_done = 0
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:

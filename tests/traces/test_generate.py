@@ -311,7 +311,10 @@ def test_presets_have_the_published_figures() -> None:
         ({"shape": 2.0}, "--shape: exponential has no shape"),
         ({"model": "gamma"}, "--shape: gamma takes a shape from 0.1 to 1000, not None"),
         ({"model": "weibull", "shape": float("nan")}, "--shape: weibull takes a shape from 0.2 to 100, not nan"),
-        ({"model": "empirical"}, "--model empirical: which trace's gaps? expected empirical:TRACE.csv"),
+        (
+            {"model": "empirical"},
+            "--model empirical: expected a trace to take the gaps from, empirical:TRACE.csv, got none",
+        ),
         (
             {"model": "empirical", "gaps_h": (0.0,)},
             "--model empirical: expected gaps from 0 h on, one above 0",
