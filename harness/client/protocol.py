@@ -139,7 +139,7 @@ class Batches:
 
 
 class RankSpans:
-    """Cuts ascending keys of all rows into the local rows of each rank."""
+    """Splits ascending keys, which number the rows of all ranks, into the local rows of each rank."""
 
     def __init__(self, placement: Placement, ranks: tuple[Rank, ...]) -> None:
         self._bases_R = placement.rank_base_R

@@ -47,7 +47,7 @@ class SaveKind(Protocol):
 
 
 class FullSave:
-    """Every row, as it is in memory, into a new base."""
+    """Every row, in the raw encoding, into a new base."""
 
     encoding = RAW
 

@@ -109,7 +109,8 @@ def observe(trace: Trace) -> Observed:
     last_h = float(hour_E.max(initial=0.0))
     length_h = _number(trace, "length_h") or _number(trace, "job_h") or last_h
     if length_h < last_h * (1 - _ROUNDING):
-        raise TraceError(f"{trace.source}: a failure at hour {last_h:g}, but its header says length_h {length_h:g}")
+        length = f"its header gives a length of {length_h:g} h (length_h, else job_h)"
+        raise TraceError(f"{trace.source}: a failure at hour {last_h:g}, but {length}")
     num_ranks, least = _number(trace, "ranks"), max(indices, default=-1) + 1
     if num_ranks is None:
         num_ranks = least if is_named and indices else None

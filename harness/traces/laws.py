@@ -101,7 +101,7 @@ def law_of(model: str, shape: float | None, gaps_h: tuple[float, ...]) -> Law:
         return _exponential()
     if model == "empirical":
         if not (all(0 <= gap < np.inf for gap in gaps_h) and any(gaps_h)):
-            raise TraceError("--model empirical: expected gaps from 0 h on, one above 0")
+            raise TraceError("--model empirical: expected finite gaps of 0 h or more, at least one of them above 0")
         return _empirical(gaps_h)
     law, least, largest = SHAPED[model]
     if shape is None or not least <= shape <= largest:

@@ -222,7 +222,7 @@ def test_spread_of_a_learned_law(capsys: pytest.CaptureFixture[str]) -> None:
         ("# length_h: soon\nhour,rank\n1,ps0\n", "length_h 'soon' in its header; expected a number above 0"),
         ("# length_h: nan\nhour,rank\n1,ps0\n", "length_h 'nan' in its header"),
         ("# length_h: -3\nhour,rank\n1,ps0\n", "length_h '-3' in its header"),
-        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2, but its header says length_h 1"),
+        ("# length_h: 1\nhour,rank\n2,ps0\n", "a failure at hour 2, but its header gives a length of 1 h"),
         ("# ranks: 0\nhour,rank\n1,ps0\n", "ranks '0' in its header"),
         ("# ranks: x\nhour,rank\n1,ps0\n", "ranks 'x' in its header"),
         ("# ranks: 1\nhour,rank\n1,ps3\n", "ranks 1 in its header; expected a whole number from 4 to 1000000"),

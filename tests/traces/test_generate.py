@@ -317,7 +317,7 @@ def test_presets_have_the_published_figures() -> None:
         ),
         (
             {"model": "empirical", "gaps_h": (0.0,)},
-            "--model empirical: expected gaps from 0 h on, one above 0",
+            "--model empirical: expected finite gaps of 0 h or more, at least one of them above 0",
         ),
         ({"mtbf_h": None}, "--mtbf-h, --node-mtbf-h: expected exactly one of them, got both or none"),
         ({"node_mtbf_h": 3.0}, "--mtbf-h, --node-mtbf-h: expected exactly one of them, got both or none"),

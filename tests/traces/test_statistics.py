@@ -97,7 +97,7 @@ def test_counted_deaths_have_no_ranks() -> None:
     [
         ({"length_h": "soon"}, "length_h 'soon' in its header; expected a number above 0"),
         ({"length_h": "-3"}, "length_h '-3' in its header"),
-        ({"length_h": "4"}, "a failure at hour 5, but its header says length_h 4"),
+        ({"length_h": "4"}, "a failure at hour 5, but its header gives a length of 4 h"),
         ({"ranks": "2"}, "ranks 2 in its header; expected a whole number from 4 to 1000000"),
         ({"ranks": "4.5"}, "ranks 4.5 in its header"),
         ({"ranks": "99999999"}, r"ranks 1e\+08 in its header; expected a whole number from 4 to 1000000"),
