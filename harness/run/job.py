@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from harness.client.clients import CLIENTS, CacheSpec
-from harness.client.protocol import Batches, ClientSpec
+from harness.client.protocol import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.config.model import Config
 from harness.core.optimizers import OPTIMIZERS
@@ -110,27 +110,7 @@ def _make_trainer(
         clock=clock,
     )
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
-    client_spec = ClientSpec(
-        failover=failover,
-        batches=Batches(
-            run_spec.dataset,
-            run_spec.placement,
-            batch_size=schedule.batch_size,
-            sample_period=run_spec.strategy.sample_period or 1,
-        ),
-        dim=run_spec.size.embedding_dim,
-        optimizer=OPTIMIZERS[config.trainer.optimizer],
-        learning_rate=config.trainer.learning_rate,
-        num_steps=schedule.num_steps,
-        is_boundary=lambda step: boundaries.at(step).anything,
-        needs_all=lambda step: boundaries.at(step).needs_all,
-    )
-    cache = CacheSpec(
-        config=config.cache,
-        count_updates=count_updates,
-        tracker=TRACKERS[run_spec.strategy.tracker],
-    )
-    client = CLIENTS[config.cache.mode](client_spec, cache)
+    client = _make_client(run_spec, failover, boundaries, count_updates)
     failover.attach(client)
     evaluator = Evaluator(
         config.eval, dataset=run_spec.dataset, placement=run_spec.placement, network=network, client=client
@@ -152,6 +132,30 @@ def _make_trainer(
         count_updates=count_updates,
         clock=clock,
     )
+
+
+def _make_client(
+    run_spec: RunSpec, failover: FailoverClient, boundaries: Boundaries, count_updates: UpdateCounter
+) -> EmbeddingClient:
+    """The embedding client that ``cache.mode`` names."""
+    config = run_spec.config
+    spec = ClientSpec(
+        failover=failover,
+        batches=Batches(
+            run_spec.dataset,
+            run_spec.placement,
+            batch_size=config.trainer.batch_size,
+            sample_period=run_spec.strategy.sample_period or 1,
+        ),
+        dim=run_spec.size.embedding_dim,
+        optimizer=OPTIMIZERS[config.trainer.optimizer],
+        learning_rate=config.trainer.learning_rate,
+        num_steps=run_spec.num_steps,
+        is_boundary=lambda step: boundaries.at(step).anything,
+        needs_all=lambda step: boundaries.at(step).needs_all,
+    )
+    cache = CacheSpec(config=config.cache, count_updates=count_updates, tracker=TRACKERS[run_spec.strategy.tracker])
+    return CLIENTS[config.cache.mode](spec, cache)
 
 
 def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
