@@ -17,8 +17,8 @@ import numpy as np
 from numba import float32
 from numba.np.numpy_support import carray
 
-from harness.kernels.blas import sgemm
 from harness.kernels.native import pointer, prefetch
+from harness.kernels.products import multiply
 
 LAYER = np.dtype(
     [
@@ -76,27 +76,17 @@ def share(total: int, part: int, num_parts: int, unit: int) -> Any:
 
 
 @inlined
-def _multiply(left_MK: Any, right_KN: Any, out_MN: Any, factor: float, keep: float) -> None:
-    """out <- keep out + factor left right. An operand may be a transposed view, with contiguous columns."""
-    left_is_transposed, right_is_transposed = left_MK.strides[1] != 4, right_KN.strides[1] != 4
-    # Leading dimensions. The stride of a single row or column is arbitrary; BLAS wants a valid one.
-    left_step = max(left_MK.strides) // 4 if left_is_transposed else max(left_MK.strides[0] // 4, left_MK.shape[1])
-    right_step = max(right_KN.strides) // 4 if right_is_transposed else max(right_KN.strides[0] // 4, right_KN.shape[1])
-    # Fortran sees each matrix transposed, so the call computes outᵀ = rightᵀ leftᵀ.
-    sgemm(
-        right_is_transposed,
-        left_is_transposed,
-        out_MN.shape[1],
-        out_MN.shape[0],
+def _multiply(left_MK: Any, right_KN: Any, out_MN: Any, factor: float, adds: bool) -> None:
+    """out <- left right or, if ``adds``, out <- out + factor left right. An operand may be a transposed view."""
+    multiply(
+        left_MK.shape[0],
+        right_KN.shape[1],
         left_MK.shape[1],
+        *(left_MK.ctypes.data, left_MK.strides[0], left_MK.strides[1]),
+        *(right_KN.ctypes.data, right_KN.strides[0], right_KN.strides[1]),
+        *(out_MN.ctypes.data, out_MN.strides[0]),
         float32(factor),
-        right_KN.ctypes.data,
-        right_step,
-        left_MK.ctypes.data,
-        left_step,
-        float32(keep),
-        out_MN.ctypes.data,
-        out_MN.strides[0] // 4,
+        adds,
     )
 
 
@@ -105,7 +95,7 @@ def forward(layer: Any, num_samples: int, first: int, last: int) -> None:
     """y = relu(x̃ A) of samples ``first`` to ``last``."""
     inputs = matrix(layer.inputs, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
     outputs = matrix(layer.outputs, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
-    _multiply(inputs, matrix(layer.affine, layer.fan_in + 1, layer.fan_out), outputs, 1.0, 0.0)
+    _multiply(inputs, matrix(layer.affine, layer.fan_in + 1, layer.fan_out), outputs, 1.0, False)
     if layer.has_relu:
         for b in range(outputs.shape[0]):
             for o in range(outputs.shape[1]):
@@ -133,7 +123,7 @@ def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
     """
     grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
     wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
-    _multiply(grads, matrix(layer.affine, layer.fan_in + 1, layer.fan_out).T, wanted, 1.0, 0.0)
+    _multiply(grads, matrix(layer.affine, layer.fan_in + 1, layer.fan_out).T, wanted, 1.0, False)
 
 
 @inlined
@@ -143,14 +133,7 @@ def sgd_step(job: Any, layer: Any, part: int, num_parts: int) -> None:
     affine = matrix(layer.affine, layer.fan_in + 1, layer.fan_out)[first:last]
     inputs = matrix(layer.inputs, job.num_samples, layer.inputs_width)[:, first:last]
     grads = matrix(layer.output_grad, job.num_samples, layer.outputs_width)[:, : layer.fan_out]
-    if layer.fan_out > 1:
-        _multiply(inputs.T, grads, affine, -job.learning_rate, 1.0)
-        return
-    # A product with one column would add term by term to A, and round each time.
-    gradient = np.empty((last - first, 1), np.float32)
-    _multiply(inputs.T, grads, gradient, 1.0, 0.0)
-    for j in range(len(gradient)):
-        affine[j, 0] -= job.learning_rate * gradient[j, 0]
+    _multiply(inputs.T, grads, affine, -job.learning_rate, True)
 
 
 @inlined
@@ -182,7 +165,7 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
                         prefetch(job.rows + (ahead * dim + line) * 4)
             for d in range(dim):
                 vectors_VD[v, d] = rows_ND[row, d]
-        _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, 0.0)
+        _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, False)
         at = dim
         for i in range(1, num_vectors):
             for j in range(i):
@@ -208,7 +191,7 @@ def interact_backward(job: Any, bottom: Any, top: Any, first: int, last: int) ->
             for j in range(i):
                 mirrored_VV[i, j] = mirrored_VV[j, i] = top_grad_BT[b, at + j]
             at += i
-        _multiply(mirrored_VV, vectors_BVD[b], grads_BVD[b], 1.0, 0.0)
+        _multiply(mirrored_VV, vectors_BVD[b], grads_BVD[b], 1.0, False)
         for d in range(dim):
             bottom_grad_BD[b, d] = grads_BVD[b, 0, d] + top_grad_BT[b, d]
 

@@ -13,7 +13,6 @@ from typing import Any
 import numba
 from numba import boolean, float32, float64, int64, void
 
-from harness.kernels.blas import blas_threads
 from harness.kernels.compiler import compiled_for
 from harness.kernels.native import exchange, fetch_add, load, nanoseconds, pointer, sem_init, sem_post, sem_wait
 from harness.kernels.network import JOB, inlined
@@ -67,7 +66,6 @@ def _join(job: Any) -> None:
 @inlined
 def _command(job: Any, command: int) -> None:
     """Carry out a command with the whole team, after what is left of the one before."""
-    before = blas_threads(1)
     mark(job, 0, 0)
     _join(job)
     if command == PREDICT:  # it overwrites buffers that an update reads
@@ -75,7 +73,6 @@ def _command(job: Any, command: int) -> None:
         wait_for(counter(job, DONE), num_tasks(job))
         mark(job, 0, 1)
     if command == UPDATE and load(counter(job, CLAIMED)) >= num_tasks(job):
-        blas_threads(before)
         return
     if job.num_shares > 1:
         _post(job, command)
@@ -83,7 +80,6 @@ def _command(job: Any, command: int) -> None:
     if command == UPDATE:
         wait_for(counter(job, DONE), num_tasks(job))
     _join(job)
-    blas_threads(before)
 
 
 _JOB_1 = numba.from_dtype(JOB)[::1]
@@ -104,7 +100,6 @@ def run_worker(job_1: Any, thread: int) -> None:
     """Body of worker ``thread``, from 1: carry out commands until STOP, and sleep between them."""
     job = job_1[0]
     asleep, commands = counter(job, ASLEEP + thread), counter(job, COMMANDS)
-    blas_threads(1)
     seen = 0
     while True:
         idle_since = nanoseconds()
@@ -127,9 +122,7 @@ def run_worker(job_1: Any, thread: int) -> None:
 @compiled_for(void(_JOB_1))
 def stop_workers(job_1: Any) -> None:
     """Finish what is running, then command the workers to return."""
-    before = blas_threads(1)
     _join(job_1[0])
-    blas_threads(before)
     _post(job_1[0], STOP)
 
 
@@ -150,10 +143,8 @@ def update(job_1: Any, is_alone: bool) -> None:
     """
     job = job_1[0]
     if is_alone and not job.is_running:
-        before = blas_threads(1)
         mark(job, 0, 0)
         run_tasks(job)
-        blas_threads(before)
     else:
         _command(job, UPDATE)
     mark(job, 0, 1)

@@ -4,7 +4,7 @@ import torch
 
 from harness.config.model import BackendName, TrainerConfig
 from harness.core.errors import ConfigError
-from harness.kernels import blas
+from harness.kernels import products
 
 
 def choose_backend(config: TrainerConfig) -> BackendName:
@@ -26,6 +26,6 @@ def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:
         return f"it runs on the CPU only, not on {device}"
     if dtype != torch.float32:
         return f"it computes in torch.float32 only, not in {dtype}"
-    if not blas.AVAILABLE:
-        return "it needs MKL, which this build of torch does not export"
+    if not products.AVAILABLE:
+        return "it needs fused multiply-adds and POSIX semaphores, which this machine lacks"
     return None

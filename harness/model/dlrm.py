@@ -23,7 +23,7 @@ from harness.config.model import BackendName
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.seeds import generator
-from harness.kernels import blas
+from harness.kernels import products
 from harness.model.backends import obstacle
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
 from harness.model.torch_backend import TorchBackend
@@ -67,7 +67,7 @@ class Backend(Protocol):
 
 BACKENDS: dict[BackendName, type[Backend]] = {"torch": TorchBackend}
 """Backends by name that can run on this machine."""
-if blas.AVAILABLE:
+if products.AVAILABLE:
     # Here and not on first use: processes of a run are forked from one that has loaded the machine code.
     from harness.model.compiled_backend import CompiledBackend
 

@@ -78,11 +78,11 @@ def test_rows_move_as_by_torch() -> None:
     assert torch.equal(copied_SD, torch.zeros(100, 20).index_copy_(0, slots_K, torch.from_numpy(taken_KD)))
 
 
-def test_only_the_dense_network_looks_for_a_blas() -> None:
-    """Importing what PS ranks, caches and data need loads no BLAS symbol."""
+def test_only_the_dense_network_loads_the_products() -> None:
+    """Importing what PS ranks, caches and data need compiles no matrix product."""
     script = (
         "import sys, harness.client.clients, harness.cluster.server, harness.core.shard, harness.data.dataset\n"
-        "assert 'harness.kernels.rows' in sys.modules and 'harness.kernels.blas' not in sys.modules"
+        "assert 'harness.kernels.rows' in sys.modules and 'harness.kernels.products' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
 

@@ -20,13 +20,13 @@ from torch.nn import functional
 from harness.config.model import BackendName, TrainerConfig
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
-from harness.kernels import blas
+from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
 from harness.model.sizes import SIZES, ModelSize
 from tests.model.batches import BACKENDS, initial_tables, looked_up, make_batch
 
-needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="this build of torch exports no MKL")
+needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
 ODD = ModelSize(3, (7, 3), (5, 9, 1))
 """Widths that no vector register divides."""
 
@@ -237,6 +237,14 @@ def test_any_number_of_threads_computes_the_same_but_for_rounding(backend: Backe
 
 
 @needs_compiled
+@pytest.mark.usefixtures("_threads")
+def test_the_number_of_threads_changes_no_bit_of_the_compiled_backend() -> None:
+    """Three steps by one, two, three and seven threads, of full batches and one of a single sample."""
+    digests = {digest("compiled", num_threads, (128, 1, 33)) for num_threads in (1, 2, 3, 7)}
+    assert len(digests) == 1
+
+
+@needs_compiled
 @pytest.mark.parametrize("num_threads", [2, 3, 5])
 @pytest.mark.usefixtures("_threads")
 def test_workers_that_begin_an_update_early_or_late_change_no_bit(num_threads: int) -> None:
@@ -265,23 +273,20 @@ def test_workers_that_begin_an_update_early_or_late_change_no_bit(num_threads: i
     assert all(torch.equal(value, patient.state()[name]) for name, value in eager.state().items())
 
 
-def test_a_torch_without_mkl_uses_the_torch_backend() -> None:
-    """Without a BLAS symbol ``auto`` is ``torch``, nothing that needs the symbol is compiled, and a step is made."""
+def test_a_processor_without_fused_multiply_adds_uses_the_torch_backend() -> None:
+    """``auto`` is ``torch``, no matrix product is compiled, and a step is made."""
     script = """
-import ctypes, numba, torch
-real = ctypes.CDLL
-def hiding(name, *args, **kwargs):
-    if "libtorch_cpu" in str(name):
-        raise OSError("no such symbol")
-    return real(name, *args, **kwargs)
-ctypes.CDLL = hiding
+import platform, llvmlite.binding, torch
+import harness.kernels.rows  # Numba has looked at the processor
+llvmlite.binding.get_host_cpu_features = dict
+platform.machine = lambda: "x86_64"
 from harness.config.model import TrainerConfig
-from harness.kernels import blas
+from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import BACKENDS, DenseNetwork
 from harness.model.sizes import SIZES
 from tests.model.test_backends import batch_for
-assert not blas.AVAILABLE
+assert not products.AVAILABLE
 assert backends.choose_backend(TrainerConfig()) == "torch"
 assert list(BACKENDS) == ["torch"]
 network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
@@ -292,8 +297,8 @@ print(network.train(*batch_for(network.size, 8, seed=1))[0])
 
 
 def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """``auto`` depends on the device and on MKL; a backend that is named stays, and is refused where it cannot run."""
-    monkeypatch.setattr(blas, "AVAILABLE", True)
+    """``auto`` depends on the device and the processor. A backend that is named stays, or is refused."""
+    monkeypatch.setattr(products, "AVAILABLE", True)
     assert backends.choose_backend(TrainerConfig()) == "compiled"
     assert backends.choose_backend(TrainerConfig(device="cuda")) == "torch"
     assert backends.choose_backend(TrainerConfig(backend="torch")) == "torch"
@@ -304,10 +309,10 @@ def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.Monke
         backends.check_backend(TrainerConfig(backend="compiled", device="cuda"))
     with pytest.raises(ConfigError, match=r"computes in torch\.float32 only, not in torch\.float64; use torch"):
         DenseNetwork(ODD, seed=0, learning_rate=0.1, backend="compiled", dtype=torch.float64)
-    monkeypatch.setattr(blas, "AVAILABLE", False)
+    monkeypatch.setattr(products, "AVAILABLE", False)
     assert backends.choose_backend(TrainerConfig()) == "torch"
     with pytest.raises(
-        ConfigError, match=r"needs MKL, which this build of torch does not export; set trainer\.backend="
+        ConfigError, match=r"it needs fused multiply-adds and POSIX semaphores, .*; set trainer\.backend="
     ):
         backends.check_backend(TrainerConfig(backend="compiled"))
 
@@ -363,13 +368,13 @@ def _threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def digest(backend: BackendName) -> str:
-    """Bits of three steps at two threads."""
-    torch.set_num_threads(2)
+def digest(backend: BackendName, num_threads: int = 2, sizes: tuple[int, ...] = (128, 128, 128)) -> str:
+    """Bits of a step for each batch size."""
+    torch.set_num_threads(num_threads)
     network = DenseNetwork(SIZES["kaggle"], seed=0, learning_rate=0.1, backend=backend)
     words: list[str] = []
-    for seed in range(3):
-        loss, grads_ND = network.train(*batch_for(network.size, 128, seed))
+    for seed, num_samples in enumerate(sizes):
+        loss, grads_ND = network.train(*batch_for(network.size, num_samples, seed))
         network.step()
         words += [loss.hex(), xxhash.xxh3_64_hexdigest(grads_ND.numpy().tobytes())]
     return " ".join(

@@ -8,7 +8,7 @@ import pytest
 from harness.config.experiment import load_experiment
 from harness.config.model import Config
 from harness.core.errors import ConfigError
-from harness.kernels import blas
+from harness.kernels import products
 from harness.record.rundir import RunDir, read_config
 from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend
 from tests.runs import changed, run
@@ -17,7 +17,7 @@ from tests.runs import changed, run
 @pytest.mark.parametrize("is_available", [False, True])
 def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.MonkeyPatch, is_available: bool) -> None:
     """The resolved config names a backend, and its hash is that of a config which names this backend."""
-    monkeypatch.setattr(blas, "AVAILABLE", is_available)
+    monkeypatch.setattr(products, "AVAILABLE", is_available)
     config = changed(config, trainer__backend="auto")
     chosen, other = ("compiled", "torch") if is_available else ("torch", "compiled")
     assert RunSpec(config).config == changed(config, trainer__backend=chosen)
@@ -27,7 +27,7 @@ def test_what_auto_chose_is_in_the_hash(config: Config, monkeypatch: pytest.Monk
 
 def test_the_backend_stands_in_the_record(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """config.yaml and env.json hold what ``auto`` chose."""
-    monkeypatch.setattr(blas, "AVAILABLE", False)
+    monkeypatch.setattr(products, "AVAILABLE", False)
     short = changed(config, data__max_train_samples=32, strategy__name="none", trace__path=None)
     short = changed(short, trainer__backend="auto")
     run(short, tmp_path / "run")
@@ -37,7 +37,7 @@ def test_the_backend_stands_in_the_record(config: Config, tmp_path: Path, monkey
 
 def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before anything is written, in one line that says what to do."""
-    monkeypatch.setattr(blas, "AVAILABLE", False)
+    monkeypatch.setattr(products, "AVAILABLE", False)
     with pytest.raises(ConfigError, match=r"^trainer\.backend: compiled, but .*; set trainer\.backend=torch or auto$"):
         RunSpec(changed(config, trainer__backend="compiled")).validate()
 
@@ -47,11 +47,11 @@ def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkey
     file = tmp_path / "grid.yaml"
     grids = "grids: [{strategy.name: [none, partial]}]"
     file.write_text(f"out: {tmp_path / 'out'}\ndata: {{path: {click_data}}}\n{grids}\n")
-    monkeypatch.setattr(blas, "AVAILABLE", False)
+    monkeypatch.setattr(products, "AVAILABLE", False)
     before = load_experiment(file, cell_hash=cell_hash).cells
     assert cells_of_other_backend(before) is None
     before[0].run_dir.mkdir(parents=True)
-    monkeypatch.setattr(blas, "AVAILABLE", True)
+    monkeypatch.setattr(products, "AVAILABLE", True)
     after = load_experiment(file, cell_hash=cell_hash).cells
     assert not {cell.run_dir for cell in before} & {cell.run_dir for cell in after}
     line = cells_of_other_backend(after)
