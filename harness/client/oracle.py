@@ -177,11 +177,12 @@ class Oracle:
 def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
     """The rows that must move for one window, given the keys of the windows before it.
 
-    Summed over all windows this is the least for every cache that starts empty, has all rows of a window before it
-    starts, keeps a row only while the present window or the next one needs it, and flushes all updates where required.
-    The windows that touch a row form runs: between two windows of a run at most one does not touch it. The row is
-    evicted after a run, so it is fetched once per run. It is updated in each window, so it is written once per run, and
-    once more for every flush inside the run after which it is updated again.
+    The sum over all windows is a lower bound for every cache that starts empty, holds all rows of a window before the
+    window starts, keeps a row only while the present window or the next one needs it, and flushes all updates where
+    that is required.
+
+    A row stays in such a cache as long as no two successive windows leave it untouched. Such a stay costs one fetch. It
+    costs one write at its end, and one more for each flush during the stay that is followed by an update of the row.
     """
     is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are not flushed yet
     is_held_U = np.zeros(len(keys_U), bool)

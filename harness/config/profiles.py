@@ -23,7 +23,7 @@ class Profile(BaseModel):
     o_save_h: Annotated[float, Field(ge=0)]
     """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full."""
     o_load_h: Annotated[float, Field(ge=0)]
-    """O_load: one load, hours; charged once per failure, in full (R)."""
+    """O_load: one load, hours; charged once per failure, in full (reconstructed: docs/CPR.md)."""
     o_res_h: Annotated[float, Field(ge=0)]
     """O_res: rescheduling after a failure, hours."""
     num_ps: Annotated[int, Field(ge=1, le=MAX_PS)]

@@ -76,7 +76,7 @@ class Saved(Event):
     sequence: int  # manifest number
     save: str  # "full" | "priority"
     closes_interval: bool
-    charged: bool  # the initial save is start-up in every strategy and costs nothing (R)
+    charged: bool  # the initial save is start-up in every strategy and costs nothing (reconstructed: docs/CPR.md)
     payload_bytes: int  # rows and row ids of all ranks, dense network
     num_rows: int  # rows written
     persisted_updates: int | None  # updates, over all tables, that this save made durable

@@ -19,7 +19,7 @@ def t_save_full_h(costs: Costs) -> float:
 def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
     """``T_save,part = 2 PLS_target N T_fail / k``, hours: the interval whose ``expected_pls`` is the PLS target.
 
-    ``counts_ranks=False`` sets k, the ranks lost per failure, to 1 (R).
+    ``counts_ranks=False`` sets k, the ranks lost per failure, to 1 (reconstructed: docs/CPR.md).
     """
     per_failure = costs.ranks_per_failure if counts_ranks else 1
     return 2 * costs.pls_target * costs.num_ps * costs.mtbf_h / per_failure
@@ -94,7 +94,9 @@ class OverheadLedger:
         self.payload_bytes += other.payload_bytes
 
     def charge_failure(self, rerun_samples: int = 0, reschedule_h: float | None = None) -> FailureCost:
-        """Charge one failure of any number of ranks: one load, one rescheduling (R), and the samples to repeat.
+        """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
+
+        That a failure costs as much whatever its number of ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace, instead of O_res.
         """

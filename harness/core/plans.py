@@ -84,7 +84,7 @@ class SavePlan:
 
     ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
     tracker's choice of the tracked tables and the other tables whole. ``closes_interval``: this save ends a whole
-    interval, and PLS counts from it (R).
+    interval, and PLS counts from it (reconstructed: docs/CPR.md).
     """
 
     kind: str

@@ -17,7 +17,10 @@ from harness.kernels.lookup import sums_before
 
 
 def rank_weights(placement: Placement) -> dict[Rank, float]:
-    """The weight of each PS rank in PLS: 1/N for row placement, its share of all rows for table placement (R)."""
+    """The weight of each PS rank in PLS: 1/N for row placement, its share of all rows for table placement.
+
+    The latter is reconstructed (docs/CPR.md).
+    """
     return {ps_rank(index): placement.share(index) for index in range(placement.num_ps)}
 
 
@@ -25,7 +28,8 @@ class PlsLedger:
     """Portion of lost samples: each dead shard adds ``weight * (S_now - S_since) / S_total``.
 
     ``S_since`` is the later of the shard's last save and its last restore or, with ``since="save"``, its last save
-    alone, which counts the same samples twice for a rank that dies twice (R). Full recovery adds nothing.
+    alone, which counts the same samples twice for a rank that dies twice. The former is reconstructed (docs/CPR.md).
+    Full recovery adds nothing.
     """
 
     def __init__(
@@ -41,10 +45,10 @@ class PlsLedger:
         self.total = 0.0
 
     def saved(self, samples: int) -> None:
-        """Record a save of every shard at ``samples``. Only saves that close an interval are reported (R).
+        """Record a save of every shard at ``samples``. Only saves that close an interval are reported.
 
-        Called when the save is committed. For a shard that was restored after ``samples``, lost samples still count
-        from its restore.
+        That rule is reconstructed (docs/CPR.md). Called when the save is committed. For a shard that was restored after
+        ``samples``, lost samples still count from its restore.
         """
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 

@@ -34,8 +34,8 @@ class Shard:
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
         applied_step: the last step whose gradients the rows hold, counted from 1.
-        before_change: called with the rows (int64, distinct) that are about to change. A save in the background copies
-        their present values in it; otherwise it is a no-op.
+        before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these
+        rows. While a save runs in the background, the callback copies their present values; otherwise it does nothing.
     """
 
     def __init__(

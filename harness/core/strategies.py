@@ -183,7 +183,7 @@ class CprVanilla(_Saving):
         pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
         """Portion of lost samples that CPR may cost; null takes the profile's."""
         interval_counts_ranks: bool = True
-        """(R) Divide T_save,part by k, the ranks lost per failure."""
+        """Divide T_save,part by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
         self.interval = _part_interval(options, costs)
@@ -230,7 +230,7 @@ class CprRandom(CprPriority):
         """Options of ``cpr_random``."""
 
         pool: Literal["touched", "all"] = "touched"
-        """(R) Rows to draw from: `touched` since their last save, or `all`, of which untouched ones are skipped."""
+        """Rows to draw from: `touched` since their last save, or `all`, of which untouched ones are skipped."""
 
     _tracker = "random"
 
@@ -247,7 +247,7 @@ class CprSsu(CprPriority):
         """Options of ``cpr_ssu``."""
 
         period: Annotated[int, Field(ge=1)] = 2
-        """(R) Period of the sub-sample: the inputs whose global sample index is a multiple of this number."""
+        """The sub-sample is each input whose global sample index is a multiple of this (reconstructed: docs/CPR.md)."""
 
     _tracker = "ssu"
 

@@ -175,10 +175,10 @@ def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
 
 
 class RandomTracker(_CountingTracker):
-    """A control: K rows drawn at random.
+    """A control for the other trackers: it chooses up to K rows at random.
 
-    Options ``r`` and ``pool``: draw among the rows touched since their last save (``touched``), or among all (R)
-    (``all``), of which those that were not touched are then left out.
+    Option ``pool``: ``touched`` draws K of the rows that were touched since their last save. ``all`` draws K of all
+    rows and leaves out those that were not touched, so fewer than K may remain.
     """
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -204,7 +204,8 @@ class SsuTracker:
     """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
 
     Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a random member, drawn by
-    (seed, rank, row, step) (R). Memory: 4 bytes per list entry (r of MFU's counter), and a bit per row for membership.
+    (seed, rank, row, step); that choice is reconstructed (docs/CPR.md). Memory: 4 bytes per list entry, which is r of
+    MFU's counter, and a bit per row for membership.
     """
 
     needs_counts: ClassVar[bool] = False

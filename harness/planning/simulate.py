@@ -33,7 +33,7 @@ class SaveSizes:
 
 def save_sizes(placement: Placement, *, dim: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
     """Sizes of saves of float32 rows of ``dim`` values. A priority save writes K rows and their ids per shard and
-    tracked table, and the other tables and the dense network whole (R).
+    tracked table, and the other tables and the dense network whole (reconstructed: docs/CPR.md).
     """
     row_bytes = dim * _FLOAT32_BYTES
     num_rows = sum(placement.cardinalities)

@@ -59,8 +59,8 @@ class Sample:
 class Observed:
     """The deaths of a trace, and how many ranks were watched for how many hours.
 
-    ``rank_E`` is None where an entry gives a number of ranks instead of a name; ``num_E`` counts them. ``num_ranks`` is
-    None where it is unknown.
+    Each of the E entries is one failure: ``hour_E`` says when, ``rank_E`` which rank died, ``num_E`` how many did. If
+    any entry of the trace gives only a number of ranks, ``rank_E`` is None. ``num_ranks`` is None where it is unknown.
     """
 
     hour_E: F64
