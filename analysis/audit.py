@@ -36,7 +36,7 @@ class Audit:
 
     @property
     def total_pls(self) -> float:
-        """PLS of all ranks."""
+        """The sum of the PLS of all ranks."""
         return sum(self.pls.values())
 
 

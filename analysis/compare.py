@@ -44,7 +44,10 @@ Pair = tuple[Cell, Cell]
 
 @dataclass(frozen=True)
 class Comparison:
-    """``other`` minus ``base`` for the pairs of one group (strategy and the other keys that vary in the folders)."""
+    """Differences of folder ``other`` from folder ``base``: a pair is a cell of each with equal seed and ``group``.
+
+    ``group``: the strategy, and the values of the other keys that vary in the folders.
+    """
 
     base: str
     other: str

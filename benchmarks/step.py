@@ -123,7 +123,7 @@ def dense(config: Config, folder: Path, tick: Tick) -> None:
     )
     name = choose_backend(config.trainer)
     if name == "compiled":
-        from harness.model.compiled_backend import TeamPass  # noqa: PLC0415 - without MKL it cannot be imported
+        from harness.model.compiled_backend import TeamPass  # noqa: PLC0415 - it cannot be imported everywhere
 
         team = TeamPass(bottom, top, config.trainer.batch_size, learning_rate=0.1, is_eager=False)
         train, update, seconds = team.train, dict, team.seconds

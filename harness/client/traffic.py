@@ -42,7 +42,10 @@ class Traffic:
         self.received_bytes += num_rows * (self.row_bytes + (COUNT_BYTES if with_counts else 0))
 
     def write(self, num_rows: int, *, with_flags: bool = False) -> None:
-        """Count rows whose values or gradients are sent to the ranks, with counts of updates."""
+        """Count rows whose values or gradients are sent to the ranks, each with its number of updates.
+
+        ``with_flags``: each row has a flag besides.
+        """
         self.written_rows += num_rows
         self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES + (FLAG_BYTES if with_flags else 0))
 

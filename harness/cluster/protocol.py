@@ -184,7 +184,7 @@ class Cluster(Protocol):
         ...
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        """Serve every request and wait for all; replies in the order of the ranks.
+        """Serve every request and wait for all; the replies are sorted by rank.
 
         Raises:
             RankLost: ranks are dead; raised after all the others have answered, and carries their replies.

@@ -62,10 +62,11 @@ class TrainerConfig(_Model):
     optimizer: Literal["sgd"] = "sgd"
     """Optimizer of the embedding rows, at the PS ranks and in caches. The dense network is trained by SGD."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
-    """Threads of the dense network. Part of the result's hash: sums round differently with another number."""
+    """Threads of the dense network. Part of the result's hash: with backend `torch`, sums round differently with
+    another number."""
     backend: Literal["auto"] | BackendName = "auto"
     """Implementation of the dense network. `torch`: plain torch operations, on any device. `compiled`: a compiled
-    program, float32 on the CPU, where torch exports MKL. `auto`: `compiled` where it can run, otherwise `torch`; a
+    program, float32 on the CPU, if it has fused multiply-adds. `auto`: `compiled` where it can run, else `torch`; a
     run's config and hash contain the choice. Part of the result's hash: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the dense network. PS ranks never use CUDA."""

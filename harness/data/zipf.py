@@ -33,7 +33,8 @@ def top_share(num_rows: int, exponent: float, num_draws: int, missing_frac: floa
 def solve_exponent(num_rows: int, num_draws: int, share: float, missing_frac: float = 0.0) -> float:
     """The exponent at which the top 1 % of the drawn rows get ``share`` of the draws, by bisection.
 
-    Returns the largest exponent tried if even that gives too little skew (few draws, or a few hundred rows).
+    ``missing_frac``: the fraction of the draws that are missing values, which all go to one row. Returns the largest
+    exponent tried if even that gives too little skew (few draws, or a few hundred rows).
     """
     low, high = 0.0, _MAX_EXPONENT
     for _ in range(40):

@@ -1,8 +1,8 @@
 """Ahead-of-time compilation of loops by Numba, with machine code cached on disk.
 
 A batch has some 3,000 accesses. An operation of numpy or torch on so few costs 5 to 50 us, most of it not arithmetic.
-Compiled loops run without the interpreter lock, on one thread, and in the order that is written: no product is fused
-with a sum and no sum is reordered, so every machine computes the same bits.
+Compiled loops run without the interpreter lock, on one thread, and in the order that is written: no sum is reordered,
+and a product is fused with a sum only where the code says so, so every machine computes the same bits.
 
 Conventions of all files of this folder: arrays are in C order; a result is a new array unless its parameter is named
 ``out_…`` or the docstring says that an argument changes; no index is checked, the caller has made or checked them.

@@ -1,8 +1,8 @@
 """Forward and backward of DLRM for a share of the samples, compiled by Numba; the thread team calls it.
 
-The mathematics is that of :mod:`harness.model.torch_backend`. Matrix products go to the BLAS, on one thread. Nothing
-outside them fuses a product with a sum or reorders a sum, and they round as the BLAS does for a share of that size. So
-a result depends on the number of shares, and not on how many threads compute them.
+The mathematics is that of :mod:`harness.model.torch_backend`. Matrix products are those of
+:mod:`harness.kernels.products`. Nothing outside them fuses a product with a sum or reorders a sum. So no result depends
+on the number of shares or threads.
 
 Arrays are passed as addresses and sizes, in records of two types, :data:`LAYER` and :data:`JOB`.
 
@@ -116,14 +116,13 @@ def mask(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 @inlined
 def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
-    """Compute the gradient of a layer's inputs, dL/dx̃ = g Aᵀ, of samples ``first`` up to but excluding ``last``.
+    """Compute the gradient of a layer's inputs, dL/dx = g Aᵀ, of samples ``first`` up to but excluding ``last``.
 
-    g: ``output_grad``; A: weights above the bias; x̃: the inputs with a 1 appended. The last column of the result, the
-    gradient of that 1, is unused: it is computed because the BLAS is faster at the rounder width.
+    g: ``output_grad``; A: the weights.
     """
     grads = matrix(layer.output_grad, num_samples, layer.outputs_width)[first:last, : layer.fan_out]
-    wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in + 1]
-    _multiply(grads, matrix(layer.affine, layer.fan_in + 1, layer.fan_out).T, wanted, 1.0, False)
+    wanted = matrix(layer.input_grad, num_samples, layer.inputs_width)[first:last, : layer.fan_in]
+    _multiply(grads, matrix(layer.affine, layer.fan_in, layer.fan_out).T, wanted, 1.0, False)
 
 
 @inlined

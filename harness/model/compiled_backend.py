@@ -27,7 +27,7 @@ class CompiledBackend:
     """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
 
     ``bottom_JO``, ``top_JO``: the matrices of the layers, contiguous float32 on the CPU, which steps update in place.
-    The bits of a result depend on torch's number of threads when a batch size is first met, and on nothing else.
+    Threads: as many as torch has when a batch size is first met. Their number changes no bit of a result.
     ``is_eager``: worker threads begin the SGD step of a batch at once, while the caller does something else.
     """
 
@@ -53,7 +53,10 @@ class CompiledBackend:
         return self._training.train(dense_BI, rows_XD, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending SGD step of the last batch, if there is one."""
+        """Apply the pending SGD step of the last batch, if there is one.
+
+        ``is_alone``: the calling thread computes it alone, unless the workers are running.
+        """
         if self._training is not None:
             self._training.update(is_alone=is_alone)
 

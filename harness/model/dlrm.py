@@ -77,9 +77,10 @@ if products.AVAILABLE:
 class DenseNetwork:
     """A replica of the dense network with its optimizer (plain SGD, which has no state besides the parameters).
 
-    Same parameters, batch, device, ``backend`` and number of threads: same bits, in every process. A ``dtype`` other
-    than float32 serves to check the mathematics. ``is_eager``: the step of a batch begins at once, on cores that would
-    be idle otherwise. Raises ConfigError where the backend cannot run on this machine, device or dtype.
+    Same parameters, batch, device, ``backend`` and, with ``torch``, number of threads: same bits, in every process. A
+    ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: the step of a batch begins at once, on
+    cores that would be idle otherwise. Raises ConfigError where the backend cannot run on this machine, device or
+    dtype.
     """
 
     def __init__(

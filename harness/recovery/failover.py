@@ -43,7 +43,8 @@ class RowHolder(Protocol):
     def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
         """Discard or salvage the copies of rows of ``ranks``, whose shards alone were restored.
 
-        Returns what is salvaged and will be written back, by rank; a rank without salvaged rows may be left out.
+        Returns, by rank, how many rows and updates are salvaged and will be written back. A rank with none may be
+        left out.
         """
         ...
 

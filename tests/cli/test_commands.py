@@ -149,7 +149,7 @@ def test_schema_is_json(cli: Cli) -> None:
     definitions = json.loads(cli("schema").out)["$defs"]
     assert definitions["FullOptions"]["properties"].keys() == {"name", "interval_samples"}
     assert definitions["CprSsuOptions"]["properties"]["period"]["description"].startswith(
-        "(R) Period of the sub-sample"
+        "The sub-sample is each input"
     )
 
 

@@ -334,7 +334,7 @@ WRONG = [
         '{"metadata": {"gap_seconds": 60}, "data": [1]}',
         ": expected at least 2 counts in the list 'data', got 1",
     ),
-    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": expected a count above 0 in data"),
+    ("skypilot", '{"metadata": {"gap_seconds": 60}, "data": [0, 0]}', ": data: expected a count of instances above 0"),
     (
         "skypilot",
         '{"metadata": {"gap_seconds": 60}, "data": [1, 2.5]}',

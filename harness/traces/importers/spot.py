@@ -126,4 +126,4 @@ def read_counts(text: str, found: Findings) -> None:
             slots.enter(str(num_ever), tick * gap_s)
             num_ever += 1
     if not num_ever:
-        raise TraceError(f"{source}: expected a count above 0 in data, got zeros only, so no instance can fail")
+        raise TraceError(f"{source}: data: expected a count of instances above 0, got zeros only, so none can fail")
