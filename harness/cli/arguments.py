@@ -37,7 +37,7 @@ then the details:
 
 
 def _add_runs(commands: argparse._SubParsersAction) -> None:
-    _add_config(
+    train = _add_config(
         commands,
         "train",
         "train once, with failures and recoveries as configured",
@@ -45,9 +45,11 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
   run.py train experiments/one.yaml
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
-The run is written to the folder that the key `out` names. If that run is finished, its results are shown and nothing
-is run; an unfinished run starts afresh; a folder that holds a run of another config is refused.""",
+The run is written to the folder that the key `out` names; without `out=`, the values of other overrides are added to
+that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run; an unfinished run
+starts afresh; a folder that holds a run of another config is refused.""",
     )
+    _add_stale(train)
     grid = _add_config(
         commands,
         "grid",
@@ -66,20 +68,22 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     grid.add_argument(
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
-    grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
+    _add_stale(grid)
+    grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:
-    _add_config(
+    replay = _add_config(
         commands,
         "replay",
         "train once under a failure trace",
         """\
   run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
 
-The same as `train` with trace.path=TRACE.csv, but written to <out>-<trace> unless out=... is given.""",
+The same as `train` with trace.path=TRACE.csv.""",
         has_trace=True,
     )
+    _add_stale(replay)
     _add_config(
         commands,
         "verify",
@@ -156,6 +160,16 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
 
 def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> None:
     command(commands, name, summary, example).add_argument("dir", type=Path, metavar="DIR", help=text)
+
+
+def _add_stale(parser: Parser) -> None:
+    parser.add_argument(
+        "--stale",
+        choices=("fail", "rerun", "keep"),
+        default="fail",
+        help="finished runs that other code computed (sources, torch, numpy): stop, run them anew while the old result "
+        "stands, or take them as they are (default: fail)",
+    )
 
 
 def _add_config(
