@@ -83,6 +83,7 @@ def replay(options: argparse.Namespace) -> int:
 
 def grid(options: argparse.Namespace) -> int:
     """Run the cells of an experiment that are not done, then show its table and write its report."""
+    _say_if_compiling()
     from harness.run.spec import cell_hash, cells_of_other_backend, check
 
     experiment = load_experiment(options.config, options.overrides, cell_hash=cell_hash)
@@ -152,6 +153,7 @@ def report(options: argparse.Namespace) -> None:
 
 def verify(options: argparse.Namespace) -> int:
     """Compare both engines, for every strategy or the one named on the command line."""
+    _say_if_compiling()
     from harness.run import verify as verification
 
     if any(word.startswith("strategy.name=") for word in options.overrides):
@@ -212,7 +214,15 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 }
 
 
+def _say_if_compiling() -> None:
+    from harness.kernels.compiler import is_cold
+
+    if is_cold():
+        console.note("compiling the loops of a training step, once after each change of them (20 s)")
+
+
 def _train(config: Config, stale: Stale) -> int:
+    _say_if_compiling()
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
 
