@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.cli import console, progress
+from harness.cli.parsing import mapping_overrides
 from harness.cluster.spawn import own_fork_server
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment
 from harness.config.keys import schema
@@ -65,10 +66,19 @@ def train(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Train under the given trace, in a folder named after ``out`` and the trace."""
-    config = load_config(options.config, [*options.overrides, f"trace.path={json.dumps(str(options.trace))}"])
+    """Train under the given trace, in a folder named after ``out`` and the trace; first say what does not fit."""
+    from harness.run.spec import RunSpec
+    from harness.traces.mismatch import mismatches
+
+    path = f"trace.path={json.dumps(str(options.trace))}"
+    config = load_config(options.config, [*options.overrides, path, *mapping_overrides(options)])
     if not any(word.startswith("out=") for word in options.overrides):
-        config = config.model_copy(update={"out": f"{config.out}-{options.trace.stem}"})
+        how = [options.window] * bool(options.window) + ["stretched"] * options.stretch
+        config = config.model_copy(update={"out": "-".join([config.out, options.trace.stem, *how])})
+    run_spec = RunSpec(config)
+    run_spec.validate()
+    for line in mismatches(run_spec.config, run_spec.costs):
+        console.note(f"note: {line}")
     return _train(config)
 
 

@@ -16,6 +16,7 @@ from harness.record.recorder import read_events
 from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec
+from harness.traces.job_trace import job_trace, with_profile_of_trace
 from harness.traces.trace import Trace, read_trace
 
 BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
@@ -80,11 +81,12 @@ def verify(
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
+    config = with_profile_of_trace(config)  # of its own trace, without the kills that are added
     name = config.strategy.name
     trace_path = work_dir / f"{name}.csv"
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
-    trace = config.trace.model_copy(update={"path": str(trace_path)})
+    trace = config.trace.model_copy(update={"path": str(trace_path), "window": None, "stretch": False})
     differences: list[str] = []
     for variant in variants_of(config):
         for engine in variant.engines:
@@ -132,7 +134,7 @@ def _trace_around_a_save(config: Config) -> str:
 
     A kill follows the save of its boundary, so the second one hits a shard without unsaved updates.
     """
-    trace = read_trace(Path(config.trace.path) if config.trace.path else BUSY)
+    trace = job_trace(config) or read_trace(BUSY)
     step = _save_in_the_middle(config)
     kills = [(_hour_of(config, step - 1), "ps1"), (_hour_of(config, step), "ps0")]
     entries = sorted([*_pairs(trace), *kills], key=lambda entry: entry[0])
