@@ -66,10 +66,8 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
 def _merged(repairs: Repairs) -> Iterator[str]:
     """What was cut or merged for the share of hours."""
     if repairs.down_frac is not None and (repairs.num_overlapping or repairs.num_cut):
-        yield (
-            f"For that share {repairs.num_overlapping:,} repairs of a rank that is down already are merged, and "
-            f"{repairs.num_cut:,} that outlast the trace are cut at its end."
-        )
+        merged, cut = f"{repairs.num_overlapping:,}", f"{repairs.num_cut:,}"
+        yield f"In that share, repairs of a rank that is down are merged ({merged}); the trace's end cuts {cut}."
 
 
 def number(value: float | None) -> str:

@@ -208,6 +208,8 @@ def _advice_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
 
 def _cautions(advice: Advice) -> Iterator[str]:
     job_h, interval_h = advice.costs.job_h, advice.partial.interval_h
+    if min(advice.full.overhead.total_h, advice.partial.overhead.total_h) > job_h:
+        yield "either overhead is longer than the job itself, which no real job would accept; see the MTBF"
     if interval_h > job_h:
         yield f"{interval_h:.3g} h is longer than the job: nothing is saved, and PLS stays below the target"
     elif interval_h > job_h / 4:
