@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, Parser, command, count
+from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count
 from harness.cli.trace_arguments import add_plan, add_traces
 
 
@@ -79,10 +79,13 @@ def _add_checks(commands: argparse._SubParsersAction) -> None:
         "train once under a failure trace",
         """\
   run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
+  run.py replay spot.csv experiments/one.yaml --stretch profile.from_trace=true    11 h of failures for a job of 56 h
 
-The same as `train` with trace.path=TRACE.csv.""",
+The same as `train` with trace.path=TRACE.csv. What of the trace does not fit the job (MTBF, hours, ranks, instants) is
+said first, a line each.""",
         has_trace=True,
     )
+    add_mapping(replay)
     _add_stale(replay)
     _add_config(
         commands,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.cli import console, progress
+from harness.cli.parsing import mapping_overrides
 from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.cluster.spawn import own_fork_server
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
@@ -76,9 +77,18 @@ def train(options: argparse.Namespace) -> int:
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Train under the given trace, in a folder named after ``out``, the overrides and the trace."""
-    overrides = [*options.overrides, f"trace.path={json.dumps(str(options.trace))}"]
-    return _train(load_variant(options.config, overrides), options.stale)
+    """Train under the given trace, in a folder named after it and the overrides; first say what does not fit."""
+    from harness.run.spec import RunSpec
+    from harness.traces.mismatch import mismatches
+
+    _say_if_compiling()
+    path = f"trace.path={json.dumps(str(options.trace))}"
+    config = load_variant(options.config, [*options.overrides, path, *mapping_overrides(options)])
+    run_spec = RunSpec(config)
+    run_spec.validate()
+    for line in mismatches(run_spec.config, run_spec.costs):
+        console.note(f"note: {line}")
+    return _train(config, options.stale)
 
 
 def grid(options: argparse.Namespace) -> int:
