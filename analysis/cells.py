@@ -48,7 +48,17 @@ COLUMNS = tuple(_TYPES)
 ``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``.
 """
 
-_NOT_SWEPT = ("out", "name", "seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
+_NOT_SWEPT = (
+    "out",
+    "name",
+    "plugins",
+    "seed",
+    "engine",
+    "strategy.name",
+    "trace.path",
+    "profile.name",
+    "cluster.num_ps",
+)
 """Config keys that have a column of their own, or do not affect the result."""
 
 

@@ -57,8 +57,8 @@ def load_strategies() -> None:
     for title in ("strategy", "kind of save", "tracker"):
         exec(f"{light}\n{examples()[title]}", {})
     assert "harness.config.model" not in sys.modules
-    for name in strategies.STRATEGIES.keys() - known:
-        strategies.OPTIONS[name] = strategies._named(name, strategies.STRATEGIES[name])
+    assert strategies.STRATEGIES.keys() - known
+    strategies.name_options()
 
 
 def facts(events: list[Any]) -> list[dict[str, Any]]:

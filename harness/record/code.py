@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import StoreError
+from harness.record import plugins
 from harness.record.files import read_json
 from harness.record.rundir import RunDir
 
@@ -63,11 +64,12 @@ class Code:
 
 @cache
 def current_code() -> Code:
-    """The code of this process."""
+    """The code of this process, plugins included, when it was first asked for."""
     versions = {"python": ".".join(platform.python_version_tuple()[:2])}
     versions |= {name: metadata.version(name) for name in _LIBRARIES}
     files = sorted(path for room in _ROOMS for path in (_PACKAGE / room).rglob("*.py"))
-    return Code(versions, {str(path.relative_to(_PACKAGE.parent)): _digest(path) for path in files})
+    sources = {str(path.relative_to(_PACKAGE.parent)): path for path in files} | plugins.LOADED
+    return Code(versions, {name: _digest(path) for name, path in sources.items()})
 
 
 def code_of(run_dir: Path) -> Code | None:

@@ -29,6 +29,7 @@ from harness.traces.schedule import planned_kills_of, trace_digest
 _IRRELEVANT: dict[str, set[str] | bool] = {
     "name": True,
     "out": True,
+    "plugins": True,  # their content is part of the code's fingerprint
     "engine": True,
     "wandb": True,
     "store": True,
