@@ -22,7 +22,7 @@ from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import CprPriority
+from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority
 from harness.model.sizes import model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
 from harness.planning.spread import job_of, simulate_all, spec_of
@@ -118,7 +118,8 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
     """The configuration of each planned strategy, with the constants of the trace where the profile takes them."""
-    found = load_each(None, overrides, PLANNED)
+    added = [name for name in STRATEGIES if name not in BUILT_IN]
+    found = load_each(None, overrides, [*PLANNED, *added])
     return {name: with_profile_of_trace(config) for name, config in found.items()}
 
 

@@ -290,6 +290,10 @@ DEFAULT = "full"
 """The strategy used if a configuration does not name one."""
 
 
+BUILT_IN = tuple(STRATEGIES)
+"""Names of the package's own strategies."""
+
+
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
     """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
     title = "".join(word.capitalize() for word in name.split("_"))

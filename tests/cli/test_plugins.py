@@ -70,7 +70,7 @@ def test_verify_and_plan_know_it(folder: Path) -> None:
     """Both engines agree on it, and the planner shows it beside the others."""
     code, out, errors = command(folder, "verify", "one.yaml", "strategy.name=incremental")
     assert (code, "incremental  identical" in out) == (0, True), out + errors
-    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]")[1]
+    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "20")[1]
 
 
 @pytest.mark.parametrize(
