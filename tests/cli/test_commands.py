@@ -369,3 +369,39 @@ def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> Non
     ]
     after = cli("grid", "out/grid.yaml", "--dry-run")
     assert [line.split()[0] for line in after.out.splitlines()] == ["done", "done"]
+
+
+def test_a_replay_says_what_does_not_fit_and_offers_the_mapping(cli: Cli) -> None:
+    """A line each before the run; with the trace stretched and its constants taken, nothing is left to say."""
+    Path("t.csv").write_text(
+        "# length_h: 11\n# ranks: 2\nhour,rank\n" + "".join(f"{k},ps{k % 2}\n" for k in range(1, 11))
+    )
+    first = cli("replay", "t.csv", "one.yaml", "strategy.name=partial", "profile.mtbf_h=40")
+    assert first.code == 0
+    assert [line.partition(";")[0] for line in first.errors if line.startswith("note: ")] == [
+        "note: the trace lasts 11 h, the job 56 h: no failure after hour 10",
+        "note: MTBF 1.1 h in the trace (10 failures in 11 h), 40 h in profile busy*, by which intervals are chosen",
+        "note: 10 failure instants fall on 4 boundaries between steps, and instants at one boundary are one failure: the run has 18 steps of 3.11 h each",
+    ]
+    fitted = cli("replay", "t.csv", "one.yaml", "strategy.name=partial", "--stretch", "profile.from_trace=true")
+    assert fitted.code == 0
+    assert not [line for line in fitted.errors if line.startswith("note: ")]
+    assert Path("out-t-stretched").is_dir()
+    assert "profile busy*(t)" in fitted.out
+    assert cli("report", "out-t-stretched").code == 0
+    assert "Failure trace t, stretched to 56 h</h2>" in Path("out-t-stretched/report.html").read_text()
+
+
+def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
+    """A stretched trace has the MTBF of the job's hours; a profile has no hours to map."""
+    Path("t.csv").write_text("# length_h: 14\n# ranks: 2\nhour,rank\n3,ps0\n9,ps1\n")
+    plain, stretched = cli("plan", "t.csv"), cli("plan", "t.csv", "--stretch")
+    assert "MTBF 7 h" in plain.out
+    assert plain.errors[0].startswith(
+        "note: the trace lasts 14 h, the job 56 h: the trace's MTBF is taken for the job; "
+    )
+    assert "MTBF 28 h" in stretched.out
+    assert not stretched.errors
+    assert cli("plan", "cpr56", "--stretch").errors == [
+        "error: --window, --stretch: expected a trace file (TRACE.csv) to map, got profile cpr56"
+    ]
