@@ -1,5 +1,6 @@
 """Consistent records without training: the real strategies and ledgers walk a schedule, and the figures are made up."""
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,11 @@ def made_events(config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] 
 def altered(event: Event, **values: Any) -> Any:
     """``event`` with other values, whatever its class."""
     return replace(event, **values)
+
+
+def _hash(config: Config) -> str:
+    text = config.model_dump_json(exclude={"name", "out", "engine", "wandb", "store"})
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class _Walk:
@@ -146,7 +152,7 @@ class _Walk:
             num_tracked_rows=9_950,
             rank_rows=[10_000 // self.config.num_ps] * self.config.num_ps,
             bytes_full=BYTES_FULL,
-            config_hash="0123456789abcdef",
+            config_hash=_hash(self.config),
             machine={"time": "2026-01-01T00:00:00+00:00", "host": "here", "pid": 1000},
         )
 

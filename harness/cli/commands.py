@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.cli import console, progress
+from harness.cli import console, progress, wandb_commands
 from harness.cluster.spawn import own_fork_server
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment
 from harness.config.keys import schema
@@ -36,6 +36,7 @@ _RERUN_HINTS = {
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Carry out the command in ``options`` and return its exit code; errors become lines on stderr."""
     console.open_streams()
+    console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
     try:
         return COMMANDS[options.command](options) or OK
@@ -81,7 +82,7 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(experiment, run_assembled, options.jobs)
+        return run_experiment(wandb_commands.prepared(experiment), run_assembled, options.jobs)
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
@@ -100,6 +101,7 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) 
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(failed) < len(outcomes):
             _show_grid(experiment.out)
+            wandb_commands.sync_if_online(experiment)
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
@@ -191,6 +193,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plan": plan,
     "trace": trace,
     "schema": print_schema,
+    **wandb_commands.WANDB_COMMANDS,
 }
 
 

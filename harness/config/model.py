@@ -171,15 +171,18 @@ class MetricsConfig(_Model):
 
 class WandbConfig(_Model):
     mode: Literal["online", "offline", "disabled"] = "offline"
+    """`offline`: written to the run's folder, without network; `run.py sync DIR` sends it."""
     project: str = "cpr-harness"
     entity: str | None = None
+    group: str | None = None
+    """Group of the run; null: the experiment's name and a hash of the settings that its cells share."""
 
 
 class Config(_Model):
     """The configuration of one run. Equal configs, data and traces give equal bits."""
 
     name: str = "run"
-    """The experiment's name: wandb's group, and the heading of the report."""
+    """The experiment's name: part of wandb's group, and the heading of the report."""
     out: str = "runs/run"
     """Output folder of the run or grid."""
     seed: Annotated[int, Field(ge=0)] = 0
