@@ -7,6 +7,7 @@ Panels name keys of ``harness.record.wandb_history`` and ``harness.record.wandb_
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -56,12 +57,12 @@ def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
         sections=_sections([one.id for one in facts]),
         settings=ws.WorkspaceSettings(x_axis="samples", max_runs=_MAX_RUNS),
         runset_settings=ws.RunsetSettings(
-            filters=[
+            filters=ws.And(
                 ws.Metric("Group").isin(groups),
                 ws.Config("engine").isin(_values(facts, "engine")),
                 ws.Config("trace_name").isin(_values(facts, "trace_name")),
                 ws.Config("profile_name").isin(_values(facts, "profile_name")),
-            ],
+            ),
             order=[ws.Ordering(ws.Metric("JobType"), ascending=True)],
             pinned_columns=list(_COLUMNS),
         ),
@@ -118,7 +119,8 @@ def _values(facts: Iterable[RunFacts], key: str) -> list[str]:
 def _packages() -> tuple[Any, Any]:
     """The modules of workspaces and of panels."""
     try:
-        import wandb_workspaces.reports.v2 as panels  # pyright: ignore[reportMissingImports]
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # its own, on pydantic
+            import wandb_workspaces.reports.v2 as panels  # pyright: ignore[reportMissingImports]
         from wandb_workspaces import workspaces  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ConfigError(
@@ -135,7 +137,7 @@ def _sections(ids: Sequence[str]) -> list[Any]:
     def curve(title: str, key: str, axis: str) -> Any:
         """Mean over the seeds of each strategy, with a band of one standard deviation."""
         return wr.LinePlot(
-            title=f"{title} by {axis}",
+            title=f"{title} by {_AXIS_TITLES[axis].partition(',')[0]}",
             x=axis,
             y=[key],
             title_x=_AXIS_TITLES[axis],

@@ -101,12 +101,12 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) 
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(failed) < len(outcomes):
             _show_grid(experiment.out)
-            wandb_commands.sync_if_online(experiment)
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
     for outcome in failed:
         console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
+    wandb_commands.sync_if_online(experiment)
     return FAILED if failed else OK
 
 

@@ -4,6 +4,7 @@
 
 import argparse
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 from harness.cli import console
 from harness.config.experiment import Experiment
 from harness.config.group import group_of
+from harness.core.errors import HarnessError
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_session import require_key, server_problem
 from harness.record.wandb_sync import Uploader, view_of
@@ -43,7 +45,10 @@ def is_online(experiment: Experiment) -> bool:
 def sync_if_online(experiment: Experiment) -> None:
     """Send what the server lacks of an online grid: differences from ``none``, which no cell knew when it ended."""
     if is_online(experiment):
-        _sync(experiment.out, {})
+        try:
+            _sync(experiment.out, {})
+        except HarnessError as error:
+            console.note(f"{error}; `run.py sync {experiment.out}` sends it")
 
 
 def sync(options: argparse.Namespace) -> None:
@@ -57,12 +62,12 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
     paths = find_runs(folder)
     uploader = Uploader(target)
     differences = _auc_differences(folder)
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for path in paths:
         difference = differences.get(path)
-        outcome = uploader.send(path, {} if difference is None else {"delta_auc": difference})
-        counts[outcome] = counts.get(outcome, 0) + 1
-    console.say(f"wandb: {', '.join(f'{number} {outcome}' for outcome, number in counts.items())}")
+        counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
+    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+    console.say(" ".join(["wandb:", outcomes, *([uploader.project_url] if uploader.project_url else [])]))
 
 
 def _auc_differences(folder: Path) -> dict[Path, float]:

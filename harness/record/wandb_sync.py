@@ -31,6 +31,12 @@ class Uploader:
             raise RunFailed(f"{problem}; nothing was sent")
         self._server = server_url()
         self._target = target
+        self._url: str | None = None
+
+    @property
+    def project_url(self) -> str | None:
+        """Address of the project of the newest run that the server has; None before there is one."""
+        return None if self._url is None else self._url.partition("/runs/")[0]
 
     def send(self, path: Path, figures: Mapping[str, Any]) -> Outcome:
         """Send the run directory ``path``, unless the server has it; ``figures`` are added to its summary.
@@ -43,12 +49,13 @@ class Uploader:
             return "not ended"
         marker = sent_marker(run)
         if (marker.get("server"), marker.get("digest")) == (self._server, view.digest):
+            self._url = marker.get("url")
             return "sent before"
         try:
-            url = _upload(view)
+            self._url = _upload(view)
         except WandbError as error:
             raise RunFailed(f"{path}: wandb: {error}; the same command sends the rest") from error
-        mark_sent(run, view, server=self._server, url=url)
+        mark_sent(run, view, server=self._server, url=self._url)
         return "sent"
 
 
