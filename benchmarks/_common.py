@@ -193,7 +193,7 @@ def settings_of(
         "data": {"path": str(folder / "data"), "max_train_samples": num_steps * batch_size},
         "model": {"size": "kaggle"},
         "trainer": {"batch_size": batch_size, "num_threads": threads, "backend": backend or "auto"},
-        "eval": {"max_samples": 256},
+        "eval": {"max_samples": 256, "points": 0},
         "strategy": {"name": "none"},
         "wandb": {"mode": "disabled"},
     }

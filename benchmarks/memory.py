@@ -62,7 +62,7 @@ def configure(options: argparse.Namespace, folder: Path, cardinalities: list[int
         settings,
         {
             "engine": "rpc",
-            "eval": {"max_samples": 4096},
+            "eval": {"max_samples": 4096, "points": 0},
             "cluster": {"num_ps": options.ps},
             "cache": {"mode": "lookahead", "max_rows": options.max_rows} if options.max_rows else {},
             "strategy": {"name": "cpr_mfu", "interval_samples": interval_samples},

@@ -1,6 +1,9 @@
-"""Small prepared click logs that every test of a run shares."""
+"""Small prepared click logs that every test of a run shares, and stand-ins of the wandb server."""
 
+import socket
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -8,6 +11,7 @@ from harness.config.model import Config
 from harness.data.prepare import prepare
 from tests.data.logs import random_rows, to_text
 from tests.runs import small_config
+from tests.wandb_server import KEY, WandbServer, serve
 
 
 @pytest.fixture(scope="session")
@@ -24,3 +28,28 @@ def click_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def config(click_data: Path) -> Config:
     """A run of 256 steps on 4 PS ranks under the busy profile and trace; override with ``tests.runs.changed``."""
     return small_config(click_data)
+
+
+@pytest.fixture
+def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    """A stand-in that wandb uses; no wandb-core is left at the end, and no unknown operation was met."""
+    with serve() as received:
+        yield from _used_by_wandb(received.url, received, monkeypatch)
+
+
+@pytest.fixture
+def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address, which wandb uses, of a server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        yield from _used_by_wandb(url, url, monkeypatch)
+
+
+def _used_by_wandb(url: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    import wandb
+
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    wandb.teardown()  # forget the settings of the tests before
+    yield server
+    wandb.teardown()

@@ -27,6 +27,7 @@ def small_config(data: Path) -> Config:
             "trainer": {"batch_size": 4, "learning_rate": 0.01, "backend": BACKEND},
             "trace": {"path": str(BUSY)},
             "store": {"fsync": False},
+            "eval": {"points": 0},
             "metrics": {"log_every_steps": 40},
             "wandb": {"mode": "disabled"},
         }

@@ -213,7 +213,7 @@ def test_torch_distributed_lives_in_two_files() -> None:
 def test_compilers_and_views_are_fenced_in() -> None:
     """numba is imported in kernels alone, wandb in one file of record: everything else runs without."""
     assert {room_of(name) for name, imports in IMPORTS.items() if "numba" in roots(imports)} == {"kernels"}
-    assert {name for name, imports in IMPORTS.items() if "wandb" in roots(imports)} == {"harness.record.wandb_sink"}
+    assert {name for name, imports in IMPORTS.items() if "wandb" in roots(imports)} == {"harness.record.wandb_session"}
 
 
 def test_all_chance_is_derived() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count
 from harness.cli.trace_arguments import add_plan, add_traces
+from harness.cli.wandb_arguments import add_wandb
 
 
 def parser() -> Parser:
@@ -32,6 +33,7 @@ then the details:
     _add_data(commands)
     add_plan(commands)
     add_traces(commands)
+    add_wandb(commands)
     command(commands, "schema", "print the JSON schema of a configuration", "run.py schema > config.schema.json")
     return top
 

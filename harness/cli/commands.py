@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from harness.cli import console, progress
+from harness.cli import console, progress, wandb_commands
 from harness.cli.parsing import mapping_overrides
 from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.cluster.spawn import own_fork_server
@@ -48,6 +48,7 @@ _RERUN_HINTS = {
 def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Carry out the command in ``options`` and return its exit code; errors become lines on stderr."""
     console.open_streams()
+    console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
     try:
         return COMMANDS[options.command](options) or OK
@@ -101,7 +102,7 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(experiment, run_assembled, options.jobs, options.stale)
+        return run_experiment(wandb_commands.prepared(experiment), run_assembled, options.jobs, options.stale)
     stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
     for cell in experiment.cells:
         state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
@@ -134,6 +135,7 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None, 
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
     for outcome in failed:
         console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
+    wandb_commands.sync_if_online(experiment)
     return FAILED if failed else OK
 
 
@@ -221,6 +223,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "plan": plan,
     "trace": trace,
     "schema": print_schema,
+    **wandb_commands.WANDB_COMMANDS,
 }
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import io
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -81,6 +82,22 @@ def note(text: str) -> None:
     """Write one plain line to stderr."""
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+class _Notes(logging.Handler):
+    """Writes each message of a logger as a line to stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the message."""
+        note(record.getMessage())
+
+
+def show_log() -> None:
+    """Write what the package logs, from level info, to stderr."""
+    log = logging.getLogger("harness")
+    log.setLevel(logging.INFO)
+    log.handlers = [_Notes()]
+    log.propagate = False
 
 
 def print_error(kind: str, message: str) -> None:

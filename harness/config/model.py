@@ -103,11 +103,17 @@ class CacheConfig(_Model):
 
 
 class EvalConfig(_Model):
+    points: Annotated[int, Field(ge=0)] = 20
+    """Number of evaluations for the curve of AUC over samples, evenly spread, the last one at the end; 0: none."""
+    curve_samples: PositiveInt | None = None
+    """Samples of each of them, the first of the set; null: a 200th of the training samples, between 256 and 16384. The
+        result of a run is of the whole set."""
     every_steps: PositiveInt | None = None
-    """Number of steps between evaluations; one more is at the end. null: only at the end."""
+    """Number of steps between the evaluations of the curve; null: as `points` says."""
     split: Literal["test", "validation"] = "test"
     batch_size: PositiveInt = 4096
     max_samples: PositiveInt | None = None
+    """Size of the whole set: at most its first samples; null: all."""
 
 
 class ClusterConfig(_Model):
@@ -181,15 +187,18 @@ class MetricsConfig(_Model):
 
 class WandbConfig(_Model):
     mode: Literal["online", "offline", "disabled"] = "offline"
+    """`offline`: written to the run's folder, without network; `run.py sync DIR` sends it."""
     project: str = "cpr-harness"
     entity: str | None = None
+    group: str | None = None
+    """Group of the run; null: the experiment's name and a hash of the settings that its cells share."""
 
 
 class Config(_Model):
     """The configuration of one run. Equal configs, data and traces give equal bits."""
 
     name: str = "run"
-    """The experiment's name: wandb's group, and the heading of the report."""
+    """The experiment's name: part of wandb's group, and the heading of the report."""
     out: str = "runs/run"
     """Output folder of the run or grid."""
     plugins: tuple[str, ...] = ()

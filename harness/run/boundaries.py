@@ -16,6 +16,7 @@ class Schedule:
     batch_size: int
     kill_steps: frozenset[int]  # boundaries at which to stop for planned kills
     evaluate_every_steps: int | None
+    evaluates_last: bool = False  # also at the last boundary, besides the evaluation that gives the result
 
     @property
     def total_samples(self) -> int:
@@ -101,6 +102,8 @@ class Boundaries:
         return due is not None and due <= step * size < self._schedule.total_samples
 
     def evaluates_at(self, step: int) -> bool:
-        """Whether an evaluation before the end is due; steps that run again are not evaluated again."""
-        every = self._schedule.evaluate_every_steps
-        return every is not None and step % every == 0 and self._evaluated_step < step < self._schedule.num_steps
+        """Whether an evaluation for the curve is due; steps that run again are not evaluated again."""
+        every, last = self._schedule.evaluate_every_steps, self._schedule.num_steps
+        if every is None or step <= self._evaluated_step:
+            return False
+        return step % every == 0 if step < last else self._schedule.evaluates_last

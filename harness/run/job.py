@@ -21,7 +21,7 @@ from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
 from harness.run.boundaries import Boundaries, Schedule
-from harness.run.evaluation import Evaluator
+from harness.run.evaluation import Evaluator, curve_samples, steps_between, whole_samples
 from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
 from harness.run.trainer import Trainer
@@ -53,11 +53,13 @@ def _make_trainer(
 ) -> Trainer:
     """Build the objects of a run, each after those it uses."""
     config, clock = run_spec.config, time.monotonic
+    num_curve_samples = curve_samples(config.eval, run_spec.dataset, run_spec.total_samples)
     schedule = Schedule(
         num_steps=run_spec.num_steps,
         batch_size=config.trainer.batch_size,
         kill_steps=kill_steps,
-        evaluate_every_steps=config.eval.every_steps,
+        evaluate_every_steps=steps_between(config.eval, run_spec.num_steps),
+        evaluates_last=num_curve_samples < whole_samples(config.eval, run_spec.dataset),
     )
 
     def progress() -> Progress:
@@ -113,7 +115,12 @@ def _make_trainer(
     client = _make_client(run_spec, failover, boundaries, count_updates)
     failover.attach(client)
     evaluator = Evaluator(
-        config.eval, dataset=run_spec.dataset, placement=run_spec.placement, network=network, client=client
+        config.eval,
+        dataset=run_spec.dataset,
+        placement=run_spec.placement,
+        network=network,
+        client=client,
+        curve_samples=num_curve_samples,
     )
     return Trainer(
         failover=failover,

@@ -155,7 +155,7 @@ class Trainer:
         self._steps.flush()
         began_s = self._clock()
         self._supervisor.status(phase="evaluate")
-        quality = self._evaluate_model(self._progress())
+        quality = self._evaluate_model(self._progress(), is_whole=final)
         self._boundaries.evaluated(self._steps.step)
         self._supervisor.record(
             Evaluated(

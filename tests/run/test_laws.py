@@ -15,6 +15,7 @@ from harness.planning.simulate import Job, save_sizes, simulate
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
+from tests.made_runs import altered
 from tests.runs import PRIORITY_R, changed, losses_of, run
 
 
@@ -110,6 +111,21 @@ def test_evaluation_changes_nothing(config: Config, tmp_path: Path) -> None:
         assert watched.lost_updates == plain.lost_updates
         steps = [event.step for event in events if isinstance(event, Evaluated)]
         assert steps == [*range(20, 256, 20), 256]
+
+
+@pytest.mark.parametrize(("samples", "sizes"), [(40, [40] * 20 + [86]), (None, [86] * 20)])
+def test_a_curve_of_twenty_points_leaves_the_result_alone(
+    config: Config, tmp_path: Path, samples: int | None, sizes: list[int]
+) -> None:
+    """By default AUC is measured at 20 points on a fixed part of the set, and the result on the whole set as before."""
+    config = changed(config, strategy__name="full")
+    plain, (*_, whole, _) = run(config, tmp_path / "plain")
+    finished, events = run(changed(config, eval__points=20, eval__curve_samples=samples), tmp_path / "curve")
+    assert outcome(finished) == outcome(plain)
+    evaluations = [event for event in events if isinstance(event, Evaluated)]
+    assert [event.num_samples for event in evaluations] == sizes
+    assert [event.step for event in evaluations][:20] == [*range(13, 256, 13), 256]
+    assert altered(evaluations[-1], machine={}) == altered(whole, machine={})
 
 
 def test_at_a_boundary_saves_come_before_kills(config: Config, tmp_path: Path) -> None:

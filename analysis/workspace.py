@@ -1,0 +1,202 @@
+"""A saved wandb workspace with the views of an experiment. Needs the package wandb-workspaces, imported when used.
+
+Panels name keys of ``harness.record.wandb_history`` and ``harness.record.wandb_facts``.
+"""
+
+# ruff: noqa: PLC0415 - as said above
+
+import hashlib
+import json
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.events import BUCKETS
+from harness.record.files import write_text
+from harness.record.wandb_facts import RunFacts
+from harness.record.wandb_session import (
+    WandbError,
+    default_entity,
+    one_line_errors,
+    require_key,
+    server_problem,
+    server_url,
+)
+
+_AXIS_TITLES = {"samples": "samples", "hours": "emulated hours, overhead included"}
+_COLUMNS = (
+    *("run:jobType", "config:seed", "config:engine", "config:trace_name", "config:profile_name"),
+    *("summary:auc", "summary:delta_auc", "summary:log_loss", "summary:pls", "summary:update_pls"),
+    *("summary:overhead_frac", *(f"summary:{bucket}_frac" for bucket in BUCKETS), "summary:payload_bytes"),
+    *("summary:measured_stall_s", "summary:recovery_latency_s", "summary:num_failures", "config:config_hash"),
+)
+_MAX_RUNS = 200  # in one panel
+_MARKER = "wandb-workspace.json"  # where the folder's workspace was saved, and its id
+
+Workspace = Any
+"""``wandb_workspaces.workspaces.Workspace``."""
+
+
+def workspace_of(facts: Sequence[RunFacts]) -> Workspace:
+    """The workspace for runs of these facts; their project and entity, or the most frequent ones.
+
+    Raises ConfigError if there is no run, or wandb-workspaces is not installed.
+    """
+    if not facts:
+        raise ConfigError("dashboard: expected a run that has ended, found none; run the experiment first")
+    ws, _ = _packages()
+    (project, entity), _ = Counter((one.project, one.entity) for one in facts).most_common(1)[0]
+    groups = sorted({one.group for one in facts})
+    return ws.Workspace(
+        entity=entity or "",
+        project=project,
+        name=groups[0] if len(groups) == 1 else f"{groups[0]} and {len(groups) - 1} more",
+        sections=_sections([one.id for one in facts]),
+        settings=ws.WorkspaceSettings(x_axis="samples", max_runs=_MAX_RUNS),
+        runset_settings=ws.RunsetSettings(
+            filters=ws.And(
+                ws.Metric("Group").isin(groups),
+                ws.Config("engine").isin(_values(facts, "engine")),
+                ws.Config("trace_name").isin(_values(facts, "trace_name")),
+                ws.Config("profile_name").isin(_values(facts, "profile_name")),
+            ),
+            order=[ws.Ordering(ws.Metric("JobType"), ascending=True)],
+            pinned_columns=list(_COLUMNS),
+        ),
+    )
+
+
+def write(workspace: Workspace, path: Path) -> None:
+    """Write ``workspace`` to a JSON file, in the form in which the server keeps it. Raises StoreError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, json.dumps(_view(workspace), indent=1) + "\n")
+
+
+def save(workspace: Workspace, folder: Path) -> str:
+    """Save ``workspace`` at the server, in place of the one saved for ``folder`` before; returns its address.
+
+    Raises ConfigError without an API key, RunFailed if the server does not take it.
+    """
+    require_key()
+    if problem := server_problem():
+        raise RunFailed(f"{problem}; nothing was saved")
+    server, marker = server_url(), folder / _MARKER
+    try:
+        with one_line_errors():
+            workspace.entity = workspace.entity or default_entity()
+            place = [server, workspace.entity, workspace.project]
+            known = _read(marker)
+            # The same name and id at the same place: the server replaces the workspace.
+            workspace._internal_name = f"nw-{hashlib.blake2b(str(folder.resolve()).encode()).hexdigest()[:11]}-v"
+            workspace._internal_id = known["id"] if known.get("place") == place else ""
+            workspace.save()
+    except WandbError as error:
+        raise RunFailed(f"wandb: {server}: the workspace was not saved: {error}") from error
+    write_text(marker, json.dumps({"place": place, "id": workspace._internal_id}) + "\n")
+    return workspace.url
+
+
+def _read(marker: Path) -> dict[str, Any]:
+    try:
+        return json.loads(marker.read_text())
+    except (OSError, ValueError):
+        return {}
+
+
+def _view(workspace: Workspace) -> dict[str, Any]:
+    view = workspace._to_model()
+    spec = view.spec.model_dump(mode="json", by_alias=True, exclude_none=True)
+    return {"entity": view.entity, "project": view.project, "displayName": view.display_name, "spec": spec}
+
+
+def _values(facts: Iterable[RunFacts], key: str) -> list[str]:
+    return sorted({str(one.config[key]) for one in facts})
+
+
+def _packages() -> tuple[Any, Any]:
+    """The modules of workspaces and of panels."""
+    try:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # its own, on pydantic
+            import wandb_workspaces.reports.v2 as panels  # pyright: ignore[reportMissingImports]
+        from wandb_workspaces import workspaces  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise ConfigError(
+            "dashboard: expected the package wandb-workspaces, which is missing; "
+            "pip install -r requirements-dashboard.txt"
+        ) from error
+    return workspaces, panels
+
+
+def _sections(ids: Sequence[str]) -> list[Any]:
+    ws, wr = _packages()
+    strategy = wr.Metric("JobType")
+
+    def curve(title: str, key: str, axis: str) -> Any:
+        """Mean over the seeds of each strategy, with a band of one standard deviation."""
+        return wr.LinePlot(
+            title=f"{title} by {_AXIS_TITLES[axis].partition(',')[0]}",
+            x=axis,
+            y=[key],
+            title_x=_AXIS_TITLES[axis],
+            groupby=strategy,
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+            max_runs_to_show=_MAX_RUNS,
+        )
+
+    def bars(title: str, *keys: str) -> Any:
+        return wr.BarPlot(
+            title=title,
+            metrics=[wr.SummaryMetric(key) for key in keys],
+            groupby=strategy,
+            groupby_aggfunc="mean",
+            groupby_rangefunc="stddev",
+            max_runs_to_show=_MAX_RUNS,
+        )
+
+    def scatter(title: str, x: str, y: str) -> Any:
+        return wr.ScatterPlot(title=title, x=wr.SummaryMetric(x), y=wr.SummaryMetric(y))
+
+    def marks(title: str, key: str) -> Any:
+        """A point for each kill or recovery."""
+        return wr.LinePlot(
+            title=title,
+            x="hours",
+            y=[key],
+            title_x=_AXIS_TITLES["hours"],
+            line_marks={f"{run_id}:{key}": "points" for run_id in ids},
+            max_runs_to_show=_MAX_RUNS,
+        )
+
+    panels = {
+        "AUC and loss": [
+            *(curve("AUC", "eval/auc", axis) for axis in _AXIS_TITLES),
+            *(curve("Training loss", "train/loss", axis) for axis in _AXIS_TITLES),
+            *(curve("Log loss", "eval/log_loss", axis) for axis in _AXIS_TITLES),
+        ],
+        "Overhead and quality": [
+            bars("Overhead by bucket, share of the job", *(f"{bucket}_frac" for bucket in BUCKETS)),
+            scatter("AUC against overhead", "overhead_frac", "auc"),
+            scatter("Difference of AUC from none against overhead", "overhead_frac", "delta_auc"),
+            scatter("AUC against PLS", "pls", "auc"),
+            scatter("AUC against lost updates", "update_pls", "auc"),
+            scatter("Difference of AUC from none against lost updates", "update_pls", "delta_auc"),
+        ],
+        "Kills and recoveries": [
+            marks("Kills: PS rank", "kill/rank"),
+            marks("Recoveries: PS rank", "recovery/rank"),
+            marks("Recoveries: restored rows", "recovery/rows"),
+            marks("Recoveries: latency, measured seconds", "recovery/latency_s"),
+            marks("Recoveries: planned (1) or not (0)", "recovery/is_planned"),
+            curve("PLS", "failures/pls", "hours"),
+        ],
+        "Stall and recovery latency (measured)": [
+            bars("Stall, seconds", "measured_stall_s"),
+            bars("Stall by bucket, seconds", *(f"measured_{bucket}_s" for bucket in BUCKETS)),
+            bars("Recovery latency, seconds", "recovery_latency_s", "max_recovery_latency_s"),
+        ],
+    }
+    return [ws.Section(name=name, panels=found, is_open=True) for name, found in panels.items()]

@@ -1,0 +1,108 @@
+"""`run.py sync | dashboard`, and what a grid does for wandb before and after its cells run."""
+
+# ruff: noqa: PLC0415 - analysis and wandb are imported when they are needed
+
+import argparse
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from harness.cli import console
+from harness.config.experiment import Experiment
+from harness.config.group import group_of
+from harness.core.errors import HarnessError
+from harness.record.wandb_facts import RunFacts
+from harness.record.wandb_session import require_key, server_problem
+from harness.record.wandb_sync import Uploader, view_of
+
+
+def prepared(experiment: Experiment) -> Experiment:
+    """The experiment with a wandb group for its cells, and offline if the server that it wants does not answer."""
+    changes: dict[str, Any] = {"group": group_of([cell.config for cell in experiment.cells])}
+    if is_online(experiment):
+        require_key()
+        if problem := server_problem():
+            console.note(f"{problem}; the runs go on offline, `run.py sync {experiment.out}` sends them")
+            changes["mode"] = "offline"
+    cells = []
+    for cell in experiment.cells:
+        wandb = cell.config.wandb
+        given = changes if wandb.group is None else {**changes, "group": wandb.group}
+        if wandb.mode == "disabled":
+            given = {**given, "mode": "disabled"}
+        config = cell.config.model_copy(update={"wandb": wandb.model_copy(update=given)})
+        cells.append(dataclasses.replace(cell, config=config))
+    return dataclasses.replace(experiment, cells=tuple(cells))
+
+
+def is_online(experiment: Experiment) -> bool:
+    """Whether a cell wants an online wandb run."""
+    return any(cell.config.wandb.mode == "online" for cell in experiment.cells)
+
+
+def sync_if_online(experiment: Experiment) -> None:
+    """Send what the server lacks of an online grid: differences from ``none``, which no cell knew when it ended."""
+    if is_online(experiment):
+        try:
+            _sync(experiment.out, {})
+        except HarnessError as error:
+            console.note(f"{error}; `run.py sync {experiment.out}` sends it")
+
+
+def sync(options: argparse.Namespace) -> None:
+    """Send the finished runs of a folder that the server has not got."""
+    _sync(options.dir, _target(options))
+
+
+def _sync(folder: Path, target: Mapping[str, Any]) -> None:
+    from harness.record.rundir import find_runs
+
+    paths = find_runs(folder)
+    uploader = Uploader(target)
+    differences = _auc_differences(folder)
+    counts: Counter[str] = Counter()
+    for path in paths:
+        difference = differences.get(path)
+        counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
+    outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+    console.say(" ".join(["wandb:", outcomes, *([uploader.project_url] if uploader.project_url else [])]))
+
+
+def _auc_differences(folder: Path) -> dict[Path, float]:
+    """AUC minus that of the reference run of the same seed, by run directory, where both are there."""
+    import analysis
+    from analysis.cells import cells_of
+    from analysis.stats import paired_differences
+
+    cells = cells_of(analysis.load(folder))
+    pairs = {Path(cell["path"]): paired_differences([cell], cells, "auc") for cell in cells if cell["status"] == "done"}
+    return {path: found[0] for path, found in pairs.items() if found}
+
+
+def _target(options: argparse.Namespace) -> dict[str, str]:
+    named = {"project": options.project, "entity": options.entity}
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def dashboard(options: argparse.Namespace) -> None:
+    """Save a workspace for the runs of a folder, at the server or in a file."""
+    from analysis import workspace
+
+    made = workspace.workspace_of(_facts(options.dir, _target(options)))
+    if options.offline is not None:
+        workspace.write(made, options.offline)
+        console.say(f"workspace: {options.offline}")
+    else:
+        console.say(f"workspace: {workspace.save(made, options.dir)}")
+
+
+def _facts(folder: Path, target: Mapping[str, Any]) -> list[RunFacts]:
+    from harness.record.rundir import RunDir, find_runs
+
+    views = [view_of(RunDir(path), {}, target) for path in find_runs(folder)]
+    return [view.facts for view in views if view is not None]
+
+
+WANDB_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"sync": sync, "dashboard": dashboard}

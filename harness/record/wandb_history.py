@@ -1,0 +1,141 @@
+"""What wandb shows of a run's events: rows of its history, and the summary.
+
+Keys: ``samples`` and ``hours`` (emulated, overhead so far included) stand in every row and are the x axes. ``*_h`` are
+emulated hours, ``*_s`` measured seconds. The part of a key before the slash names a panel group.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from harness.core.clock import samples_to_hours
+from harness.core.events import BUCKETS, Evaluated, Event, Finished, Killed, Lost, Recovered, Saved, Started, Trained
+from harness.core.plans import ps_index
+
+Row = dict[str, Any]
+
+AXES = ("samples", "hours")
+
+_TOTALS = (
+    *(f"failures/{name}" for name in ("num_kills", "num_failures", "pls", "lost_updates")),
+    *(f"saves/{name}" for name in ("num_saves", "payload_bytes", "persisted_updates")),
+    *(f"overhead/{bucket}_h" for bucket in BUCKETS),
+)
+"""Running sums."""
+
+
+_QUALITY = ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked")
+_EMULATED = ("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS))
+_COUNTS = ("num_failures", "num_lost_ranks", "num_unplanned", "num_saves", "payload_bytes", "generation")
+
+
+class History:
+    """Turns events, in order, into rows. Steps run again after a rollback give none, so positions never fall."""
+
+    def __init__(self, job_h: float) -> None:
+        self._job_h = job_h
+        self._total_samples = 1
+        self._totals = dict.fromkeys(_TOTALS, 0.0)
+        self._samples = 0
+        self._last_eval_samples = -1
+        self._curve_samples: int | None = None  # of one evaluation
+        self._unplanned: frozenset[str] = frozenset()  # ranks of the newest failure
+        self._latencies_s: list[float] = []
+
+    def rows(self, event: Event) -> list[Row]:
+        """The rows of ``event``; none for an event without a view."""
+        if isinstance(event, Started):
+            self._total_samples = event.total_samples
+        if isinstance(event, Lost):
+            self._unplanned = frozenset(event.unplanned_ranks)
+        if isinstance(event, Recovered) and (seconds := latency_s(event)) is not None:
+            self._latencies_s.append(seconds)
+        for key, value in _increments(event).items():
+            self._totals[key] += value
+        # A save in the background is committed after later steps, and is shown at the newest position.
+        self._samples = max(self._samples, event.samples)
+        return [{"samples": self._samples, "hours": self._hours(), **values} for values in self._values(event)]
+
+    def summary(self, event: Event) -> Row:
+        """Final figures, of a Finished event; unknown is None.
+
+        ``*_h``: emulated hours, ``*_frac``: shares of the job, ``*_s``: measured seconds.
+        """
+        if not isinstance(event, Finished):
+            return {}
+        stalls: Mapping[str, float] = event.machine.get("overhead_seconds") or {}
+        latencies_s = self._latencies_s
+        return {
+            **{name: getattr(event, name) for name in (*_QUALITY, *_EMULATED, *_COUNTS)},
+            **{f"{bucket}_frac": getattr(event, f"{bucket}_h") / self._job_h for bucket in BUCKETS},
+            **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
+            **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
+            "measured_stall_s": sum(stalls.values()) if stalls else None,
+            "measured_run_s": event.machine.get("seconds"),
+            "recovery_latency_s": sum(latencies_s) / len(latencies_s) if latencies_s else None,
+            "max_recovery_latency_s": max(latencies_s, default=None),
+        }
+
+    def _hours(self) -> float:
+        trained_h = samples_to_hours(self._samples, job_h=self._job_h, total_samples=self._total_samples)
+        return trained_h + sum(self._totals[f"overhead/{bucket}_h"] for bucket in BUCKETS)
+
+    def _values(self, event: Event) -> list[Row]:
+        match event:
+            case Started() | Saved():
+                return [dict(self._totals)]
+            case Trained(rerun=False):
+                return [{"train/loss": sum(event.losses) / len(event.losses)}]
+            case Evaluated() if self._is_on_curve(event):
+                return [{"eval/auc": event.auc, "eval/log_loss": event.log_loss, "eval/accuracy": event.accuracy}]
+            case Killed():
+                return [{"kill/rank": ps_index(event.rank), "kill/hour": event.hour, **self._totals}]
+            case Recovered():
+                return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
+        return []
+
+    def _is_on_curve(self, event: Evaluated) -> bool:
+        """Whether the evaluation is of the samples of the curve, at a position that the curve does not have yet."""
+        self._curve_samples = self._curve_samples or event.num_samples
+        is_new = event.samples > self._last_eval_samples and event.num_samples == self._curve_samples
+        if is_new:
+            self._last_eval_samples = event.samples
+        return is_new
+
+    def _recovery(self, event: Recovered, rank: str) -> Row:
+        return {
+            "recovery/rank": ps_index(rank),
+            "recovery/is_planned": int(rank not in self._unplanned),
+            "recovery/is_rollback": int(event.rollback),
+            "recovery/latency_s": latency_s(event),
+            "recovery/rows": event.num_rows,
+            "recovery/pls": event.pls.get(rank, 0.0),
+        }
+
+
+def latency_s(event: Recovered) -> float | None:
+    """Measured seconds from a failure to the end of its recovery; None if they are not recorded."""
+    load_s, reschedule_s = (event.machine.get(name) for name in ("seconds", "reschedule_seconds"))
+    return None if load_s is None or reschedule_s is None else load_s + reschedule_s
+
+
+def _increments(event: Event) -> dict[str, float]:
+    """What ``event`` adds to the running sums; empty if it is no kill, save or recovery."""
+    match event:
+        case Killed():
+            return {"failures/num_kills": 1}
+        case Saved():
+            cost = {"num_saves": 1, "payload_bytes": event.payload_bytes} if event.charged else {}
+            return {
+                "saves/persisted_updates": event.persisted_updates or 0,
+                **{f"saves/{name}": value for name, value in cost.items()},
+                "overhead/save_h": event.save_h if event.charged else 0.0,
+            }
+        case Recovered():
+            return {
+                "failures/num_failures": 1,
+                "failures/pls": sum(event.pls.values()),
+                "failures/lost_updates": event.lost_updates or 0,
+                **{f"overhead/{bucket}_h": getattr(event, f"{bucket}_h") for bucket in BUCKETS[1:]},
+            }
+        case _:
+            return {}

@@ -1,0 +1,139 @@
+"""Laws of `run.py sync` and `run.py dashboard`, against a stand-in of the server."""
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import run
+from harness.cli import wandb_commands
+from harness.config.experiment import load_experiment
+from tests.made_runs import made_config, write_run
+from tests.wandb_server import WandbServer
+
+_DEADLINE_S = 15.0
+_STRATEGIES = ("none", "full", "cpr_mfu")
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    """Three finished runs of one seed."""
+    for strategy in _STRATEGIES:
+        write_run(tmp_path / "grid" / strategy, made_config(strategy, name="demo"))
+    return tmp_path / "grid"
+
+
+def test_sync_sends_a_grid_once(wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All runs land in one group, with their difference from the reference of their seed; a second call sends none."""
+    assert run.main(["sync", str(grid), "--project", "mine"]) == 0
+    assert {sent["displayName"] for sent in wandb_server.runs.values()} == {*_STRATEGIES}
+    assert len({sent["groupName"] for sent in wandb_server.runs.values()}) == 1
+    summaries = {wandb_server.runs[key]["displayName"]: values for key, values in wandb_server.summary.items()}
+    for name, summary in summaries.items():
+        assert summary["delta_auc"] == pytest.approx(summary["auc"] - summaries["none"]["auc"]), name
+    wandb_server.operations.clear()
+    assert run.main(["sync", str(grid), "--project", "mine"]) == 0
+    assert wandb_server.operations == ["Viewer"]
+    project = f"{wandb_server.url}/someone/mine"
+    assert capsys.readouterr().out == f"wandb: 3 sent {project}\nwandb: 3 sent before {project}\n"
+
+
+def test_sync_to_a_silent_server_fails_in_one_line(
+    silent_server: str, grid: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 and one line in time."""
+    began_s = time.monotonic()
+    assert run.main(["sync", str(grid)]) == 1
+    assert time.monotonic() - began_s < _DEADLINE_S
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == f"failed: wandb: {silent_server}: expected an answer, got none within 6 s; nothing was sent"
+
+
+def test_a_grid_with_a_silent_server_goes_offline(
+    silent_server: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The server is asked once for all cells: one line, and cells whose wandb is offline."""
+    file = tmp_path / "grid.yaml"
+    file.write_text("wandb: {mode: online}\ngrids:\n- {seed: [0, 1, 2]}\n")
+    experiment = load_experiment(file, cell_hash=lambda config: f"{config.seed:x}")
+    prepared = wandb_commands.prepared(experiment)
+    assert [cell.config.wandb.mode for cell in prepared.cells] == ["offline"] * 3
+    (line,) = capsys.readouterr().err.splitlines()
+    assert silent_server in line
+    assert "the runs go on offline" in line
+
+
+def test_a_group_is_of_an_experiment_and_its_settings(tmp_path: Path) -> None:
+    """More seeds stay in the group; fewer samples do not."""
+    file = tmp_path / "grid.yaml"
+    file.write_text("grids:\n- {seed: [0, 1], strategy.name: [none, full], cache.staleness: [1, 2]}\n")
+
+    def groups(*overrides: str) -> set[str | None]:
+        experiment = load_experiment(file, overrides, cell_hash=lambda config: config.model_dump_json())
+        return {cell.config.wandb.group for cell in wandb_commands.prepared(experiment).cells}
+
+    assert len(groups()) == 1
+    assert groups("seed=[5,6,7]") == groups()
+    assert groups("data.max_train_samples=20000").isdisjoint(groups())
+    assert groups("wandb.group=mine") == {"mine"}
+
+
+def test_the_dashboard_has_every_view(wandb_server: WandbServer, grid: Path) -> None:
+    """The saved workspace has curves by both axes, bars, scatters, marks, columns, filters; saved again, it is one."""
+    pytest.importorskip("wandb_workspaces")
+    assert run.main(["sync", str(grid)]) == 0
+    assert run.main(["dashboard", str(grid)]) == 0
+    assert run.main(["dashboard", str(grid)]) == 0
+    first, again = wandb_server.views
+    assert (again["id"], again["name"]) == ("view1", first["name"])
+    section = json.loads(again["spec"])["section"]
+    panels = [panel for part in section["panelBankConfig"]["sections"] for panel in part["panels"]]
+    logged = {key for lines in wandb_server.history.values() for row in lines.values() for key in row}
+    curves = [panel["config"] for panel in panels if panel["viewType"] == "Run History Line Plot"]
+    assert {(c["xAxis"], *c["metrics"]) for c in curves if c.get("aggregate")} >= {
+        (axis, key) for axis in ("samples", "hours") for key in ("eval/auc", "train/loss", "eval/log_loss")
+    }
+    assert {key for curve in curves for key in (curve["xAxis"], *curve["metrics"])} <= logged
+    marks = [mark for curve in curves for mark in curve.get("overrideMarks", {})]
+    assert {mark.partition(":")[0] for mark in marks} == {*wandb_server.runs}
+    summaries = [{f"summary:{key}" for key in summary} for summary in wandb_server.summary.values()]
+    assert _summary_keys(panels) <= set.union(*summaries)
+    columns = set(section["runSets"][0]["runFeed"]["columnOrder"])
+    assert {key for key in columns if key.startswith("summary:")} <= set.union(*summaries)
+    filters = section["runSets"][0]["filters"]["filters"]
+    assert [one["key"]["name"] for one in filters] == ["group", "engine", "trace_name", "profile_name"]
+    configs = [json.loads(sent["config"]) for sent in wandb_server.runs.values()]
+    assert all({"engine", "trace_name", "profile_name"} <= config.keys() for config in configs)
+
+
+def _summary_keys(panels: list[dict[str, Any]]) -> set[str]:
+    """Keys of the summary that bars and scatters show, with the prefix ``summary:``."""
+    scatters = [panel["config"] for panel in panels if panel["viewType"] == "Scatter Plot"]
+    bars = [panel["config"] for panel in panels if panel["viewType"] == "Bar Chart"]
+    assert {scatter["xAxis"] for scatter in scatters} >= {"summary:pls", "summary:update_pls", "summary:overhead_frac"}
+    assert len(bars[0]["metrics"]) == 4
+    in_bars = {key.replace("summary_metrics.", "summary:") for bar in bars for key in bar["metrics"]}
+    return in_bars | {scatter[axis] for scatter in scatters for axis in ("xAxis", "yAxis")}
+
+
+def test_a_workspace_can_be_written_without_a_server(grid: Path, tmp_path: Path) -> None:
+    """``--offline`` writes the same views to a file."""
+    pytest.importorskip("wandb_workspaces")
+    assert run.main(["dashboard", str(grid), "--offline", str(tmp_path / "views.json"), "--entity", "us"]) == 0
+    view = json.loads((tmp_path / "views.json").read_text())
+    assert (view["entity"], view["project"]) == ("us", "cpr-harness")
+    assert len(view["spec"]["section"]["panelBankConfig"]["sections"]) == 4
+
+
+def test_a_missing_package_is_named(
+    grid: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without wandb-workspaces the command says what to install."""
+    monkeypatch.setitem(sys.modules, "wandb_workspaces.reports.v2", None)
+    monkeypatch.setitem(sys.modules, "wandb_workspaces", None)
+    assert run.main(["dashboard", str(grid), "--offline", "views.json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith("which is missing; pip install -r requirements-dashboard.txt")

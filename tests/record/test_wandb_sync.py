@@ -1,0 +1,158 @@
+"""Sending runs to a wandb server: all of a run arrives, once, and a dead server costs one line and nothing else."""
+
+import logging
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.events import Evaluated, Killed, Started, Trained
+from harness.record.recorder import Recorder
+from harness.record.rundir import RunDir
+from harness.record.wandb_sync import Uploader
+from harness.record.wandb_view import sent_marker
+from tests.made_runs import altered, made_config, made_events, write_run
+from tests.wandb_server import WandbServer
+
+_DEADLINE_S = 15.0
+
+
+def test_a_recorded_run_arrives_whole(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """Every point of the curves, every kill and recovery, the summary and what identifies a run reach the server."""
+    config = made_config("cpr_mfu", seed=3, name="my_grid")
+    events = write_run(tmp_path / "cpr_mfu-s3", config)
+    assert Uploader({"project": "mine"}).send(tmp_path / "cpr_mfu-s3", {"delta_auc": -0.002}) == "sent"
+    ((run_id, run),) = wandb_server.runs.items()
+    assert (run["displayName"], run["project"], run["jobType"]) == ("cpr_mfu-s3", "mine", "cpr_mfu")
+    assert set(run["tags"]) == {"local", "trace:busy", "profile:busy"}
+    assert run["groupName"].startswith("my_grid-")
+    assert '"config_hash"' in run["config"]
+    assert wandb_server.complete == {run_id: 0}
+    rows = list(wandb_server.history[run_id].values())
+    losses = [row["train/loss"] for row in rows if "train/loss" in row]
+    assert len(losses) == sum(isinstance(event, Trained) and not event.rerun for event in events)
+    hours = [row["hours"] for row in rows]
+    assert hours == sorted(hours)
+    assert hours[-1] == pytest.approx(config.emulated.job_h * (1 + wandb_server.summary[run_id]["overhead_frac"]))
+    kills = [row["kill/hour"] for row in rows if "kill/hour" in row]
+    assert kills == [event.hour for event in events if isinstance(event, Killed)]
+    recoveries = [row for row in rows if "recovery/rank" in row]
+    assert len(recoveries) == len(kills) == wandb_server.summary[run_id]["num_lost_ranks"]
+    assert {row["recovery/latency_s"] for row in recoveries} == {0.19}
+    assert wandb_server.summary[run_id]["delta_auc"] == -0.002
+
+
+def test_a_run_is_sent_once(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """A second call sends nothing; a figure that has become known since then is sent, to the same run."""
+    write_run(tmp_path / "run", made_config("full"))
+    assert Uploader({}).send(tmp_path / "run", {}) == "sent"
+    wandb_server.operations.clear()
+    assert Uploader({}).send(tmp_path / "run", {}) == "sent before"
+    assert wandb_server.operations == ["Viewer"]  # the question whether the server answers
+    assert Uploader({}).send(tmp_path / "run", {"delta_auc": 0.0}) == "sent"
+    assert len(wandb_server.runs) == 1
+
+
+def test_a_rerun_replaces_and_a_cell_of_another_engine_does_not(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """Ids of wandb runs follow from config hash and engine, not from folder or time."""
+    for name, engine in (("first", "local"), ("again", "local"), ("other", "rpc")):
+        write_run(tmp_path / name, made_config("full", engine=engine))
+        Uploader({}).send(tmp_path / name, {})
+    assert sorted(run["displayName"] for run in wandb_server.runs.values()) == ["again", "other"]
+
+
+def test_an_online_run_need_not_be_sent(
+    wandb_server: WandbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run that was online to its end logs its address, and is marked as sent."""
+    monkeypatch.setattr(logging.getLogger("harness"), "propagate", True)
+    with caplog.at_level(logging.INFO, "harness"):
+        write_run(tmp_path / "run", made_config("full", wandb={"mode": "online"}))
+    (run_id,) = wandb_server.runs
+    assert _lines(caplog) == [f"wandb: {wandb_server.url}/someone/cpr-harness/runs/{run_id}"]
+    assert Uploader({}).send(tmp_path / "run", {}) == "sent before"
+
+
+def test_a_curve_is_of_one_sample_set(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """The evaluation of the whole set, which gives the result, is no point of a curve over a part of it."""
+    config = made_config("full")
+    events = made_events(config)
+    whole = next(event for event in events if isinstance(event, Evaluated))
+    with Recorder(tmp_path / "run", config) as recorder:
+        for event in events:
+            if event is whole:
+                recorder.record(altered(whole, num_samples=100, auc=0.7, final=False))
+            recorder.record(event)
+        recorder.done()
+    Uploader({}).send(tmp_path / "run", {})
+    ((run_id, lines),) = wandb_server.history.items()
+    assert [row["eval/auc"] for row in lines.values() if "eval/auc" in row] == [0.7]
+    assert wandb_server.summary[run_id]["auc"] == whole.auc
+
+
+def test_runs_that_go_on_are_left_alone(wandb_server: WandbServer, tmp_path: Path) -> None:
+    """An unfinished run is not sent."""
+    config = made_config("full")
+    recorder = Recorder(tmp_path / "run", config)
+    recorder.record(next(event for event in made_events(config) if isinstance(event, Started)))
+    assert Uploader({}).send(tmp_path / "run", {}) == "not ended"
+    recorder.close(ok=False)
+    assert wandb_server.runs == {}
+
+
+def test_a_silent_server_costs_sync_one_line(silent_server: str, tmp_path: Path) -> None:
+    """A server that accepts and never answers: one line in time, nothing is marked as sent."""
+    write_run(tmp_path / "run", made_config("full"))
+    began_s = time.monotonic()
+    with pytest.raises(RunFailed, match=rf"{silent_server}: expected an answer, got none within .*; nothing was sent"):
+        Uploader({})
+    assert time.monotonic() - began_s < _DEADLINE_S
+    assert sent_marker(RunDir(tmp_path / "run")) == {}
+
+
+def test_a_silent_server_costs_a_run_one_line(
+    silent_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An online run goes on offline, with one line in time; its record is complete and can be sent later."""
+    monkeypatch.setattr(logging.getLogger("harness"), "propagate", True)
+    config = made_config("full", wandb={"mode": "online"})
+    began_s = time.monotonic()
+    with Recorder(tmp_path / "run", config) as recorder:
+        events = iter(made_events(config))
+        recorder.record(next(events))
+        assert time.monotonic() - began_s < _DEADLINE_S
+        for event in events:
+            recorder.record(event)
+        recorder.done()
+    (line,) = _lines(caplog)
+    assert silent_server in line
+    assert "the run goes on offline" in line
+    assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
+    assert _children() == []
+
+
+def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The mistake is said before a step is run."""
+    import wandb
+
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    wandb.teardown()
+    with pytest.raises(ConfigError, match=r"expected an API key for \S+, got none"):
+        Recorder(tmp_path / "run", made_config("full", wandb={"mode": "online"}))
+    wandb.teardown()
+
+
+def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What the package has logged."""
+    return [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+
+
+def _children() -> list[str]:
+    """Commands of this process's children that are wandb-core."""
+    pids = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids]
+    return [command for command in commands if "wandb-core" in command]
