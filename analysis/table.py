@@ -66,7 +66,7 @@ _COLUMNS = (
         _Column(bucket, f"{short}\n%", _EMULATED, show=_mean(f"{bucket}_frac", 100, 2))
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
-    _Column("total", "total\n%", _EMULATED, show=_total),
+    _Column("total", "total\n%", _EMULATED, is_key=True, show=_total),
     _Column("written, MB", "written\nMB", show=_mean("payload_bytes", 1e-6, 1)),
     _Column("stall, s", "stall\ns", "measured", show=_mean("stall_s", 1, 2)),
 )
@@ -82,16 +82,16 @@ def table(frame: "pd.DataFrame") -> RenderableType:
     """The table per strategy for the console, one for each setting; then the cells that are not in it, and why."""
     cells = cells_of(frame)
     blocks = summarise(cells)
-    parts: list[RenderableType] = [rich_table(*_content(block), block.title) for block in blocks]
+    parts: list[RenderableType] = [rich_table(*content(block), block.title) for block in blocks]
     if blocks:
         parts += [Text(line, style="dim") for line in (CAPTION, *footnotes(blocks))]
     parts += [Text(line, style="red") for line in missing(cells)]
     return Group(*parts)
 
 
-def table_html(blocks: Sequence[Block]) -> str:
-    """The tables of :func:`table` as HTML, one for each setting."""
-    return "\n".join(html_table(*_content(block), block.title) for block in blocks)
+def table_html(block: Block) -> str:
+    """The table of one setting as HTML, without a title."""
+    return html_table(*content(block))
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
@@ -110,7 +110,8 @@ def missing(cells: Sequence[Cell]) -> list[str]:
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
 
 
-def _content(block: Block) -> tuple[tuple[_Column, ...], list[list[str]]]:
+def content(block: Block) -> tuple[tuple[Heading, ...], list[list[str]]]:
+    """The headings, and the text of each line's cells."""
     columns = (*_COLUMNS, *_CACHE_COLUMNS) if _has_cache(block) else _COLUMNS
     return columns, [[column.show(line) for column in columns] for line in block.lines]
 

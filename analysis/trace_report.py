@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from analysis.cells import Cell, record_of
+from analysis.page import figure_html, notes
 from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.core.errors import TraceError
@@ -35,11 +36,8 @@ def _section(path: Path, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(trace, cells):
         return [f'<p class="note">{escape(str(path))} has changed since these runs.</p>']
-    figures = (
-        f"<figure>{svg}<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
-        for name, svg in trace_svgs(trace, stats, prefix).items()
-    )
-    return [*(f'<p class="note">{escape(line)}</p>' for line in _lines(stats)), *figures]
+    figures = [figure_html(svg, caption=CAPTIONS[name]) for name, svg in trace_svgs(trace, stats, prefix).items()]
+    return [*notes(_lines(stats)), f'<div class="panels">{"".join(figures)}</div>' if figures else ""]
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:

@@ -66,7 +66,7 @@ def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     assert (cached["cache_hit_rate"], cached["cache_saved_frac"], cached["cache_peak_rows"]) == (0.625, 0.75, 1234)
     (plain,) = [cell for cell in cells_of(frame) if cell["strategy"] == "full"]
     assert plain["cache_hit_rate"] is plain["cache_saved_frac"] is plain["cache_peak_rows"] is None
-    shown, page = _text(analysis.table(frame)), table_html(blocks_of(frame))
+    shown, page = _text(analysis.table(frame)), "".join(map(table_html, blocks_of(frame)))
     assert "62.5" in shown
     assert "1234" in shown
     assert "traffic saved" in page
