@@ -78,7 +78,7 @@ _CACHE_COLUMNS = (
 """Columns of a cache's statistics, shown if a run of the block has a cache."""
 
 
-def table(frame: "pd.DataFrame") -> RenderableType:
+def show_table(frame: "pd.DataFrame") -> RenderableType:
     """The table per strategy for the console, one for each setting; then the cells that are not in it, and why."""
     cells = cells_of(frame)
     blocks = summarise(cells)

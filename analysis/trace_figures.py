@@ -7,7 +7,7 @@ from warnings import catch_warnings
 
 import numpy as np
 
-from analysis.style import style, to_svg
+from analysis.style import colour, style, to_svg
 from analysis.trace_show import LEVELS, levels_of
 from harness.traces.levels import Level
 from harness.traces.statistics import TraceStatistics
@@ -19,8 +19,13 @@ if TYPE_CHECKING:
 
     Draw = Callable[[Axes], None]
 
-FAMILY_COLOURS = {"exponential": "#e69f00", "gamma": "#009e73", "weibull": "#d55e00", "lognormal": "#0072b2"}
-"""The colour of each family (Okabe and Ito's palette, as for strategies)."""
+FAMILY_COLOURS = {
+    "exponential": colour("cpr_vanilla"),
+    "gamma": colour("cpr_mfu"),
+    "weibull": colour("never_save"),
+    "lognormal": colour("full"),
+}
+"""The colour of each family, from the palette of strategies."""
 CAPTIONS = {
     "time": "Deaths over time: each dot is a death of a rank, the line their number; straight if the rate is constant.",
     "survival": "Share of the times between failures that are longer than so many hours: observed (black, Kaplan-Meier "
@@ -29,7 +34,7 @@ CAPTIONS = {
     "class width and 95 % interval), and fitted. A constant hazard has no memory; a falling one means bursts.",
     "clock": "Instants of failure by the hour of the day, and by the day of the week.",
 }
-_GREY = "#333333"
+_GREY = colour("none")
 _MOST_POINTS = 300  # of a curve; more are not visible
 _LEAST_GAPS = 5  # for a curve
 _MOST_DOTS = 2_000  # drawn as vectors; more would make a page of megabytes

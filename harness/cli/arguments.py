@@ -107,8 +107,18 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     )
     compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
     compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
-    summary = "write one self-contained HTML file: table and figures"
-    _add_dir(commands, "report", summary, "run.py report demo/quickstart", "a run or grid folder")
+    _add_format(compare)
+    summary = "show the table of strategies of a grid"
+    example = "run.py table demo/quickstart\n  run.py table demo/quickstart --format latex > table.tex"
+    _add_format(_add_dir(commands, "table", summary, example, "a run or grid folder"))
+    summary = "write one self-contained HTML file, and its figures and tables as files"
+    example = """\
+  run.py report demo/quickstart                          demo/quickstart/report.html, files in demo/quickstart/report/
+  run.py report demo/quickstart --files paper/figures
+
+Each figure is written as SVG, PDF and PNG, the table of strategies as CSV, LaTeX (package booktabs) and Markdown."""
+    report = _add_dir(commands, "report", summary, example, "a run or grid folder")
+    report.add_argument("--files", type=Path, metavar="FOLDER", help="folder of the files (default: DIR/report)")
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
@@ -154,8 +164,15 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     _add_dir(kinds, "info", summary, "run.py data info demo/data", "folder written by `data prepare`")
 
 
-def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> None:
-    command(commands, name, summary, example).add_argument("dir", type=Path, metavar="DIR", help=text)
+def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> Parser:
+    parser = command(commands, name, summary, example)
+    parser.add_argument("dir", type=Path, metavar="DIR", help=text)
+    return parser
+
+
+def _add_format(parser: Parser) -> None:
+    text = "csv: unrounded numbers; latex, markdown: for a paper (default: a table for the console)"
+    parser.add_argument("--format", choices=("csv", "latex", "markdown"), help=text)
 
 
 def _add_config(

@@ -117,19 +117,34 @@ def compare(options: argparse.Namespace) -> None:
     """Show paired differences between folders, or between the strategies of one folder."""
     import analysis
 
-    if options.to is None:
-        console.show(analysis.compare(options.dirs))
-    elif len(options.dirs) == 1:
-        console.show(analysis.compare_to(options.dirs[0], options.to))
-    else:
+    if options.to is not None and len(options.dirs) > 1:
         raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(options.dirs)}")
+    dirs, to = options.dirs, options.to
+    if options.format is not None:
+        found = analysis.comparisons(dirs) if to is None else analysis.comparisons_to(dirs[0], to)
+        console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_comparison(dirs) if to is None else analysis.show_comparison_to(dirs[0], to))
+
+
+def table(options: argparse.Namespace) -> None:
+    """Show the table of strategies of a folder."""
+    import analysis
+
+    frame = analysis.load(options.dir)
+    if options.format is not None:
+        console.say(analysis.table_text(frame, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_table(frame))
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write the HTML report."""
+    """Write the HTML report, and its figures and tables as files."""
     import analysis
 
     console.say(f"report: {analysis.report(options.dir)}")
+    folder = analysis.write_files(options.dir, options.files or options.dir / "report")
+    console.say(f"figures and tables: {folder}")
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -185,6 +200,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "replay": replay,
     "show": show,
     "compare": compare,
+    "table": table,
     "report": report,
     "verify": verify,
     "data": data,
@@ -249,7 +265,7 @@ def _show_grid(out: Path) -> None:
     import analysis
 
     frame = analysis.load(out)
-    console.show(analysis.table(frame))
+    console.show(analysis.show_table(frame))
     if (regimes := analysis.regime_table(analysis.blocks_of(frame))) is not None:
         console.show(regimes)
     console.say(f"report: {analysis.report(out)}")

@@ -133,7 +133,7 @@ def test_done_without_a_result_is_damage(
     story = shown(analysis.show(tmp_path / "run"))
     assert ": damaged\n" in story
     assert line in story
-    assert f"damaged: run: {line}" in shown(analysis.table(analysis.load(tmp_path)))
+    assert f"damaged: run: {line}" in shown(analysis.show_table(analysis.load(tmp_path)))
     assert "1 done, 1 damaged" in analysis.report(tmp_path).read_text()
 
 
