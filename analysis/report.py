@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from analysis import figures
+from analysis.advice import DEFAULT_MARGIN, advice_html
 from analysis.blocks import Block, setting_text, strategy_order, summarise
 from analysis.cells import STATUSES, Cell, cells_of, load
-from analysis.regimes import regime_html
 from analysis.render import Heading, Html, html_table
 from analysis.stats import SETTING
 from analysis.style import UNKNOWN
@@ -73,8 +73,10 @@ _FIGURES: tuple[tuple[str, str, Callable[[Sequence[Block], Sequence[Cell]], str]
 """Title, caption and drawing function of each figure."""
 
 
-def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
+def report(path: Path | str, *, margin: float = DEFAULT_MARGIN, now: Callable[[], datetime] = utc_now) -> Path:
     """Write ``report.html`` into the folder ``path`` and return its path: tables and figures of the runs below.
+
+    ``margin``: the loss of AUC that the verdicts on strategies accept.
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
@@ -91,7 +93,7 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
         *_notes([setting] if setting else []),
         table_html(blocks) if blocks else "<p>No cell is done.</p>",
         *_notes((CAPTION, *footnotes(blocks))),
-        regime_html(blocks),
+        advice_html(cells, margin),
         *_figures(blocks, cells),
         *trace_sections(cells),
         "<h2>All cells</h2>",

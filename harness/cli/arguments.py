@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, Parser, command, count
+from harness.cli.parsing import OVERRIDES, Parser, command, count, positive
 from harness.cli.trace_arguments import add_plan, add_traces
 
 
@@ -67,6 +67,7 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
     grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
+    _add_margin(grid)
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:
@@ -108,7 +109,7 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
     compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
     summary = "write one self-contained HTML file: table and figures"
-    _add_dir(commands, "report", summary, "run.py report demo/quickstart", "a run or grid folder")
+    _add_margin(_add_dir(commands, "report", summary, "run.py report demo/quickstart", "a run or grid folder"))
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
@@ -154,8 +155,15 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     _add_dir(kinds, "info", summary, "run.py data info demo/data", "folder written by `data prepare`")
 
 
-def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> None:
-    command(commands, name, summary, example).add_argument("dir", type=Path, metavar="DIR", help=text)
+def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> Parser:
+    parser = command(commands, name, summary, example)
+    parser.add_argument("dir", type=Path, metavar="DIR", help=text)
+    return parser
+
+
+def _add_margin(parser: Parser) -> None:
+    text = "largest loss of AUC that the verdicts on strategies accept (default: 0.0005)"
+    parser.add_argument("--margin", type=positive, metavar="D", help=text)
 
 
 def _add_config(
