@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from analysis.advice import Verdict, verdicts
 from analysis.blocks import Block, Line
 from analysis.curves import Curve, curve, mean_curve
 from analysis.panels import SMALL, Data, Kind, legend, look_of, others
 from analysis.stats import BASELINE, baseline_of
-from analysis.style import INK, PAPER, THEMES, colour
+from analysis.style import INK, PAPER, THEMES, colour, log_scale
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
@@ -23,60 +24,41 @@ _BUCKETS = {
 _FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
 
 
-def pareto(points: Sequence[tuple[float, float]]) -> list[int]:
-    """Indices, by rising first value, of the points that no other point equals or undercuts in both values."""
-    front: list[int] = []
-    for index in sorted(range(len(points)), key=lambda index: points[index]):
-        if not front or points[index][1] < points[front[-1]][1]:
-            front.append(index)
-    return front
-
-
 def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     """AUC lost to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
-    lines = [line for line in others(block) if line.auc_difference is not None]
-    points = [(100 * line.mean("overhead_frac"), _loss(line)) for line in lines]
     low, high = (-end for end in reversed(data.auc_range))
+    if block.rounding:
+        floor = 1e3 * block.rounding.largest
+        axes.axhspan(-floor, floor, color=THEMES["band"][0], linewidth=0, label="rounding")
     axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
-    front = pareto(points)
+    axes.axhline(1e3 * data.margin, color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
+    found = verdicts(block, data.margin)
+    front = [(100 * each.overhead_frac, 1e3 * each.loss.mean) for each in found if each.on_front]
     if front:
-        steps = list(zip(*(points[index] for index in front), strict=True))
-        axes.step(*steps, where="post", color=THEMES["muted"][0], linestyle="--", linewidth=1, label="Pareto front")
-    for index, (line, (overhead, loss)) in enumerate(zip(lines, points, strict=True)):
-        half = line.auc_difference.half_width if line.auc_difference else None
-        edge = {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4} if index in front else {}
-        if low <= loss <= high:
-            bar = None if half is None else 1e3 * half
-            axes.errorbar(overhead, loss, yerr=bar, capsize=4, markersize=8, linestyle="", **look_of(line), **edge)
-        else:
-            look = {**look_of(line), "marker": "^" if loss > high else "v"}
-            axes.plot(overhead, min(max(loss, low), high), linestyle="", markersize=9, clip_on=False, **look, **edge)
-            axes.annotate(f"{loss:+.1f}", (overhead, high), (7, -4), textcoords="offset points", fontsize=SMALL)
+        look: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
+        axes.step(*zip(*front, strict=True), where="post", label="Pareto front", **look)
+    for each in found:
+        _point(axes, each, low, high)
     axes.set_ylim(low, high)
     axes.set_ylabel("AUC lost to none, 10⁻³")
     axes.set_xlabel("emulated overhead, % of job time")
-    if all(_overheads(data)):
-        _log_ticks(axes)
+    if all(line.mean("overhead_frac") for other in data.blocks for line in others(other)):
+        axes.margins(x=0.12)
+        log_scale(axes, "x")
     legend(axes)
 
 
-def _loss(line: Line) -> float:
-    return 0.0 if line.auc_difference is None else -1e3 * line.auc_difference.mean
-
-
-def _overheads(data: Data) -> list[float]:
-    return [line.mean("overhead_frac") for block in data.blocks for line in others(block)]
-
-
-def _log_ticks(axes: "Axes") -> None:
-    """A logarithmic x axis with plain numbers at 1, 2 and 5 of each power of ten, and no others."""
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter  # noqa: PLC0415 - as matplotlib
-
-    axes.set_xscale("log")
-    axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axes.margins(x=0.12)
+def _point(axes: "Axes", each: Verdict, low: float, high: float) -> None:
+    """The loss of a strategy with its interval; outside of the limits a triangle at the edge, with the mean."""
+    overhead, loss, half = 100 * each.overhead_frac, 1e3 * each.loss.mean, each.loss.half_width
+    look: dict[str, Any] = look_of(each.line)
+    look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4} if each.on_front else {}
+    if low <= loss <= high:
+        axes.errorbar(overhead, loss, yerr=half and 1e3 * half, capsize=4, markersize=8, linestyle="", **look)
+        return
+    edge, look["marker"] = (high, "^") if loss > high else (low, "v")
+    axes.plot(overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
+    axes.annotate(f"{loss:+.1f}", (overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
 
 
 def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
@@ -186,9 +168,10 @@ TRADEOFF = Kind(
     "tradeoff",
     "AUC lost against emulated overhead",
     "One point per strategy: what it costs, and what it loses. Down and left is better. The bar is the 95 % confidence "
-    "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with a dark "
-    "edge, are the Pareto front of the means: no other strategy is both cheaper and better. A triangle at the edge is "
-    "a strategy outside the scale, with its value.",
+    "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with an edge, "
+    "are the Pareto front of the means: no other strategy is both cheaper and better. The dotted line is the loss that "
+    "the verdicts accept. A grey band is what rounding alone changes. A triangle at the edge is a strategy outside the "
+    "scale, with its mean.",
     _tradeoff,
 )
 KINDS = (

@@ -26,21 +26,25 @@ SMALL = 10  # points
 
 @dataclass(frozen=True)
 class Data:
-    """What figures are drawn from. ``auc_range``: the limits of AUC differences in 10⁻³ that all settings share."""
+    """What figures are drawn from. ``margin``: the loss of AUC that verdicts accept."""
 
     blocks: Sequence[Block]
     cells: Sequence[Cell]
+    margin: float
     _losses: dict[str, Losses | None] = field(default_factory=dict)
 
     @property
     def auc_range(self) -> tuple[float, float]:
-        """From the least to the greatest interval of strategies that are no controls, and 0, with a margin."""
+        """Limits of AUC differences in 10⁻³ that all settings share.
+
+        They hold 0, the margin, and the intervals of strategies that are no controls.
+        """
         lines = [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
         values = [line.auc_difference for line in lines if line.auc_difference is not None]
         ends = [1e3 * end for value in values for end in value.interval or (value.mean, value.mean)]
-        low, high = min([0.0, *ends]), max([0.0, *ends])
-        margin = 0.08 * (high - low) or 1.0
-        return low - margin, high + margin
+        low, high = min([-1e3 * self.margin, *ends]), max([0.0, *ends])
+        space = 0.08 * (high - low)
+        return low - space, high + space
 
     def losses(self, cell: Cell) -> Losses | None:
         """The losses of a run; its record is read once."""

@@ -6,13 +6,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from analysis.blocks import strategy_order, summarise
+from analysis.advice import DEFAULT_MARGIN, advice_html
+from analysis.blocks import regimes, strategy_order, summarise
 from analysis.cells import STATUSES, Cell, cells_of, load
 from analysis.page import notes, page
 from analysis.panels import Data
-from analysis.regimes import regime_html
 from analysis.render import Heading, Html, html_table
-from analysis.sections import sections
+from analysis.sections import sections, tradeoff_section
 from analysis.style import UNKNOWN
 from analysis.table import CAPTION, footnotes, missing
 from analysis.trace_report import trace_sections
@@ -21,8 +21,10 @@ from harness.record.files import read_json, write_text
 from harness.record.rundir import RunDir
 
 
-def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
+def report(path: Path | str, *, margin: float = DEFAULT_MARGIN, now: Callable[[], datetime] = utc_now) -> Path:
     """Write ``report.html`` into the folder ``path`` and return its path: tables and figures of the runs below.
+
+    ``margin``: the loss of AUC that the verdicts on strategies accept.
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
@@ -35,9 +37,10 @@ def report(path: Path | str, *, now: Callable[[], datetime] = utc_now) -> Path:
         *notes([f"{_counted(cells)}. Report of {now():%Y-%m-%d %H:%M} UTC."]),
         _alarm(missing(cells)),
         "" if blocks else "<p>No cell is done.</p>",
-        *sections(Data(blocks, cells)),
+        *tradeoff_section(Data(regimes(cells), cells, margin)),
+        advice_html(cells, margin),
+        *sections(Data(blocks, cells, margin)),
         *notes((CAPTION, *footnotes(blocks)) if blocks else ()),
-        regime_html(blocks),
         *trace_sections(cells),
         "<h2>All cells</h2>",
         _cells_html(root, cells),

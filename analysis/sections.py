@@ -1,4 +1,4 @@
-"""A section of the report for each setting: a title in words, the table of strategies, the figures."""
+"""Sections of the report: the trade-off, and for each setting a title in words, a table of strategies, figures."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -38,14 +38,29 @@ def slug(block: Block) -> str:
     return re.sub(r"[^\w.]+", "-", block.title).strip("-")
 
 
-def sections(data: Data) -> Iterator[str]:
-    """The trade-off of every setting side by side, then a section for each."""
-    blocks = data.blocks
+def tradeoff_section(data: Data) -> Iterator[str]:
+    """AUC lost against overhead, a panel for each setting."""
     with style():
-        drawn = {kind.name: _svgs(kind, data) for kind in (TRADEOFF, *KINDS)}
-    yield from _comparison(blocks, drawn[TRADEOFF.name])
+        drawn = _svgs(TRADEOFF, data)
+    if drawn:
+        blocks = data.blocks
+        titles = {place: heading(blocks[place], blocks) if len(blocks) > 1 else "" for place in drawn}
+        panels = "".join(figure_html(svg, titles[place]) for place, svg in drawn.items())
+        yield f"<h2>{TRADEOFF.title}</h2>"
+        yield f'<div class="panels">{panels}</div><p class="note">{escape(TRADEOFF.caption)}</p>'
+
+
+def sections(data: Data) -> Iterator[str]:
+    """A section for each setting, after links to them if there are several."""
+    blocks = data.blocks
+    titles = [heading(block, blocks) for block in blocks]
+    if len(blocks) > 1:
+        links = (f'<li><a href="#block-{place}">{escape(title)}</a></li>' for place, title in enumerate(titles))
+        yield f"<nav><h2>Settings</h2><ul>{''.join(links)}</ul></nav>"
+    with style():
+        drawn = {kind.name: _svgs(kind, data) for kind in KINDS}
     for place, block in enumerate(blocks):
-        yield f'<h2 id="block-{place}">{escape(heading(block, blocks))}</h2>'
+        yield f'<h2 id="block-{place}">{escape(titles[place])}</h2>'
         yield table_html(block)
         shown = [(kind, drawn[kind.name][place]) for kind in KINDS if place in drawn[kind.name]]
         # Captions explain the figures of the first section and are not repeated.
@@ -60,17 +75,3 @@ def _svgs(kind: Kind, data: Data) -> dict[int, str]:
         place_of[id(block)]: to_svg(figure, f"{kind.name}{place_of[id(block)]}", f"{kind.title}: {block.title}")
         for block, figure in figures(kind, data)
     }
-
-
-def _comparison(blocks: Sequence[Block], drawn: dict[int, str]) -> Iterator[str]:
-    if drawn:
-        yield f"<h2>{TRADEOFF.title}</h2>"
-        titles = {place: heading(blocks[place], blocks) if len(blocks) > 1 else "" for place in drawn}
-        panels = "".join(figure_html(svg, titles[place]) for place, svg in drawn.items())
-        yield f'<div class="panels">{panels}</div><p class="note">{escape(TRADEOFF.caption)}</p>'
-    if len(blocks) > 1:
-        links = (
-            f'<li><a href="#block-{place}">{escape(heading(each, blocks))}</a></li>'
-            for place, each in enumerate(blocks)
-        )
-        yield f"<nav>Settings<ul>{''.join(links)}</ul></nav>"

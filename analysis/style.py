@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 UNKNOWN = "–"
@@ -66,6 +68,25 @@ def style() -> Iterator[None]:
 
     with mpl.rc_context(STYLE):
         yield
+
+
+def whole_ticks(axis: "Axis") -> None:
+    """Ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - as matplotlib
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers: at 1, 2 and 5 of each power of ten if it has few of them, else at 1."""
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - as matplotlib
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
 
 
 def theme_css() -> str:

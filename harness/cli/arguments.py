@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, Parser, command, count
+from harness.cli.parsing import OVERRIDES, Parser, command, count, positive
 from harness.cli.trace_arguments import add_plan, add_traces
 
 
@@ -67,6 +67,7 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
     grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
+    _add_margin(grid)
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:
@@ -118,6 +119,7 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
 
 Each figure is written as SVG, PDF and PNG, the table of strategies as CSV, LaTeX (package booktabs) and Markdown."""
     report = _add_dir(commands, "report", summary, example, "a run or grid folder")
+    _add_margin(report)
     report.add_argument("--files", type=Path, metavar="FOLDER", help="folder of the files (default: DIR/report)")
 
 
@@ -173,6 +175,11 @@ def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, exam
 def _add_format(parser: Parser) -> None:
     text = "csv: unrounded numbers; latex, markdown: for a paper (default: a table for the console)"
     parser.add_argument("--format", choices=("csv", "latex", "markdown"), help=text)
+
+
+def _add_margin(parser: Parser) -> None:
+    text = "largest loss of AUC that the verdicts on strategies accept (default: 0.0005)"
+    parser.add_argument("--margin", type=positive, metavar="D", help=text)
 
 
 def _add_config(

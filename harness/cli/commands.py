@@ -81,14 +81,14 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(experiment, run_assembled, options.jobs)
+        return run_experiment(experiment, run_assembled, options.jobs, options.margin)
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
 
 
-def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) -> int:
-    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table."""
+def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None, margin: float | None = None) -> int:
+    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
     are_done = [is_done(cell) for cell in experiment.cells]  # raises before anything is written
     if not all(are_done):
         _prepare_fork_server()
@@ -99,7 +99,7 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) 
             outcomes = run_grid(experiment.cells, run_cell, view, jobs=jobs or default_jobs(experiment.cells))
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(failed) < len(outcomes):
-            _show_grid(experiment.out)
+            _show_grid(experiment.out, margin)
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
@@ -142,8 +142,9 @@ def report(options: argparse.Namespace) -> None:
     """Write the HTML report, and its figures and tables as files."""
     import analysis
 
-    console.say(f"report: {analysis.report(options.dir)}")
-    folder = analysis.write_files(options.dir, options.files or options.dir / "report")
+    margin = options.margin or analysis.DEFAULT_MARGIN
+    console.say(f"report: {analysis.report(options.dir, margin=margin)}")
+    folder = analysis.write_files(options.dir, options.files or options.dir / "report", margin=margin)
     console.say(f"figures and tables: {folder}")
 
 
@@ -261,11 +262,12 @@ def _show_run(run_dir: Path) -> int:
     return FAILED if analysis.is_damaged(run_dir) else OK
 
 
-def _show_grid(out: Path) -> None:
+def _show_grid(out: Path, margin: float | None) -> None:
     import analysis
 
+    margin = margin or analysis.DEFAULT_MARGIN
     frame = analysis.load(out)
     console.show(analysis.show_table(frame))
-    if (regimes := analysis.regime_table(analysis.blocks_of(frame))) is not None:
-        console.show(regimes)
-    console.say(f"report: {analysis.report(out)}")
+    if (advice := analysis.advice(frame, margin)) is not None:
+        console.show(advice)
+    console.say(f"report: {analysis.report(out, margin=margin)}")
