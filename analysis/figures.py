@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from analysis.advice import Verdict, verdicts
-from analysis.blocks import Block, Line
+from analysis.blocks import Block, Line, strategy_order
 from analysis.curves import Curve, curve, mean_curve
 from analysis.panels import SMALL, Data, Kind, legend, look_of, others
 from analysis.stats import BASELINE, baseline_of
@@ -37,7 +37,7 @@ def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
     if front:
         look: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
         axes.step(*zip(*front, strict=True), where="post", label="Pareto front", **look)
-    for each in found:
+    for each in sorted(found, key=lambda each: strategy_order(each.strategy)):
         _point(axes, each, low, high)
     axes.set_ylim(low, high)
     axes.set_ylabel("AUC lost to none, 10⁻³")
@@ -58,7 +58,11 @@ def _point(axes: "Axes", each: Verdict, low: float, high: float) -> None:
         return
     edge, look["marker"] = (high, "^") if loss > high else (low, "v")
     axes.plot(overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
-    axes.annotate(f"{loss:+.1f}", (overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
+    axes.annotate(_signed(loss), (overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
 
 
 def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
@@ -72,7 +76,9 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
         axes.plot(seeds, [place - 0.28] * len(seeds), ".", color=colour(line.strategy), alpha=0.6)
         mean, half = 1e3 * line.auc_difference.mean, line.auc_difference.half_width
         if not low <= mean <= high:
-            words, edge, side = (f"◂ {mean:+.1f}", low, "left") if mean < low else (f"{mean:+.1f} ▸", high, "right")
+            words, edge, side = (
+                (f"◂ {_signed(mean)}", low, "left") if mean < low else (f"{_signed(mean)} ▸", high, "right")
+            )
             axes.annotate(f" {words} ", (edge, place), ha=side, va="center", fontsize=SMALL)
             continue
         look: dict[str, Any] = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}

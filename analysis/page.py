@@ -23,7 +23,8 @@ th,td{padding:.28rem .45rem;text-align:right;white-space:nowrap;border-bottom:1p
 background:var(--paper)}
 thead th{font-weight:600;white-space:normal;vertical-align:bottom;border-bottom:1px solid var(--muted)}
 thead tr:first-child:not(:last-child) th{color:var(--muted);font-weight:400;text-align:center}
-th[scope=row],td.text{text-align:left}tbody th{font-weight:600}tbody tr:hover>*{background:var(--grid)}
+th[scope=row],th.text,td.text{text-align:left}td.text{white-space:normal;min-width:5rem}
+tbody th{font-weight:600}tbody tr:hover>*{background:var(--grid)}
 th[scope=row],thead tr:last-child th:first-child{position:sticky;left:0;z-index:1;text-align:left;
 border-right:1px solid var(--grid)}
 .key{position:sticky;right:0;z-index:1;border-left:1px solid var(--grid);font-weight:600}

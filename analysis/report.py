@@ -12,7 +12,7 @@ from analysis.cells import STATUSES, Cell, cells_of, load
 from analysis.page import notes, page
 from analysis.panels import Data
 from analysis.render import Heading, Html, html_table
-from analysis.sections import sections, tradeoff_section
+from analysis.sections import contents, sections, tradeoff_section
 from analysis.style import UNKNOWN
 from analysis.table import CAPTION, footnotes, missing
 from analysis.trace_report import trace_sections
@@ -36,7 +36,7 @@ def report(path: Path | str, *, margin: float = DEFAULT_MARGIN, now: Callable[[]
         f"<h1>{escape(title)}</h1>",
         *notes([f"{_counted(cells)}. Report of {now():%Y-%m-%d %H:%M} UTC."]),
         _alarm(missing(cells)),
-        "" if blocks else "<p>No cell is done.</p>",
+        contents(blocks) if blocks else "<p>No cell is done.</p>",
         *tradeoff_section(Data(regimes(cells), cells, margin)),
         advice_html(cells, margin),
         *sections(Data(blocks, cells, margin)),

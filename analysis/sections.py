@@ -38,6 +38,13 @@ def slug(block: Block) -> str:
     return re.sub(r"[^\w.]+", "-", block.title).strip("-")
 
 
+def contents(blocks: Sequence[Block]) -> str:
+    """Links to the sections of the settings; empty if there are fewer than two."""
+    titles = [escape(heading(block, blocks)) for block in blocks]
+    links = (f'<li><a href="#block-{place}">{title}</a></li>' for place, title in enumerate(titles))
+    return f"<nav>Settings:<ul>{''.join(links)}</ul></nav>" if len(blocks) > 1 else ""
+
+
 def tradeoff_section(data: Data) -> Iterator[str]:
     """AUC lost against overhead, a panel for each setting."""
     with style():
@@ -51,16 +58,12 @@ def tradeoff_section(data: Data) -> Iterator[str]:
 
 
 def sections(data: Data) -> Iterator[str]:
-    """A section for each setting, after links to them if there are several."""
+    """A section for each setting."""
     blocks = data.blocks
-    titles = [heading(block, blocks) for block in blocks]
-    if len(blocks) > 1:
-        links = (f'<li><a href="#block-{place}">{escape(title)}</a></li>' for place, title in enumerate(titles))
-        yield f"<nav><h2>Settings</h2><ul>{''.join(links)}</ul></nav>"
     with style():
         drawn = {kind.name: _svgs(kind, data) for kind in KINDS}
     for place, block in enumerate(blocks):
-        yield f'<h2 id="block-{place}">{escape(titles[place])}</h2>'
+        yield f'<h2 id="block-{place}">{escape(heading(block, blocks))}</h2>'
         yield table_html(block)
         shown = [(kind, drawn[kind.name][place]) for kind in KINDS if place in drawn[kind.name]]
         # Captions explain the figures of the first section and are not repeated.

@@ -112,7 +112,7 @@ def to_svg(figure: "Figure", name: str, label: str = "") -> str:
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'href="#', f'href="#{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
-    text = re.sub(r"(?<=: )#[0-9a-f]{6}\b", lambda found: _themed(found[0]), text)
+    text = re.sub(r'(: |=")(#[0-9a-f]{6})\b', lambda found: found[1] + _themed(found[2]), text)
     return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label or name)}" ', 1)
 
 

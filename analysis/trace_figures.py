@@ -28,7 +28,7 @@ FAMILY_COLOURS = {
 """The colour of each family, from the palette of strategies."""
 CAPTIONS = {
     "time": "Deaths over time: each dot is a death of a rank, the line their number; straight if the rate is constant.",
-    "survival": "Share of the times between failures that are longer than so many hours: observed (black, Kaplan-Meier "
+    "survival": "Share of the times between failures that are longer than so many hours: observed (steps, Kaplan-Meier "
     "with 95 % band) and fitted.",
     "hazard": "Failures per hour of gaps that have lasted so long: in classes with equal numbers of failures (bars: "
     "class width and 95 % interval), and fitted. A constant hazard has no memory; a falling one means bursts.",
