@@ -1,5 +1,6 @@
 """The table per strategy: quality, losses and costs, in columns that are either emulated or measured."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -101,12 +102,18 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:
-    """One line for each cell that is not done, and for each record that contradicts itself."""
+    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code."""
     lines = [
         f"{cell['status']}: {cell['cell']}" + (f": {cell['failure']}" if cell["failure"] else "")
         for cell in cells
         if cell["status"] != "done"
     ]
+    codes = Counter(cell["code"] for cell in cells if cell["status"] == "done")
+    if len(codes) > 1:
+        counts = ", ".join(f"{count} by {code or 'code not recorded'}" for code, count in codes.most_common())
+        lines.append(
+            f"mixed: {counts}: these results were computed by different code; `--stale rerun` makes them equal"
+        )
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
 
 

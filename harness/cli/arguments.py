@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, Parser, command, count, positive
+from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count, positive
 from harness.cli.trace_arguments import add_plan, add_traces
 
 
@@ -37,7 +37,7 @@ then the details:
 
 
 def _add_runs(commands: argparse._SubParsersAction) -> None:
-    _add_config(
+    train = _add_config(
         commands,
         "train",
         "train once, with failures and recoveries as configured",
@@ -45,9 +45,11 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
   run.py train experiments/one.yaml
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
-The run is written to the folder that the key `out` names. If that run is finished, its results are shown and nothing
-is run; an unfinished run starts afresh; a folder that holds a run of another config is refused.""",
+The run is written to the folder that the key `out` names; without `out=`, the values of other overrides are added to
+that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run; an unfinished run
+starts afresh; a folder that holds a run of another config is refused.""",
     )
+    _add_stale(train)
     grid = _add_config(
         commands,
         "grid",
@@ -66,21 +68,26 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     grid.add_argument(
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
-    grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
+    _add_stale(grid)
+    grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
     _add_margin(grid)
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:
-    _add_config(
+    replay = _add_config(
         commands,
         "replay",
         "train once under a failure trace",
         """\
   run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
+  run.py replay spot.csv experiments/one.yaml --stretch profile.from_trace=true    11 h of failures for a job of 56 h
 
-The same as `train` with trace.path=TRACE.csv, but written to <out>-<trace> unless out=... is given.""",
+The same as `train` with trace.path=TRACE.csv. What of the trace does not fit the job (MTBF, hours, ranks, instants) is
+said first, a line each.""",
         has_trace=True,
     )
+    add_mapping(replay)
+    _add_stale(replay)
     _add_config(
         commands,
         "verify",
@@ -180,6 +187,16 @@ def _add_format(parser: Parser) -> None:
 def _add_margin(parser: Parser) -> None:
     text = "largest loss of AUC that the verdicts on strategies accept (default: 0.0005)"
     parser.add_argument("--margin", type=positive, metavar="D", help=text)
+
+
+def _add_stale(parser: Parser) -> None:
+    parser.add_argument(
+        "--stale",
+        choices=("fail", "rerun", "keep"),
+        default="fail",
+        help="finished runs that other code computed (sources, torch, numpy): stop, run them anew while the old result "
+        "stands, or take them as they are (default: fail)",
+    )
 
 
 def _add_config(

@@ -26,6 +26,18 @@ def test_every_run_below_is_a_row(grid: Path) -> None:
     assert frame.set_index("cell").loc["failed-s0", "failure"] == "RunFailed: ps2 <kept> dying"
 
 
+def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None:
+    """Copies of three seeds in a second grid change neither the number of seeds nor an interval."""
+    for folder in ("a", "b"):
+        for seed in range(3):
+            write_run(tmp_path / folder / f"none-s{seed}", made_config("none", seed=seed))
+    frame = analysis.load(tmp_path)
+    assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 3}
+    [line], [alone] = (analysis.blocks_of(analysis.load(path))[0].lines for path in (tmp_path, tmp_path / "a"))
+    assert line.estimates["auc"] == alone.estimates["auc"]
+    assert frame["failure"].dropna().str.startswith("the same cell as ").all()
+
+
 def test_a_row_says_what_the_finished_event_says(grid: Path) -> None:
     """Figures of a row are those of the run's last event; measured seconds are their own columns."""
     finished = read_events(grid / "full-s1" / "events.jsonl")[-1]
