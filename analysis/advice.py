@@ -15,8 +15,9 @@ from rich.text import Text
 
 from analysis.blocks import Block, Line, regimes, regimes_of
 from analysis.cells import Cell
-from analysis.inference import ALPHA, MOST_SEEDS, POWER, holm, more_seeds, p_above, p_below
+from analysis.inference import ALPHA, MOST_SEEDS, POWER, claims_of, more_seeds
 from analysis.render import Heading, html_table, rich_table, show_interval
+from analysis.rounding import rounding_text
 from analysis.stats import BASELINE, Estimate
 
 if TYPE_CHECKING:
@@ -113,17 +114,15 @@ def _is_equal(verdict: Verdict) -> bool:
 
 def _tested(found: Sequence[Verdict], block: Block, margin: float) -> Iterator[Verdict]:
     """The verdicts by tests; the number of seeds uses the level that Holm's method would have at the next claim."""
-    non_inferior = holm([p_below(each.loss, margin) for each in found])
-    inferior = holm([p_above(each.loss, margin) for each in found])
-    superior = holm([p_below(each.loss, 0.0) for each in found])
-    levels = [ALPHA / max(1, claims.count(False)) for claims in (inferior, non_inferior)]
+    claims = claims_of([each.loss for each in found], margin)
+    levels = [ALPHA / max(1, claimed.count(False)) for claimed in (claims.inferior, claims.non_inferior)]
     floor = 0.0 if block.rounding is None else block.rounding.largest
     for place, each in enumerate(found):
         is_within = abs(each.loss.mean) <= floor
-        if non_inferior[place]:
-            word: Word = "superior" if superior[place] and not is_within else "non-inferior"
+        if claims.non_inferior[place]:
+            word: Word = "superior" if claims.superior[place] and not is_within else "non-inferior"
             yield replace(each, verdict=word)
-        elif inferior[place]:
+        elif claims.inferior[place]:
             yield replace(each, verdict="open" if is_within else "inferior", is_within_rounding=is_within)
         else:
             yield replace(each, more_seeds=more_seeds(each.loss, margin, *levels))
@@ -171,7 +170,7 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
     """What is shown, what is open, the floor of rounding, and the spread over traces: one sentence each."""
-    return [*_shown(found), *_open(found), _rounding(block, found), *_spread(found)]
+    return [*_shown(found), *_open(found), *_rounding(block, found), *_spread(found)]
 
 
 def _shown(found: Sequence[Verdict]) -> Iterator[str]:
@@ -199,13 +198,10 @@ def _open(found: Sequence[Verdict]) -> Iterator[str]:
         yield f"Open: {', '.join(each.label for each in undecided)}."
 
 
-def _rounding(block: Block, found: Sequence[Verdict]) -> str:
-    if block.rounding is None:
-        return "Floor of rounding: unknown, as there are no replicates of none with another backend or thread count."
-    floor, margin = block.rounding.largest, found[0].margin
-    text = f"Floor of rounding: {1e3 * floor:.2f}·10⁻³, the largest difference between replicates of none"
-    warning = "; the margin is below it, so other machines may decide otherwise" if margin < floor else ""
-    return f"{text} ({block.rounding.num_seeds} seeds){warning}."
+def _rounding(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
+    yield rounding_text(block.rounding)
+    if block.rounding is not None and found[0].margin < block.rounding.largest:
+        yield "The margin is below the floor of rounding: another machine may decide otherwise."
 
 
 def _spread(found: Sequence[Verdict]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from rich.text import Text
 from analysis.blocks import strategy_order
 from analysis.cells import Cell, cells_of, load, swept_keys
 from analysis.render import Heading, rich_table, show_interval
-from analysis.stats import SETTING, Estimate, estimate
+from analysis.stats import SETTING, Estimate, condition, estimate
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -97,7 +97,7 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         for left in base:
             for right in cells:
                 if all(left[key] == right.get(key) for key in keys if key in left):
-                    group = tuple(str(right.get(key)) for key in keys if key != "seed")
+                    group = tuple(str(condition(right, key)) for key in keys if key != "seed")
                     groups.setdefault(group, []).append((left, right))
         if not groups:
             _refuse_damaged(frames[0], frame)

@@ -1,6 +1,7 @@
 """What differences show: one-sided t-tests, Holm's correction, and the seeds that would decide an open question."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,13 +16,34 @@ MOST_SEEDS = 1000
 _NUM_DRAWS = 2000
 
 
+@dataclass(frozen=True)
+class Claims:
+    """What is claimed of each loss, with probability 1 - ``ALPHA`` that all claims of a kind are right."""
+
+    non_inferior: list[bool]
+    """The loss is below the margin."""
+    inferior: list[bool]
+    """The loss is above the margin."""
+    superior: list[bool]
+    """The loss is below 0."""
+
+
+def claims_of(losses: Sequence[Estimate], margin: float) -> Claims:
+    """The claims that one-sided t-tests with Holm's correction allow. A superior one is also non-inferior."""
+    return Claims(
+        non_inferior=holm([p_below(loss, margin) for loss in losses]),
+        inferior=holm([p_above(loss, margin) for loss in losses]),
+        superior=holm([p_below(loss, 0.0) for loss in losses]),
+    )
+
+
 def p_above(value: Estimate, bound: float) -> float:
     """p-value (Student's t) against "the true mean is at most ``bound``"; 1 where the spread is unknown or zero."""
-    from scipy import stats  # noqa: PLC0415 - takes a third of a second to import
+    from scipy import special  # noqa: PLC0415 - takes a fifth of a second to import
 
     if not value.standard_error:
         return 1.0
-    return float(stats.t.sf((value.mean - bound) / value.standard_error, value.degrees))
+    return float(special.stdtr(value.degrees, (bound - value.mean) / value.standard_error))
 
 
 def p_below(value: Estimate, bound: float) -> float:
@@ -41,7 +63,7 @@ def holm(p_values: Sequence[float]) -> list[bool]:
 
 
 def more_seeds(value: Estimate, bound: float, alpha_above: float, alpha_below: float) -> int | None:
-    """The least number of further seeds that decide with probability ``POWER`` on which side of ``bound`` the mean is.
+    """The number of further seeds that decide with probability ``POWER`` on which side of ``bound`` the mean is.
 
     The tests are those of :func:`p_above` at level ``alpha_above`` and of :func:`p_below` at level ``alpha_below``, of
     old and new seeds together. The probability is predictive: the true mean and variance are distributed as the values
@@ -74,12 +96,12 @@ class _Future:
 
     def probability(self, more: int) -> float:
         """Share of the draws in which the mean is decided after ``more`` further seeds."""
-        from scipy import stats  # noqa: PLC0415 - as above
+        from scipy import special  # noqa: PLC0415 - as above
 
         num = self.num + more
         shifts = self.normals * np.sqrt(self.variances * (1 / self.num + 1 / more))
         within = self.variances * generator(0, "future", more).chisquare(more - 1, _NUM_DRAWS) if more > 1 else 0.0
         squares = self.squares + within + self.num * more / num * shifts**2
         ratios = (self.mean + more / num * shifts) / np.sqrt(squares / (num - 1) / num)
-        above, below = (float(stats.t.isf(alpha, num - 1)) for alpha in self.alphas)
+        above, below = (-special.stdtrit(num - 1, alpha) for alpha in self.alphas)
         return float(np.mean((ratios >= above) | (ratios <= -below)))

@@ -36,6 +36,16 @@ def rounding_of(references: Sequence[Cell], cells: Sequence[Cell]) -> Rounding |
     return Rounding(largest, len(families)) if largest else None
 
 
+def rounding_text(rounding: Rounding | None) -> str:
+    """The floor of rounding in one sentence."""
+    if rounding is None:
+        return "Floor of rounding: unknown, as there are no replicates of none with another backend or thread count."
+    return (
+        f"Floor of rounding: {1e3 * rounding.largest:.2f}·10⁻³, the largest difference of AUC between replicates of "
+        f"none ({rounding.num_seeds} seeds)."
+    )
+
+
 def without_replicates(cells: Sequence[Cell]) -> list[Cell]:
     """``cells`` without those of ``none`` whose values of ``REPLICATE_KEYS`` no other strategy ran with."""
     keys = [key for key in REPLICATE_KEYS if cells and key in cells[0]]

@@ -11,6 +11,7 @@ from rich.text import Text
 from analysis.blocks import Block, Line, summarise
 from analysis.cells import Cell, cells_of
 from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
+from analysis.rounding import rounding_text
 from analysis.style import UNKNOWN
 from harness.core.events import BUCKETS
 
@@ -96,9 +97,10 @@ def table_html(block: Block) -> str:
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
-    """Explanations of the mark † and of the columns of caches, where ``blocks`` have them."""
+    """The floor of rounding; explanations of the mark † and of the columns of caches, where ``blocks`` have them."""
+    floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any("†" in _total(line) for block in blocks for line in block.lines)
-    return [*([MORE_THAN_THE_JOB] * is_marked), *([_CACHE_CAPTION] * any(map(_has_cache, blocks)))]
+    return [*floors, *([MORE_THAN_THE_JOB] * is_marked), *([_CACHE_CAPTION] * any(map(_has_cache, blocks)))]
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:

@@ -52,12 +52,12 @@ def test_more_seeds_are_needed_for_more_noise_and_a_stricter_level() -> None:
 def test_more_seeds_follow_the_predictive_distribution() -> None:
     """With 400 values the spread is known, and the probability of a decision is that of a normal distribution."""
     values = np.random.default_rng(0).normal(0, 1, 400)
-    known = estimated(*(values - values.mean()) / values.std(ddof=1) + 0.09)
+    known = estimated(*(values - values.mean()) / values.std(ddof=1) + 0.08)
     promised = more_seeds(known, 0.0, 0.05, 0.05)
 
     def probability(more: int) -> float:
         num, quantile = 400 + more, float(stats.norm.isf(0.05))
-        law = stats.norm(0.09, (more / 400 / num) ** 0.5)
+        law = stats.norm(0.08, (more / 400 / num) ** 0.5)
         return float(law.sf(quantile / num**0.5) + law.cdf(-quantile / num**0.5))
 
     expected = next(more for more in range(1, 5000) if probability(more) >= POWER)

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 import analysis
-from analysis.rounding import rounding_of, without_replicates
+from analysis.rounding import rounding_of, rounding_text, without_replicates
+from tests.analysis.shown import shown
 from tests.made_runs import made_config, write_run
 
 
@@ -57,7 +58,14 @@ def test_a_folder_with_replicates_shows_the_floor_in_table_and_verdicts(tmp_path
         write_run(tmp_path / f"again{seed}", made_config("none", seed=seed + 3, trainer={"backend": "torch"}))
         text = (tmp_path / f"again{seed}" / "config.yaml").read_text()
         (tmp_path / f"again{seed}" / "config.yaml").write_text(text.replace(f"seed: {seed + 3}", f"seed: {seed}"))
-    (block,) = analysis.blocks_of(analysis.load(tmp_path))
+    frame = analysis.load(tmp_path)
+    (block,) = analysis.blocks_of(frame)
     assert [len(line.cells) for line in block.lines] == [3, 3]
     assert block.rounding is not None
     assert block.rounding.num_seeds == 3
+    advice = analysis.advice(frame)
+    assert advice is not None
+    sentence = rounding_text(block.rounding)
+    assert "unknown" not in sentence
+    assert sentence in shown(analysis.table(frame))
+    assert sentence in shown(advice)

@@ -105,6 +105,15 @@ def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> N
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
 
 
+def test_draws_of_a_trace_are_compared_together(tmp_path: Path) -> None:
+    """Pairs have one seed and trace; pairs under NAME-0 and NAME-1 are in one line."""
+    for seed in range(2):
+        config = made_config("full", seed=seed, trace={"path": f"failure_traces/poisson-{seed}.csv"})
+        for folder in ("old", "new"):
+            write_run(tmp_path / folder / str(seed), config)
+    assert [item.num_pairs for item in comparisons([tmp_path / "old", tmp_path / "new"])] == [2]
+
+
 def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
     """One line for each value, the same runs as base of all; the other way round there is no telling which is meant."""
     for seed in range(2):
