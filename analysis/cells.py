@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 STATUSES = ("done", "copy", "damaged", "failed", "unfinished")
-"""Values of a cell's status. ``damaged``: the record cannot be read, or lacks a result despite a DONE file. ``copy``:
-another folder holds the same cell, which counts once.
+"""Values of a cell's status. ``damaged``: config or record cannot be read, or no result despite a DONE file.
+``copy``: another folder holds the same cell, which counts once.
 """
 
 Cell = Mapping[str, Any]
@@ -69,14 +69,17 @@ def load(path: Path | str) -> "pd.DataFrame":
     contradiction in its record (``analysis.audit``). Only runs with a Finished event have results. Missing is NaN.
     ``config_hash`` is of all that decides a result but the code; ``code`` is that one's fingerprint.
 
-    Raises StoreError if ``path`` is not a folder or contains no run, or a config.yaml cannot be used.
+    A run whose config.yaml cannot be used is a damaged row without identity. Raises StoreError if ``path`` is not a
+    folder or contains no run.
     """
     root = Path(path)
     paths = find_runs(root)
-    configs = [read_config(run_dir) for run_dir in paths]
-    keys = swept_keys(configs)
+    configs = [_config_or_error(run_dir) for run_dir in paths]
+    keys = swept_keys([config for config in configs if not isinstance(config, StoreError)])
     rows = [
-        _row(root, run_dir, config) | {key: _plain(flatten(config).get(key)) for key in keys}
+        _damaged_row(root, run_dir, config)
+        if isinstance(config, StoreError)
+        else _row(root, run_dir, config) | {key: _plain(flatten(config).get(key)) for key in keys}
         for run_dir, config in zip(paths, configs, strict=True)
     ]
     _mark_copies(rows)
@@ -143,10 +146,24 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _config_or_error(run_dir: Path) -> dict[str, Any] | StoreError:
+    try:
+        return read_config(run_dir)
+    except StoreError as error:
+        return error
+
+
+def _place(root: Path, run_dir: Path) -> dict[str, Any]:
+    return {"cell": run_dir.name if run_dir == root else str(run_dir.relative_to(root)), "path": str(run_dir)}
+
+
+def _damaged_row(root: Path, run_dir: Path, error: StoreError) -> dict[str, Any]:
+    return _place(root, run_dir) | {"status": "damaged", "failure": str(error)}
+
+
 def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     run = RunDir(run_dir)
-    name = run_dir.name if run_dir == root else str(run_dir.relative_to(root))
-    row = identity(config) | {"cell": name, "path": str(run_dir), "status": run.status, "failure": run.failure()}
+    row = identity(config) | _place(root, run_dir) | {"status": run.status, "failure": run.failure()}
     try:
         events = record_of(run).events
     except StoreError as error:

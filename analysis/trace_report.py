@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from analysis.cells import Cell, record_of
+from analysis.page import figure_html, notes
 from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import TraceConfig
@@ -51,11 +52,8 @@ def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(trace, cells):
         return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
-    figures = (
-        f"<figure>{svg}<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
-        for name, svg in trace_svgs(trace, stats, prefix).items()
-    )
-    return [*(f'<p class="note">{escape(line)}</p>' for line in _lines(stats)), *figures]
+    figures = [figure_html(svg, caption=CAPTIONS[name]) for name, svg in trace_svgs(trace, stats, prefix).items()]
+    return [*notes(_lines(stats)), f'<div class="panels">{"".join(figures)}</div>' if figures else ""]
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:

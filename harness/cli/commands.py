@@ -102,7 +102,8 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(wandb_commands.prepared(experiment), run_assembled, options.jobs, options.stale)
+        prepared = wandb_commands.prepared(experiment)
+        return run_experiment(prepared, run_assembled, options.jobs, options.stale, options.margin)
     stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
     for cell in experiment.cells:
         state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
@@ -110,8 +111,14 @@ def grid(options: argparse.Namespace) -> int:
     return OK
 
 
-def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None, stale: Stale = "fail") -> int:
-    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table."""
+def run_experiment(
+    experiment: Experiment,
+    run_cell: RunCell,
+    jobs: int | None,
+    stale: Stale = "fail",
+    margin: float | None = None,
+) -> int:
+    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
     done = [cell for cell in experiment.cells if is_done(cell)]  # raises before anything is written
     anew = to_run_anew([cell.run_dir for cell in done], stale)
     if anew or len(done) < len(experiment.cells):
@@ -129,7 +136,7 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None, 
             )
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(failed) < len(outcomes):
-            _show_grid(experiment.out)
+            _show_grid(experiment.out, margin)
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
@@ -148,19 +155,35 @@ def compare(options: argparse.Namespace) -> None:
     """Show paired differences between folders, or between the strategies of one folder."""
     import analysis
 
-    if options.to is None:
-        console.show(analysis.compare(options.dirs))
-    elif len(options.dirs) == 1:
-        console.show(analysis.compare_to(options.dirs[0], options.to))
-    else:
+    if options.to is not None and len(options.dirs) > 1:
         raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(options.dirs)}")
+    dirs, to = options.dirs, options.to
+    if options.format is not None:
+        found = analysis.comparisons(dirs) if to is None else analysis.comparisons_to(dirs[0], to)
+        console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_comparison(dirs) if to is None else analysis.show_comparison_to(dirs[0], to))
+
+
+def table(options: argparse.Namespace) -> None:
+    """Show the table of strategies of a folder."""
+    import analysis
+
+    frame = analysis.load(options.dir)
+    if options.format is not None:
+        console.say(analysis.table_text(frame, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_table(frame))
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write the HTML report."""
+    """Write the HTML report, and its figures and tables as files."""
     import analysis
 
-    console.say(f"report: {analysis.report(options.dir)}")
+    margin = options.margin or analysis.DEFAULT_MARGIN
+    console.say(f"report: {analysis.report(options.dir, margin=margin)}")
+    folder = analysis.write_files(options.dir, options.files or options.dir / "report", margin=margin)
+    console.say(f"figures and tables: {folder}")
 
 
 def verify(options: argparse.Namespace) -> int:
@@ -217,6 +240,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "replay": replay,
     "show": show,
     "compare": compare,
+    "table": table,
     "report": report,
     "verify": verify,
     "data": data,
@@ -306,11 +330,12 @@ def _show_run(run_dir: Path) -> int:
     return FAILED if analysis.is_damaged(run_dir) else OK
 
 
-def _show_grid(out: Path) -> None:
+def _show_grid(out: Path, margin: float | None) -> None:
     import analysis
 
+    margin = margin or analysis.DEFAULT_MARGIN
     frame = analysis.load(out)
-    console.show(analysis.table(frame))
-    if (regimes := analysis.regime_table(analysis.blocks_of(frame))) is not None:
-        console.show(regimes)
-    console.say(f"report: {analysis.report(out)}")
+    console.show(analysis.show_table(frame))
+    if (advice := analysis.advice(frame, margin)) is not None:
+        console.show(advice)
+    console.say(f"report: {analysis.report(out, margin=margin)}")
