@@ -74,7 +74,8 @@ def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
     ranks = ps_rank(0) + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else "")
     if isinstance(entry.who, str):
         if ps_index(entry.who) >= num_ps:
-            raise TraceError(f"{where}: expected a rank of this run ({ranks}), got {entry.who}")
+            more = f"cluster.num_ps={ps_index(entry.who) + 1} or more has it"
+            raise TraceError(f"{where}: expected a rank of this run ({ranks}), got {entry.who}; {more}")
         return [entry.who]
     if entry.who > num_ps:
         raise TraceError(f"{where}: expected at most {num_ps} ranks, since this run has {ranks}, got {entry.who}")

@@ -95,7 +95,7 @@ def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> No
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1,ps9", "busy.csv:2: expected a rank of this run (ps0 … ps3), got ps9"),
+        ("1,ps9", "busy.csv:2: expected a rank of this run (ps0 … ps3), got ps9; cluster.num_ps=10 or more has it"),
         ("1,5", "busy.csv:2: expected at most 4 ranks, since this run has ps0 … ps3, got 5"),
         ("100.5,ps0", f"busy.csv:2: expected an hour up to the end of the job (100 h), got 100.5; {MAPPING}"),
     ],
