@@ -20,7 +20,7 @@ class Rounding:
 
 
 def rounding_of(references: Sequence[Cell], cells: Sequence[Cell]) -> Rounding | None:
-    """The floor of rounding for the setting of ``references``, from their replicates among all ``cells``.
+    """The floor of rounding for the setting of ``references``, from the replicates of all seeds among ``cells``.
 
     None if there are no replicates, or all are equal to the bit, as those of backend `compiled` are: they tell nothing
     about other machines.
@@ -29,8 +29,8 @@ def rounding_of(references: Sequence[Cell], cells: Sequence[Cell]) -> Rounding |
     settings = {tuple(cell[key] for key in keys) for cell in references}
     families = [
         family
-        for values, family in _families(cells, keys).items()
-        if values in settings and len({tuple(cell.get(key) for key in REPLICATE_KEYS) for cell in family}) > 1
+        for (_, *values), family in _families(cells, ["seed", *keys]).items()
+        if tuple(values) in settings and len({tuple(cell.get(key) for key in REPLICATE_KEYS) for cell in family}) > 1
     ]
     largest = max((_range(family) for family in families), default=0.0)
     return Rounding(largest, len(families)) if largest else None
@@ -40,9 +40,10 @@ def rounding_text(rounding: Rounding | None) -> str:
     """The floor of rounding in one sentence."""
     if rounding is None:
         return "Floor of rounding: unknown, as there are no replicates of none with another backend or thread count."
+    seeds = f"{rounding.num_seeds} seed{'' if rounding.num_seeds == 1 else 's'}"
     return (
         f"Floor of rounding: {1e3 * rounding.largest:.2f}·10⁻³, the largest difference of AUC between replicates of "
-        f"none ({rounding.num_seeds} seeds)."
+        f"none ({seeds})."
     )
 
 
@@ -56,7 +57,7 @@ def without_replicates(cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _fixed_keys(cells: Sequence[Cell]) -> list[str]:
-    return ["seed", *(key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS)]
+    return [key for key in relevant_to_none(setting_keys(cells)) if key not in REPLICATE_KEYS]
 
 
 def _families(cells: Sequence[Cell], keys: Sequence[str]) -> dict[tuple[object, ...], list[Cell]]:

@@ -193,7 +193,8 @@ def main() -> None:
     num = options.grids
     claims = [wrong_claims(name, num, seeds) for seeds in NUM_SEEDS for name in LOSSES]
     claims += [wrong_claims(name, num, 5, skewed) for name in ("all at the margin", "all 0")]
-    claims += [wrong_claims_of_crossed(num, 5, 3), second_look(num, 5)]
+    claims += [wrong_claims_of_crossed(num, traces, 3) for traces in (5, 10)]
+    claims += [second_look(num, 5)]
     promised = [row for seeds in NUM_SEEDS for row in promises(num, seeds)]
     lines = [*_lines("Grids with a wrong claim, %", claims), "", *_lines("Promised seeds", promised)]
     report(options, lines, {"claims": claims, "promised": promised})

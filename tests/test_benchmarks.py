@@ -335,6 +335,6 @@ def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> 
     path = tmp_path / "figures.json"
     printed = start_by_path("power.py", "--grids", "4", "--json", str(path))
     figures = json.loads(path.read_text())
-    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 13
+    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 14
     assert len(figures["promised"]) == 9
     assert "wrongly non-inferior" in printed

@@ -27,7 +27,7 @@ def test_the_floor_is_the_largest_difference_between_replicates() -> None:
         _cell("torch", 0.9, seed=1, status="failed"),
         _cell("torch", 0.6, num_ps=8),
     ]
-    found = rounding_of([cells[0], cells[3]], cells)
+    found = rounding_of(cells[:1], cells)
     assert found is not None
     assert found.largest == pytest.approx(3e-4)
     assert found.num_seeds == 2

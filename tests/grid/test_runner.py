@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.cli import commands, progress
+from harness.cli import commands, progress, run_commands
 from harness.cluster.spawn import fork_server
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
@@ -302,7 +302,7 @@ def endless_grid(out: str) -> int:
     """What `run.py grid` does, with cells that do not end."""
     progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
-    commands.COMMANDS["grid"] = lambda _: commands.run_experiment(experiment, run_forever, 2)
+    commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, run_forever, 2)
     return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
 
 

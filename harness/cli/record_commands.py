@@ -1,0 +1,60 @@
+"""The commands that read records: a run, a table, a comparison, a report."""
+
+# ruff: noqa: PLC0415 - pandas and matplotlib are imported where they are needed
+
+import argparse
+from pathlib import Path
+
+from harness.cli import console
+from harness.core.errors import UserError
+
+OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+"""Exit codes of every command."""
+
+
+def show(options: argparse.Namespace) -> int:
+    """Show the timeline and the results of one run."""
+    return show_run(options.dir)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Show paired differences between folders, or between the strategies of one folder."""
+    import analysis
+
+    if options.to is not None and len(options.dirs) > 1:
+        raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(options.dirs)}")
+    dirs, to = options.dirs, options.to
+    if options.format is not None:
+        found = analysis.comparisons(dirs) if to is None else analysis.comparisons_to(dirs[0], to)
+        console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_comparison(dirs) if to is None else analysis.show_comparison_to(dirs[0], to))
+
+
+def table(options: argparse.Namespace) -> None:
+    """Show the table of strategies of a folder."""
+    import analysis
+
+    frame = analysis.load(options.dir)
+    if options.format is not None:
+        console.say(analysis.table_text(frame, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_table(frame))
+
+
+def report(options: argparse.Namespace) -> None:
+    """Write the HTML report, and its figures and tables as files."""
+    import analysis
+
+    margin = options.margin or analysis.DEFAULT_MARGIN
+    console.say(f"report: {analysis.report(options.dir, margin=margin)}")
+    folder = analysis.write_files(options.dir, options.files or options.dir / "report", margin=margin)
+    console.say(f"figures and tables: {folder}")
+
+
+def show_run(run_dir: Path) -> int:
+    """Show a run; the exit code says whether its record is sound."""
+    import analysis
+
+    console.show(analysis.show(run_dir))
+    return FAILED if analysis.is_damaged(run_dir) else OK
