@@ -24,7 +24,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # bottom to top; rooms of one floor do 
     ("client",),
     ("run",),
     ("grid",),
-    ("cli",),
+    ("cli", "api"),
     ("run.py",),
 )
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
