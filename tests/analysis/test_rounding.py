@@ -67,5 +67,5 @@ def test_a_folder_with_replicates_shows_the_floor_in_table_and_verdicts(tmp_path
     assert advice is not None
     sentence = rounding_text(block.rounding)
     assert "unknown" not in sentence
-    assert sentence in shown(analysis.table(frame))
+    assert sentence in shown(analysis.show_table(frame))
     assert sentence in shown(advice)
