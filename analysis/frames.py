@@ -77,19 +77,20 @@ def comparison_text(found: Sequence[Comparison], kind: Format) -> str:
     return _TEXTS[kind](pd.DataFrame(rows))
 
 
+_COMPARED = ["base", "other", "group", "num"]
+
+
 def _comparison_frame(found: Sequence[Comparison]) -> "pd.DataFrame":
     import pandas as pd  # noqa: PLC0415 - as above
 
-    return pd.DataFrame(
+    rows = [
         {
-            "base": item.base,
-            "other": item.other,
-            "group": item.group,
-            "num": item.num_pairs,
+            **dict(zip(_COMPARED, (item.base, item.other, item.group, item.num_pairs), strict=True)),
             **_numbers(item.differences, has_error=True),
         }
         for item in found
-    )
+    ]
+    return pd.DataFrame(rows, columns=None if rows else _COMPARED)
 
 
 def _numbers(estimates: Mapping[str, Estimate | None], *, has_error: bool = False) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The report of a grid: one self-contained HTML file."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from html import escape
 from pathlib import Path
@@ -16,6 +17,7 @@ from analysis.sections import contents, sections, tradeoff_section
 from analysis.style import UNKNOWN
 from analysis.table import CAPTION, footnotes, missing
 from analysis.trace_report import trace_sections
+from harness.core.errors import StoreError
 from harness.record.environment import utc_now
 from harness.record.files import read_json, write_text
 from harness.record.rundir import RunDir
@@ -105,10 +107,12 @@ def _text(value: Any, form: str) -> str:
 
 def _provenance(cells: Sequence[Cell]) -> str:
     """Versions and machines from the cells' env.json files; different values are all listed."""
-    files = [RunDir(Path(cell["path"])).env for cell in cells]
-    envs = [read_json(file) for file in files if file.is_file()]
+    envs: list[dict[str, Any]] = []
+    for file in (RunDir(Path(cell["path"])).env for cell in cells):
+        with suppress(StoreError):  # what cannot be read is unknown
+            envs.append(read_json(file))
     if not envs:
-        return "<p>Unknown: no cell has an env.json.</p>"
+        return "<p>Unknown: no cell has an env.json that can be read.</p>"
     times = sorted(str(env.get("time")) for env in envs)
     lines: dict[str, list[str]] = {"written": [times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"]}
     for title, text_of in _FACTS.items():

@@ -113,6 +113,19 @@ def test_a_grid_without_a_result_has_a_report(grid: Path, tmp_path: Path) -> Non
     assert "<svg" not in text
 
 
+@pytest.mark.parametrize("name", ["config.yaml", "env.json", "events.jsonl"])
+def test_one_damaged_file_does_not_stop_the_report(grid: Path, tmp_path: Path, name: str) -> None:
+    """With garbage in any file of one cell, the report, its files and comparisons are made of the others."""
+    for cell in ("cpr_mfu-s0", "cpr_mfu-s1", "full-s0", "full-s1"):
+        shutil.copytree(grid / cell, tmp_path / cell)
+    (tmp_path / "full-s0" / name).write_bytes(b"\x80{")
+    page = analysis.report(tmp_path).read_text()
+    assert ("3 done, 1 damaged" in page) is (name != "env.json")
+    assert (f"full-s0/{name}" in page) is (name != "env.json")
+    assert analysis.compare_to(tmp_path, "cpr_mfu")["num"].to_list() == [2 if name == "env.json" else 1]
+    analysis.show_comparison([tmp_path, tmp_path])
+
+
 def _curve(events: Sequence[Event], reference: Sequence[Event] = ()) -> Curve:
     run = losses_of(events)
     assert run is not None

@@ -245,6 +245,22 @@ def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
         assert ": damaged\n" in result.out
 
 
+def test_tables_have_formats_and_a_report_has_files(cli: Cli) -> None:
+    """Law: `table` and `compare` write CSV, LaTeX and Markdown; `report` writes its files beside the page, or where told."""
+    cli("train", "one.yaml", "strategy.name=none", "out=runs/none")
+    cli("train", "one.yaml", "strategy.name=full", "out=runs/full")
+    for command in ("table runs", "compare runs --to none"):
+        starts = {"csv": ("engine,", "base,"), "latex": ("\\begin{tabular}",) * 2, "markdown": ("| ",) * 2}
+        for kind, expected in starts.items():
+            assert cli(*command.split(), "--format", kind).out.startswith(expected)
+    assert " total" in cli("table", "runs").out
+    assert cli("report", "runs").code == cli("report", "runs", "--files", "paper").code == 0
+    for folder in ("runs/report", "paper"):
+        assert {"tradeoff.svg", "tradeoff.pdf", "tradeoff.png", "table.tex"} <= {
+            path.name for path in Path(folder).iterdir()
+        }
+
+
 def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
     """Law: a folder that takes no report is one line, exit code 2."""
     cli("train", "one.yaml", "strategy.name=none", "out=out")
