@@ -82,7 +82,7 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(wandb_commands.prepared(experiment), run_assembled, options.jobs)
+        return run_experiment(experiment, run_assembled, options.jobs)
     for cell in experiment.cells:
         console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
     return OK
@@ -92,7 +92,8 @@ def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) 
     """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table."""
     are_done = [is_done(cell) for cell in experiment.cells]  # raises before anything is written
     if not all(are_done):
-        _prepare_fork_server()
+        _prepare_fork_server()  # before wandb starts a thread
+        experiment = wandb_commands.prepared(experiment)
     with claim_grid(experiment.out):
         heading = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
         write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
