@@ -97,7 +97,6 @@ def show_log() -> None:
     log = logging.getLogger("harness")
     log.setLevel(logging.INFO)
     log.handlers = [_Notes()]
-    log.propagate = False
 
 
 def print_error(kind: str, message: str) -> None:

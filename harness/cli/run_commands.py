@@ -65,8 +65,7 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        prepared = wandb_commands.prepared(experiment)
-        return run_experiment(prepared, run_assembled, options.jobs, options.stale, options.margin)
+        return run_experiment(experiment, run_assembled, options.jobs, options.stale, options.margin)
     stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
     for cell in experiment.cells:
         state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
@@ -85,7 +84,8 @@ def run_experiment(
     done = [cell for cell in experiment.cells if is_done(cell)]  # raises before anything is written
     anew = to_run_anew([cell.run_dir for cell in done], stale)
     if anew or len(done) < len(experiment.cells):
-        _prepare_fork_server()
+        _prepare_fork_server()  # before wandb starts a thread
+        experiment = wandb_commands.prepared(experiment)
     with claim_grid(experiment.out):
         heading = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
         write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))

@@ -23,7 +23,7 @@ from harness.core.errors import ConfigError
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_history import AXES
 
-PROBE_S, INIT_S, FINISH_S = 6.0, 8.0, 15.0
+PROBE_S, INIT_S, FINISH_S = 6.0, 8.0, 12.0
 """Deadlines in seconds: a server's first answer, the start of a session, the upload of what is left at its end."""
 
 _OPEN: set["Session"] = set()  # all share one wandb-core process, which ends with the last of them

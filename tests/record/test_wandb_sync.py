@@ -64,10 +64,9 @@ def test_a_rerun_replaces_and_a_cell_of_another_engine_does_not(wandb_server: Wa
 
 
 def test_an_online_run_need_not_be_sent(
-    wandb_server: WandbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    wandb_server: WandbServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A run that was online to its end logs its address, and is marked as sent."""
-    monkeypatch.setattr(logging.getLogger("harness"), "propagate", True)
     with caplog.at_level(logging.INFO, "harness"):
         write_run(tmp_path / "run", made_config("full", wandb={"mode": "online"}))
     (run_id,) = wandb_server.runs
@@ -113,10 +112,9 @@ def test_a_silent_server_costs_sync_one_line(silent_server: str, tmp_path: Path)
 
 
 def test_a_silent_server_costs_a_run_one_line(
-    silent_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    silent_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An online run goes on offline, with one line in time; its record is complete and can be sent later."""
-    monkeypatch.setattr(logging.getLogger("harness"), "propagate", True)
     config = made_config("full", wandb={"mode": "online"})
     began_s = time.monotonic()
     with Recorder(tmp_path / "run", config) as recorder:
