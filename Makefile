@@ -19,7 +19,7 @@ $(VENV)/.ready: requirements.txt
 
 # Data that is there is not made again; a grid that was cut short goes on.
 demo: demo/data/meta.json
-	$(RUN) grid experiments/quickstart.yaml
+	$(RUN) grid experiments/quickstart.yaml --stale rerun
 
 demo/criteo.tsv: | setup
 	$(RUN) data synth --rows $(ROWS) --seed 0 --out $@

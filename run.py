@@ -11,6 +11,7 @@ if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before
     sys.exit("Python 3.11 or newer is needed, got %d.%d" % sys.version_info[:2])  # noqa: UP031
 
 from harness.cli.arguments import parser as make_parser
+from harness.cli.plugins import requested
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -21,6 +22,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.overrides += rest  # overrides after an option
     elif rest:
         parser.error(f"unknown argument {rest[0]}")
+    if names := requested(options):
+        from harness.core.errors import ConfigError  # noqa: PLC0415
+        from harness.record.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
+
+        try:
+            load(names)
+        except ConfigError as error:
+            parser.error(str(error))
     from harness.cli import commands  # noqa: PLC0415 - imports pydantic, which `--help` does not need
 
     return commands.run(options, sys.argv[1:] if arguments is None else arguments)

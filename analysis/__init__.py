@@ -1,27 +1,42 @@
 """Tables, statistics, figures and a report from run directories. Reads the event logs; runs nothing."""
 
+from analysis.advice import DEFAULT_MARGIN, Verdict, advice, verdicts
 from analysis.audit import check
-from analysis.blocks import blocks_of
+from analysis.blocks import blocks_of, regimes_of
 from analysis.cells import load
-from analysis.compare import compare, compare_to
-from analysis.regimes import regime_table
+from analysis.compare import comparisons, comparisons_to, show_comparison, show_comparison_to
+from analysis.files import write_files
+from analysis.frames import FORMATS, compare, compare_to, comparison_text, table, table_text
 from analysis.report import report
 from analysis.show import is_damaged, show
-from analysis.table import table
+from analysis.table import show_table
 from analysis.trace_figures import draw_trace
 from analysis.trace_show import show_trace
 
 __all__ = [
+    "DEFAULT_MARGIN",
+    "FORMATS",
+    "Verdict",
+    "advice",
     "blocks_of",
     "check",
     "compare",
     "compare_to",
+    "comparison_text",
+    "comparisons",
+    "comparisons_to",
     "draw_trace",
     "is_damaged",
     "load",
-    "regime_table",
+    "regimes_of",
     "report",
     "show",
+    "show_comparison",
+    "show_comparison_to",
+    "show_table",
     "show_trace",
     "table",
+    "table_text",
+    "verdicts",
+    "write_files",
 ]

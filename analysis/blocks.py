@@ -5,7 +5,19 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.cells import Cell, cells_of
-from analysis.stats import BASELINE, Estimate, baseline_of, estimate, paired_differences, setting_keys
+from analysis.rounding import Rounding, rounding_of, without_replicates
+from analysis.stats import (
+    BASELINE,
+    Estimate,
+    Split,
+    baseline_of,
+    condition,
+    estimate,
+    estimate_pairs,
+    pairs_of,
+    setting_keys,
+    split,
+)
 from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
@@ -34,6 +46,8 @@ class Line:
     cells: list[Cell]
     auc_difference: Estimate | None
     estimates: Mapping[str, Estimate | None]
+    split: Split | None = None
+    """Spread of the differences of AUC between traces and between seeds, where it can be told."""
 
     def mean(self, name: str) -> float:
         """Mean of column ``name`` over the line's cells; 0 if the column has no estimate."""
@@ -48,6 +62,8 @@ class Block:
     setting: dict[str, Any]
     title: str
     lines: list[Line]
+    rounding: Rounding | None = None
+    """The floor of rounding; None if it is unknown."""
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:
@@ -60,16 +76,35 @@ def blocks_of(frame: "pd.DataFrame") -> list[Block]:
     return summarise(cells_of(frame))
 
 
+def regimes_of(frame: "pd.DataFrame") -> list[Block]:
+    """As ``blocks_of``, whatever the engine: the copies of a cell on several engines are one result."""
+    return regimes(cells_of(frame))
+
+
 def summarise(cells: Sequence[Cell]) -> list[Block]:
     """As ``blocks_of``. A block also holds the reference cells (strategy ``none``) that its cells are paired with.
 
-    A block of reference cells only, all of which appear in other blocks, is left out.
+    A block of reference cells only, all of which appear in other blocks, is left out; so are replicates of references
+    (``analysis.rounding``). Cells that differ only in the draw of their trace are in one block.
     """
-    keys = setting_keys(cells)
-    done = [cell for cell in cells if cell["status"] == "done"]
+    return _blocks(cells, setting_keys(cells))
+
+
+def regimes(cells: Sequence[Cell]) -> list[Block]:
+    """As ``regimes_of``."""
+    keys = [key for key in setting_keys(cells) if key != "engine"]
+    results: dict[tuple[Any, ...], Cell] = {}
+    for cell in sorted(cells, key=lambda cell: cell["engine"] or ""):
+        if cell["status"] == "done":
+            results.setdefault((cell["strategy"], cell["seed"], *(cell[key] for key in keys)), cell)
+    return _blocks([*results.values()], keys)
+
+
+def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
+    done = without_replicates([cell for cell in cells if cell["status"] == "done"])
     groups = {
-        values: _with_references(group, cells)
-        for values, group in _grouped(done, lambda cell: tuple(cell[key] for key in keys)).items()
+        values: _with_references(group, done)
+        for values, group in _grouped(done, lambda cell: tuple(condition(cell, key) for key in keys)).items()
     }
     shared = {id(cell) for group in groups.values() if not _has_references_only(group) for cell in group}
     groups = {
@@ -82,7 +117,9 @@ def summarise(cells: Sequence[Cell]) -> list[Block]:
     for values in sorted(groups, key=lambda values: [str(value) for value in values]):
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
-        blocks.append(Block(setting, title, _lines(setting, groups[values], cells)))
+        references = [cell for cell in groups[values] if cell["strategy"] == BASELINE]
+        lines = _lines(setting, groups[values], done)
+        blocks.append(Block(setting, title, lines, rounding_of(references, cells)))
     return blocks
 
 
@@ -113,14 +150,16 @@ def _lines(setting: Mapping[str, Any], group: Sequence[Cell], cells: Sequence[Ce
     by_strategy = _grouped(group, lambda cell: cell["strategy"])
     for strategy in sorted(by_strategy, key=strategy_order):
         own = by_strategy[strategy]
-        others = sorted({cell["engine"] for cell in own} - {setting["engine"]})
+        pairs = pairs_of(own, cells, "auc")
+        others = sorted({cell["engine"] for cell in own} - {setting["engine"]}) if "engine" in setting else []
         lines.append(
             Line(
                 strategy=strategy,
                 label=" ".join([strategy, *(f"({engine})" for engine in others)]),
                 cells=own,
-                auc_difference=estimate(paired_differences(own, cells, "auc")),
+                auc_difference=estimate_pairs(pairs),
                 estimates={name: estimate(_quantity(cell, name) for cell in own) for name in _QUANTITIES},
+                split=split(pairs),
             )
         )
     return lines

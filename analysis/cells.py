@@ -7,15 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.audit import check
 from harness.core.errors import StoreError
-from harness.core.events import BUCKETS, Event, Finished
+from harness.core.events import BUCKETS, Event, Finished, Started
+from harness.record.code import code_of
 from harness.record.recorder import Record, read_record
 from harness.record.rundir import RunDir, find_runs, flatten, read_config
 
 if TYPE_CHECKING:
     import pandas as pd
 
-STATUSES = ("done", "damaged", "failed", "unfinished")
-"""Values of a cell's status. ``damaged``: the record cannot be read, or lacks a result despite a DONE file."""
+STATUSES = ("done", "copy", "damaged", "failed", "unfinished")
+"""Values of a cell's status. ``damaged``: config or record cannot be read, or no result despite a DONE file.
+``copy``: another folder holds the same cell, which counts once.
+"""
 
 Cell = Mapping[str, Any]
 """One row of the frame, by column; a missing value is None."""
@@ -37,7 +40,7 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
     **dict.fromkeys(("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"), "float64"),
     **dict.fromkeys((*(f"cache_{name}" for name in _CACHE), "cache_saved_frac"), "float64"),
-    **dict.fromkeys(("failure", "path"), "str"),
+    **dict.fromkeys(("failure", "path", "config_hash", "code"), "str"),
 }
 COLUMNS = tuple(_TYPES)
 """The first columns of every frame; the swept keys follow.
@@ -45,7 +48,17 @@ COLUMNS = tuple(_TYPES)
 ``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``.
 """
 
-_NOT_SWEPT = ("out", "name", "seed", "engine", "strategy.name", "trace.path", "profile.name", "cluster.num_ps")
+_NOT_SWEPT = (
+    "out",
+    "name",
+    "plugins",
+    "seed",
+    "engine",
+    "strategy.name",
+    "trace.path",
+    "profile.name",
+    "cluster.num_ps",
+)
 """Config keys that have a column of their own, or do not affect the result."""
 
 
@@ -54,20 +67,39 @@ def load(path: Path | str) -> "pd.DataFrame":
 
     ``status`` is one of ``STATUSES``; ``failure`` is the reason of a failed or damaged cell; ``disagreement`` is a
     contradiction in its record (``analysis.audit``). Only runs with a Finished event have results. Missing is NaN.
+    ``config_hash`` is of all that decides a result but the code; ``code`` is that one's fingerprint.
 
-    Raises StoreError if ``path`` is not a folder or contains no run, or a config.yaml cannot be used.
+    A run whose config.yaml cannot be used is a damaged row without identity. Raises StoreError if ``path`` is not a
+    folder or contains no run.
     """
     root = Path(path)
     paths = find_runs(root)
-    configs = [read_config(run_dir) for run_dir in paths]
-    keys = swept_keys(configs)
+    configs = [_config_or_error(run_dir) for run_dir in paths]
+    keys = swept_keys([config for config in configs if not isinstance(config, StoreError)])
     rows = [
-        _row(root, run_dir, config) | {key: _plain(flatten(config).get(key)) for key in keys}
+        _damaged_row(root, run_dir, config)
+        if isinstance(config, StoreError)
+        else _row(root, run_dir, config) | {key: _plain(flatten(config).get(key)) for key in keys}
         for run_dir, config in zip(paths, configs, strict=True)
     ]
+    _mark_copies(rows)
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).astype(_TYPES)
+
+
+def _mark_copies(rows: Sequence[dict[str, Any]]) -> None:
+    """Of finished rows of the same cell (config and engine), all but the one that began last get status ``copy``."""
+    by_cell: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "done" and row.get("config_hash"):
+            by_cell.setdefault((row["config_hash"], row["engine"]), []).append(row)
+    for same in by_cell.values():
+        *copies, last = sorted(same, key=lambda row: row["began"])
+        for row in copies:
+            is_equal = all(row[name] == last[name] for name in ("auc", "log_loss", "train_loss", "pls"))
+            other = "" if is_equal else "; its result differs, and so may its code"
+            row |= {"status": "copy", "failure": f"the same cell as {last['cell']}{other}"}
 
 
 def cells_of(frame: "pd.DataFrame") -> list[Cell]:
@@ -114,10 +146,24 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _config_or_error(run_dir: Path) -> dict[str, Any] | StoreError:
+    try:
+        return read_config(run_dir)
+    except StoreError as error:
+        return error
+
+
+def _place(root: Path, run_dir: Path) -> dict[str, Any]:
+    return {"cell": run_dir.name if run_dir == root else str(run_dir.relative_to(root)), "path": str(run_dir)}
+
+
+def _damaged_row(root: Path, run_dir: Path, error: StoreError) -> dict[str, Any]:
+    return _place(root, run_dir) | {"status": "damaged", "failure": str(error)}
+
+
 def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]:
     run = RunDir(run_dir)
-    name = run_dir.name if run_dir == root else str(run_dir.relative_to(root))
-    row = identity(config) | {"cell": name, "path": str(run_dir), "status": run.status, "failure": run.failure()}
+    row = identity(config) | _place(root, run_dir) | {"status": run.status, "failure": run.failure()}
     try:
         events = record_of(run).events
     except StoreError as error:
@@ -126,7 +172,19 @@ def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]
         row |= {"status": "damaged", "failure": damage}
     if problems := check(events, config) if events else []:
         row["disagreement"] = problems[0] if len(problems) == 1 else f"{problems[0]} (and {len(problems) - 1} more)"
-    return row | _results(events)
+    return row | _results(events) | _origin(run, events)
+
+
+def _origin(run: RunDir, events: Sequence[Event]) -> dict[str, Any]:
+    """Which config and code a run is of, and when it began (ISO 8601)."""
+    if not events or not isinstance(started := events[0], Started):
+        return {}
+    code = code_of(run.path)
+    return {
+        "config_hash": started.config_hash,
+        "code": code and code.fingerprint,
+        "began": str(started.machine.get("time")),
+    }
 
 
 def record_of(run: RunDir) -> Record:

@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,7 +14,7 @@ from rich.text import Text
 from analysis.blocks import strategy_order
 from analysis.cells import Cell, cells_of, load, swept_keys
 from analysis.render import Heading, rich_table, show_interval
-from analysis.stats import SETTING, Estimate, estimate
+from analysis.stats import SETTING, Estimate, condition, estimate
 from harness.core.errors import StoreError, UserError
 from harness.record.rundir import differing_keys, find_runs, read_config
 
@@ -56,7 +57,7 @@ class Comparison:
     differences: dict[str, Estimate | None]
 
 
-def compare(dirs: Sequence[Path | str]) -> RenderableType:
+def show_comparison(dirs: Sequence[Path | str]) -> RenderableType:
     """:func:`comparisons` as tables, each with the config keys in which the two folders differ; same errors."""
     frames = [load(path) for path in dirs]
     found = comparisons(dirs, frames)
@@ -68,7 +69,7 @@ def compare(dirs: Sequence[Path | str]) -> RenderableType:
     return Group(*parts, _LEGEND, *_left_out(frames))
 
 
-def compare_to(path: Path | str, baseline: str) -> RenderableType:
+def show_comparison_to(path: Path | str, baseline: str) -> RenderableType:
     """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame)
@@ -96,7 +97,7 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         for left in base:
             for right in cells:
                 if all(left[key] == right.get(key) for key in keys if key in left):
-                    group = tuple(str(right.get(key)) for key in keys if key != "seed")
+                    group = tuple(str(condition(right, key)) for key in keys if key != "seed")
                     groups.setdefault(group, []).append((left, right))
         if not groups:
             _refuse_damaged(frames[0], frame)
@@ -204,7 +205,16 @@ def _with_ratio(value: Estimate | None, scale: float, digits: int) -> str:
 
 def _config_difference(base: str, other: str) -> str:
     """The config keys in which two folders differ, except those that vary inside one of them."""
-    left, right = ([read_config(path) for path in find_runs(Path(folder))] for folder in (base, other))
+    left, right = (_configs(Path(folder)) for folder in (base, other))
     inside = {*swept_keys(left), *swept_keys(right), "seed"}
     keys = [key for key in differing_keys(left[0], right[0]) if key not in inside]
     return f"Config keys that differ: {', '.join(keys)}." if keys else "Their configs are equal."
+
+
+def _configs(folder: Path) -> list[dict[str, Any]]:
+    """The configs of the runs in a folder that can be read."""
+    configs: list[dict[str, Any]] = []
+    for path in find_runs(folder):
+        with suppress(StoreError):
+            configs.append(read_config(path))
+    return configs

@@ -1,4 +1,4 @@
-"""The loss curve of one run, from its events: each step once, averaged to few points."""
+"""Loss curves of runs, from their events: each step once, averaged to few points; and their mean over seeds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,6 +9,15 @@ from numpy.typing import NDArray
 from harness.core.events import Event, Killed, Started, Trained
 
 MAX_POINTS = 100  # a curve of a few kB
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The loss of each step of a run, in order of the steps, and the sample positions of its kills."""
+
+    by_step: NDArray[np.float64]
+    batch_size: int
+    kill_samples: list[int]
 
 
 @dataclass(frozen=True)
@@ -24,30 +33,44 @@ class Curve:
     kill_losses: list[float]
 
 
-def curve(events: Sequence[Event], reference: Sequence[Event] = (), max_points: int = MAX_POINTS) -> Curve | None:
-    """The loss curve of a run; of a step that ran again after a rollback, only the last loss counts.
-
-    With the events of a ``reference`` run of the same seed, the loss of the same step there is subtracted, which
-    removes the noise of the batches. None if there is no step, or none that both have.
-    """
-    losses = _losses(events)
-    if reference:
-        others = _losses(reference)
-        losses = losses[: len(others)] - others[: len(losses)]
-    if not len(losses) or not isinstance(events[0], Started):
+def losses_of(events: Sequence[Event]) -> Losses | None:
+    """The losses of a run; of a step that ran again after a rollback, the last one. None without a Started event."""
+    if not events or not isinstance(started := events[0], Started):
         return None
-    batch_size = events[0].total_samples // max(1, events[0].num_steps)
-    pieces = np.array_split(losses, min(max_points, len(losses)))
-    samples = [int(end) * batch_size for end in np.cumsum([len(piece) for piece in pieces])]
-    means = [float(piece.mean()) for piece in pieces]
-    kills = sorted({event.samples for event in events if isinstance(event, Killed)})
-    return Curve(samples, means, kills, [float(np.interp(kill, samples, means)) for kill in kills])
-
-
-def _losses(events: Sequence[Event]) -> NDArray[np.float64]:
-    """The loss of each step, in order of the steps."""
     losses: list[float] = []
     for event in events:
         if isinstance(event, Trained):
             losses[event.first_step : event.step] = event.losses
-    return np.asarray(losses, dtype=np.float64)
+    kills = sorted({event.samples for event in events if isinstance(event, Killed)})
+    return Losses(np.asarray(losses, dtype=np.float64), started.total_samples // max(1, started.num_steps), kills)
+
+
+def curve(run: Losses, reference: Losses | None = None, max_points: int = MAX_POINTS) -> Curve | None:
+    """The loss curve of a run. None if there is no step, or none that both have.
+
+    With a ``reference`` run of the same seed, the loss of the same step there is subtracted, which removes the noise of
+    the batches.
+    """
+    losses = run.by_step
+    if reference is not None:
+        others = reference.by_step
+        losses = losses[: len(others)] - others[: len(losses)]
+    if not len(losses):
+        return None
+    pieces = np.array_split(losses, min(max_points, len(losses)))
+    samples = [int(end) * run.batch_size for end in np.cumsum([len(piece) for piece in pieces])]
+    return _with_kills(samples, [float(piece.mean()) for piece in pieces], run.kill_samples)
+
+
+def mean_curve(curves: Sequence[Curve]) -> Curve | None:
+    """The mean of those curves that have the points of the first, with the kills of all; None if there is no curve."""
+    if not curves:
+        return None
+    samples = curves[0].samples
+    alike = [each for each in curves if each.samples == samples]
+    means = [float(np.mean(losses)) for losses in zip(*(each.losses for each in alike), strict=True)]
+    return _with_kills(samples, means, sorted({kill for each in alike for kill in each.kill_samples}))
+
+
+def _with_kills(samples: list[int], losses: list[float], kills: list[int]) -> Curve:
+    return Curve(samples, losses, kills, [float(np.interp(kill, samples, losses)) for kill in kills])

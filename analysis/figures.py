@@ -1,177 +1,225 @@
-"""The figures of a report as inline SVG, one panel per setting. The same cells give the same bytes.
+"""The kinds of figures in a report. The same cells give the same figures."""
 
-Every public function takes the blocks and all cells, and returns an ``<svg>`` element, or "" if there is no data.
-"""
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from analysis.advice import Verdict, verdicts
 from analysis.blocks import Block, Line, strategy_order
-from analysis.cells import Cell
-from analysis.curves import Curve, curve
+from analysis.curves import Curve, curve, mean_curve
+from analysis.panels import SMALL, Data, Kind, legend, look_of, others
 from analysis.stats import BASELINE, baseline_of
-from analysis.style import COLOURS, colour, style, to_svg
-from harness.core.events import BUCKETS, Event
-from harness.record.recorder import read_events
-from harness.record.rundir import RunDir
+from analysis.style import INK, PAPER, THEMES, colour, log_scale
+from harness.core.events import BUCKETS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_MARKERS = "osD^vXPd"  # by strategy, as points overlap
-_BUCKET_STYLES = {
-    "save": ("#0072b2", ""),
-    "load": ("#56b4e9", "//"),
-    "lost": ("#d55e00", ""),
-    "reschedule": ("#e69f00", "\\\\"),
+_BUCKETS = {
+    "save": ("full", ""),
+    "load": ("partial", "//"),
+    "lost": ("never_save", ""),
+    "reschedule": ("cpr_vanilla", "\\\\"),
 }
-_PANEL_WIDTH, _PANEL_HEIGHT = 5.2, 3.4  # inches; a browser shows 72 points per inch
+"""Role of the colour, and hatch, of each part of the overhead."""
 _FEW_POINTS = 40  # of a curve of absolute losses, which are noisy
-_MAX_PANELS = 4  # further settings are in the table only
 
 
-def auc_differences(blocks: Sequence[Block], _cells: Sequence[Cell]) -> str:
-    """AUC minus that of ``none``, paired by seed, with 95 % confidence intervals."""
+def _tradeoff(axes: "Axes", block: Block, data: Data) -> None:
+    """AUC lost to ``none`` against emulated overhead: a point per strategy, and the Pareto front of the means."""
+    low, high = (-end for end in reversed(data.auc_range))
+    if block.rounding:
+        floor = 1e3 * block.rounding.largest
+        axes.axhspan(-floor, floor, color=THEMES["band"][0], linewidth=0, label="rounding")
+    axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
+    axes.axhline(1e3 * data.margin, color=THEMES["muted"][0], linewidth=1, linestyle=":", label="margin")
+    found = verdicts(block, data.margin)
+    front = [(100 * each.overhead_frac, 1e3 * each.loss.mean) for each in found if each.on_front]
+    if front:
+        look: dict[str, Any] = {"color": THEMES["muted"][0], "linestyle": "--", "linewidth": 1}
+        axes.step(*zip(*front, strict=True), where="post", label="Pareto front", **look)
+    for each in sorted(found, key=lambda each: strategy_order(each.strategy)):
+        _point(axes, each, low, high)
+    axes.set_ylim(low, high)
+    axes.set_ylabel("AUC lost to none, 10⁻³")
+    axes.set_xlabel("emulated overhead, % of job time")
+    if all(line.mean("overhead_frac") for other in data.blocks for line in others(other)):
+        axes.margins(x=0.12)
+        log_scale(axes, "x")
+    legend(axes)
 
-    def draw(axes: "Axes", block: Block) -> None:
-        lines = [line for line in block.lines if line.auc_difference and line.strategy != BASELINE]
-        axes.axvline(0, color=COLOURS["none"], linewidth=1)
-        for place, line in enumerate(reversed(lines)):
-            assert line.auc_difference is not None
-            half = line.auc_difference.half_width
-            style: dict[str, Any] = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}
-            if half is None:
-                style["markerfacecolor"] = "white"  # one seed: no interval
-            axes.errorbar(line.auc_difference.mean * 1e3, place, xerr=None if half is None else half * 1e3, **style)
-        axes.set_yticks(range(len(lines)), [line.strategy for line in reversed(lines)])
-        axes.set_ylim(-0.6, len(lines) - 0.4)
-        axes.set_xlabel("AUC − AUC of none, 10⁻³ (right is better)")
 
-    return _panels(blocks, draw, "auc")
+def _point(axes: "Axes", each: Verdict, low: float, high: float) -> None:
+    """The loss of a strategy with its interval; outside of the limits a triangle at the edge, with the mean."""
+    overhead, loss, half = 100 * each.overhead_frac, 1e3 * each.loss.mean, each.loss.half_width
+    look: dict[str, Any] = look_of(each.line)
+    look |= {"markeredgecolor": THEMES[INK][0], "markeredgewidth": 1.4} if each.on_front else {}
+    if low <= loss <= high:
+        axes.errorbar(overhead, loss, yerr=half and 1e3 * half, capsize=4, markersize=8, linestyle="", **look)
+        return
+    edge, look["marker"] = (high, "^") if loss > high else (low, "v")
+    axes.plot(overhead, edge, linestyle="", markersize=9, clip_on=False, **look)
+    axes.annotate(_signed(loss), (overhead, edge), (7, -4), textcoords="offset points", fontsize=SMALL)
 
 
-def overheads(blocks: Sequence[Block], _cells: Sequence[Cell]) -> str:
+def _signed(value: float) -> str:
+    return f"{value:+.1f}".replace("-", "−")
+
+
+def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
+    """AUC minus that of ``none``, paired by seed: the mean with its 95 % interval, and every seed."""
+    lines = [line for line in others(block) if line.auc_difference is not None][::-1]
+    low, high = data.auc_range
+    axes.axvline(0, color=THEMES[BASELINE][0], linewidth=1)
+    for place, line in enumerate(lines):
+        assert line.auc_difference is not None
+        seeds = [1e3 * auc for _, auc in _pairs(line, data)]
+        axes.plot(seeds, [place - 0.28] * len(seeds), ".", color=colour(line.strategy), alpha=0.6)
+        mean, half = 1e3 * line.auc_difference.mean, line.auc_difference.half_width
+        if not low <= mean <= high:
+            words, edge, side = (
+                (f"◂ {_signed(mean)}", low, "left") if mean < low else (f"{_signed(mean)} ▸", high, "right")
+            )
+            axes.annotate(f" {words} ", (edge, place), ha=side, va="center", fontsize=SMALL)
+            continue
+        look: dict[str, Any] = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}
+        if half is None:
+            look["markerfacecolor"] = THEMES[PAPER][0]  # one seed: no interval
+        axes.errorbar(mean, place, xerr=None if half is None else 1e3 * half, **look)
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
+    axes.set_ylim(-0.6, len(lines) - 0.4)
+    axes.set_xlim(low, high)
+    axes.set_xlabel("AUC − AUC of none, 10⁻³ (right is better)")
+
+
+def _pairs(line: Line, data: Data) -> list[tuple[float, float]]:
+    """PLS, and AUC minus that of the cell's ``none``, of each cell that has both."""
+    pairs = [(cell, baseline_of(cell, data.cells)) for cell in line.cells]
+    return [
+        (cell["pls"], cell["auc"] - partner["auc"])
+        for cell, partner in pairs
+        if partner is not None and None not in (cell["pls"], cell["auc"], partner["auc"])
+    ]
+
+
+def _overhead_bars(axes: "Axes", block: Block, _data: Data) -> None:
     """Emulated overhead as stacked bars of the four buckets, % of the job."""
-
-    def draw(axes: "Axes", block: Block) -> None:
-        lines = [line for line in block.lines if line.strategy != BASELINE][::-1]
-        left = [0.0] * len(lines)
-        for bucket in BUCKETS:
-            widths = [100 * line.mean(f"{bucket}_frac") for line in lines]
-            fill, hatch = _BUCKET_STYLES[bucket]
-            look: dict[str, Any] = {"color": fill, "hatch": hatch, "edgecolor": "white", "height": 0.65}
-            axes.barh(range(len(lines)), widths, left=left, label=bucket, **look)
-            left = [start + width for start, width in zip(left, widths, strict=True)]
-        for place, total in enumerate(left):
-            axes.annotate(f"{total:.2f}", (total, place), (4, 0), textcoords="offset points", va="center", fontsize=10)
-        axes.set_yticks(range(len(lines)), [line.strategy for line in lines])
-        axes.set_xlim(0, max([*left, 0.01]) * 1.15)
-        axes.set_xlabel("emulated overhead, % of job time")
-        axes.legend(
-            loc="lower center", bbox_to_anchor=(0.45, 1.0), ncols=4, frameon=False, fontsize=10, handlelength=1.2
-        )
-
-    return _panels(blocks, draw, "overhead")
+    lines = [*others(block)][::-1]
+    left = [0.0] * len(lines)
+    for bucket in BUCKETS:
+        widths = [100 * line.mean(f"{bucket}_frac") for line in lines]
+        role, hatch = _BUCKETS[bucket]
+        look: dict[str, Any] = {"color": THEMES[role][0], "hatch": hatch, "edgecolor": THEMES[PAPER][0], "height": 0.65}
+        axes.barh(range(len(lines)), widths, left=left, label=bucket, **look)
+        left = [start + width for start, width in zip(left, widths, strict=True)]
+    for place, total in enumerate(left):
+        axes.annotate(f"{total:.2f}", (total, place), (4, 0), textcoords="offset points", va="center", fontsize=SMALL)
+    axes.set_yticks(range(len(lines)), [line.label for line in lines])
+    axes.set_xlim(0, max([*left, 0.01]) * 1.18)
+    axes.set_xlabel("emulated overhead, % of job time")
+    legend(axes)
 
 
-def pls_against_auc(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
+def _pls_against_auc(axes: "Axes", block: Block, data: Data) -> None:
     """PLS of each cell against its AUC minus that of its ``none``: one point per seed and strategy."""
-
-    def draw(axes: "Axes", block: Block) -> None:
-        axes.axhline(0, color=COLOURS["none"], linewidth=1)
-        for line in block.lines:
-            pairs = [(cell, baseline_of(cell, cells)) for cell in line.cells if line.strategy != BASELINE]
-            known = [
-                (100 * cell["pls"], 1e3 * (cell["auc"] - partner["auc"]))
-                for cell, partner in pairs
-                if partner is not None and None not in (cell["pls"], cell["auc"], partner["auc"])
-            ]
-            if known:
-                marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
-                style: dict[str, Any] = {"color": colour(line.strategy), "marker": marker, "alpha": 0.85}
-                axes.scatter(*zip(*known, strict=True), s=40, label=line.strategy, **style)
-        axes.set_xlabel("PLS, %")
-        axes.set_ylabel("AUC − AUC of none, 10⁻³")
-        _legend(axes)
-
-    return _panels(blocks, draw, "pls", extra_width=1.5)
+    axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
+    for line in others(block):
+        if known := _pairs(line, data):
+            losses, differences = zip(*known, strict=True)
+            percent, thousandths = [100 * pls for pls in losses], [1e3 * auc for auc in differences]
+            axes.plot(percent, thousandths, linestyle="", markersize=6, alpha=0.85, **look_of(line))
+    axes.set_xlabel("PLS, %")
+    axes.set_ylabel("AUC − AUC of none, 10⁻³")
+    legend(axes)
 
 
-def loss_curves(blocks: Sequence[Block], _cells: Sequence[Cell]) -> str:
-    """Smoothed training loss of the first seed of each strategy, with its kills."""
-
-    def draw(axes: "Axes", block: Block) -> None:
-        for line in block.lines:
-            _draw_curve(axes, line, curve(_events(_first(line)), max_points=_FEW_POINTS))
-        axes.set_ylabel("training loss, smoothed")
-        _finish_curves(axes)
-
-    return _panels(blocks, draw, "loss", extra_width=1.5)
+def _loss_curves(axes: "Axes", block: Block, data: Data) -> None:
+    """Smoothed training loss of each strategy, with its kills."""
+    for line in block.lines:
+        runs = [run for cell in line.cells if (run := data.losses(cell))]
+        _draw_curves(axes, line, [each for run in runs if (each := curve(run, max_points=_FEW_POINTS))])
+    axes.set_ylabel("training loss")
+    _finish_curves(axes)
 
 
-def loss_differences(blocks: Sequence[Block], cells: Sequence[Cell]) -> str:
-    """As ``loss_curves``, minus the loss of ``none`` at the same step and seed."""
-
-    def draw(axes: "Axes", block: Block) -> None:
-        axes.axhline(0, color=COLOURS["none"], linewidth=1)
-        for line in block.lines:
-            partner = baseline_of(_first(line), cells)
-            if partner is not None and line.strategy != BASELINE:
-                _draw_curve(axes, line, curve(_events(_first(line)), _events(partner)))
-        axes.set_ylabel("loss − loss of none")
-        _finish_curves(axes)
-
-    return _panels(blocks, draw, "above", extra_width=1.5)
+def _loss_differences(axes: "Axes", block: Block, data: Data) -> None:
+    """As ``_loss_curves``, each minus the loss of ``none`` at the same step of the same seed."""
+    axes.axhline(0, color=THEMES[BASELINE][0], linewidth=1)
+    for line in others(block):
+        pairs = [(data.losses(cell), baseline_of(cell, data.cells)) for cell in line.cells]
+        both = [(run, data.losses(partner)) for run, partner in pairs if run and partner]
+        _draw_curves(axes, line, [each for run, other in both if other and (each := curve(run, other))])
+    axes.set_ylabel("loss − loss of none")
+    _finish_curves(axes)
 
 
-def _draw_curve(axes: "Axes", line: Line, drawn: Curve | None) -> None:
-    if drawn is not None:
-        style: dict[str, Any] = {"color": colour(line.strategy)}
-        axes.plot(drawn.samples, drawn.losses, linewidth=1.3, label=line.label, **style)
-        axes.plot(drawn.kill_samples, drawn.kill_losses, linestyle="", marker="x", markersize=6, **style)
+def _draw_curves(axes: "Axes", line: Line, seeds: Sequence[Curve]) -> None:
+    """Every seed's curve faint behind their mean, and a cross for each kill."""
+    look: dict[str, Any] = {"color": colour(line.strategy)}
+    if len(seeds) > 1:
+        for each in seeds:
+            axes.plot(each.samples, each.losses, linewidth=0.6, alpha=0.3, **look)
+    if mean := mean_curve(seeds):
+        axes.plot(mean.samples, mean.losses, linewidth=1.4, label=line.label, **look)
+        axes.plot(mean.kill_samples, mean.kill_losses, linestyle="", marker="x", markersize=5, **look)
 
 
 def _finish_curves(axes: "Axes") -> None:
     axes.set_xlabel("samples (× kill)")
     axes.xaxis.set_major_formatter(lambda samples, _: f"{samples:,.0f}")
-    axes.locator_params(axis="x", nbins=5)
-    _legend(axes)
+    axes.locator_params(axis="x", nbins=4)
+    legend(axes)
 
 
-def _legend(axes: "Axes") -> None:
-    if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=10, loc="center left", bbox_to_anchor=(1.0, 0.5))
-
-
-def _first(line: Line) -> Cell:
-    """The cell of the lowest seed."""
-    return min(line.cells, key=lambda cell: cell["seed"])
-
-
-def _events(cell: Cell) -> list[Event]:
-    return read_events(RunDir(Path(cell["path"])).events)
-
-
-def _panels(
-    blocks: Sequence[Block], draw: Callable[["Axes", Block], None], name: str, *, extra_width: float = 0.0
-) -> str:
-    """One panel per setting, two in a row, as an ``<svg>`` element; "" if no block has a strategy but ``none``."""
-    blocks = [block for block in blocks if any(line.strategy != BASELINE for line in block.lines)][:_MAX_PANELS]
-    if not blocks:
-        return ""
-    from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
-
-    with style():
-        num_columns = min(2, len(blocks))
-        num_rows = -(-len(blocks) // num_columns)
-        size = ((_PANEL_WIDTH + extra_width) * num_columns, _PANEL_HEIGHT * num_rows)
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(num_rows, num_columns, squeeze=False).reshape(-1)
-        for axes, block in zip(grid, blocks, strict=False):
-            draw(axes, block)
-            if block.title:
-                axes.set_title(block.title, fontsize=11, loc="left", pad=24 if name == "overhead" else 8)
-        for axes in grid[len(blocks) :]:
-            axes.set_visible(False)
-        return to_svg(figure, name)
+TRADEOFF = Kind(
+    "tradeoff",
+    "AUC lost against emulated overhead",
+    "One point per strategy: what it costs, and what it loses. Down and left is better. The bar is the 95 % confidence "
+    "interval over seeds (Student's t); without a bar there is one seed. The dashed line, and the points with an edge, "
+    "are the Pareto front of the means: no other strategy is both cheaper and better. The dotted line is the loss that "
+    "the verdicts accept. A grey band is what rounding alone changes. A triangle at the edge is a strategy outside the "
+    "scale, with its mean.",
+    _tradeoff,
+)
+KINDS = (
+    Kind(
+        "auc",
+        "Difference in quality from a run without failures",
+        "AUC less that of none, the run without failures of the same seed. The bar is the 95 % confidence interval "
+        "over seeds (Student's t), the dots below it are the seeds; a hollow point is a single seed, which has no "
+        "interval. An arrow at the edge is a mean outside the scale.",
+        _auc_differences,
+        shared="x",
+    ),
+    Kind(
+        "overhead",
+        "Emulated cost in time",
+        "Hours that the emulated cluster of the profile would spend on saving, loading, running lost steps again and "
+        "rescheduling, as a part of its failure-free job time. Computed from the profile's costs and the bytes "
+        "written, independent of the speed of this machine; the stall in the table is measured, in seconds.",
+        _overhead_bars,
+        shared="x",
+    ),
+    Kind(
+        "pls",
+        "Lost samples and quality",
+        "One point per seed. PLS counts the samples whose effect on a dead shard was lost. If quality depended on it "
+        "alone, all points would lie on one falling line; priority saving helps where points lie above it.",
+        _pls_against_auc,
+    ),
+    Kind(
+        "loss",
+        "Training loss",
+        "Mean loss over equal pieces of the run: the mean over seeds, and each seed faint behind it. A cross marks a "
+        "step at which ranks were killed. Each sample position is shown once: steps that were run again are not drawn "
+        "twice.",
+        _loss_curves,
+    ),
+    Kind(
+        "above",
+        "Effect of failures on the training loss",
+        "The same runs, each loss less that of none at the same step of the same seed, which had the same batches: "
+        "their noise cancels, and the difference is the damage of each failure and its decay.",
+        _loss_differences,
+    ),
+)
+"""The other kinds, in the order of a section."""

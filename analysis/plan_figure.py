@@ -30,11 +30,11 @@ def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()
 
     Call ``check_plan_figure`` first.
     """
-    from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
-
     costs = advice.costs
     hours = np.geomspace(advice.full.interval_h / 20, 20 * max(advice.partial.interval_h, advice.full.interval_h), 400)
     with style():
+        from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
+
         figure = Figure(figsize=(7.2, 4.4), layout="constrained")
         axes = figure.add_subplot()
         for option, buckets in ((advice.full, full_buckets), (advice.partial, part_buckets)):

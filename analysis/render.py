@@ -20,6 +20,7 @@ class Heading:
     short: str = ""
     group: str = ""
     is_text: bool = False  # aligned left
+    is_key: bool = False  # stays in sight in HTML when the table is scrolled
 
 
 class Html(str):
@@ -39,21 +40,24 @@ def rich_table(headings: Iterable[Heading], rows: Iterable[Sequence[str]], title
 
 def html_table(headings: Sequence[Heading], rows: Iterable[Sequence[str]], caption: str = "") -> str:
     """A table as HTML; the first cell of a row is its heading."""
-    head = "".join(f'<th scope="col">{escape(each.title)}</th>' for each in headings)
+    head = "".join(f'<th scope="col"{_class(each)}>{escape(each.title)}</th>' for each in headings)
     if any(each.group for each in headings):
         groups = [(name, len([*run])) for name, run in itertools.groupby(each.group for each in headings)]
         top = "".join(f'<th colspan="{span}" scope="colgroup">{escape(name)}</th>' for name, span in groups)
         head = f"{top}</tr><tr>{head}"
     lines: list[str] = []
     for first, *rest in rows:
-        cells = (
-            f"<td{' class=text' if each.is_text else ''}>{_html(cell)}</td>"
-            for each, cell in zip(headings[1:], rest, strict=True)
-        )
+        cells = (f"<td{_class(each)}>{_html(cell)}</td>" for each, cell in zip(headings[1:], rest, strict=True))
         lines.append(f'<tr><th scope="row">{_html(first)}</th>{"".join(cells)}</tr>')
     title = f"<caption>{escape(caption)}</caption>" if caption else ""
     body = "".join(lines)
-    return f'<div class="wide"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    table = f"<table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide" tabindex="0">{table}</div>'
+
+
+def _class(heading: Heading) -> str:
+    names = [*(["text"] * heading.is_text), *(["key"] * heading.is_key)]
+    return f' class="{" ".join(names)}"' if names else ""
 
 
 def _html(cell: str) -> str:

@@ -1,8 +1,10 @@
 """Means over seeds with confidence intervals, and paired differences. An unknown is None; one seed has no interval."""
 
 import math
+import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from analysis.cells import Cell
 
@@ -11,6 +13,8 @@ BASELINE = "none"
 SETTING = ("engine", "trace", "profile", "num_ps")
 """Columns that, together with the swept keys, are the conditions under which a strategy ran."""
 
+DRAWN = ("trace.seed",)
+"""Swept keys that, like the seed, only draw one sample of the same conditions."""
 _IRRELEVANT_TO_NONE = ("engine", "trace", "profile", "strategy.", "metrics.", "trace.", "profile.", "store.")
 
 
@@ -22,6 +26,13 @@ class Estimate:
     mean: float
     half_width: float | None
     standard_error: float | None
+    degrees: float = 0
+    """Degrees of freedom of the standard error."""
+
+    @property
+    def negated(self) -> "Estimate":
+        """The estimate of the values with the other sign."""
+        return replace(self, mean=-self.mean)
 
     @property
     def ratio(self) -> float | None:
@@ -34,25 +45,103 @@ class Estimate:
         return None if self.half_width is None else (self.mean - self.half_width, self.mean + self.half_width)
 
 
+@dataclass(frozen=True)
+class Pair:
+    """A cell's value minus that of its reference cell. ``trace``: the trace and the seed that it was drawn with."""
+
+    seed: int
+    trace: tuple[Any, ...]
+    difference: float
+
+
+@dataclass(frozen=True)
+class Split:
+    """Standard deviations of paired differences: between traces, and between the seeds of one trace."""
+
+    num_traces: int
+    between_traces: float
+    between_seeds: float
+
+
 def estimate(values: Iterable[float | None]) -> Estimate | None:
     """The estimate from the values that are not None; None if there is no such value."""
-    from scipy import stats  # noqa: PLC0415 - takes a third of a second to import
-
     known = [float(value) for value in values if value is not None]
     if not known:
         return None
-    mean = math.fsum(known) / len(known)
     if len(known) == 1:
-        return Estimate(1, mean, None, None)
-    variance = math.fsum((value - mean) ** 2 for value in known) / (len(known) - 1)
-    error = math.sqrt(variance / len(known))
-    quantile = float(stats.t.ppf((1 + CONFIDENCE) / 2, len(known) - 1))
-    return Estimate(len(known), mean, quantile * error, error)
+        return Estimate(1, known[0], None, None)
+    return _estimate(known, math.sqrt(_variance(known) / len(known)), len(known) - 1)
+
+
+def _estimate(values: Sequence[float], error: float, degrees: float) -> Estimate:
+    from scipy import special  # noqa: PLC0415 - takes a fifth of a second to import
+
+    quantile = float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
+    return Estimate(len(values), _mean(values), quantile * error, error, degrees)
+
+
+def estimate_pairs(pairs: Sequence[Pair]) -> Estimate | None:
+    """The mean of paired differences, for further seeds and, where the pairs have several traces, further traces.
+
+    Pairs of one seed, or of one trace, are not independent. If seeds or traces are shared by several pairs, the squared
+    standard error is the sum of those of the means by seed and by trace, with Satterthwaite's degrees of freedom. It
+    counts the spread within a trace and seed twice: too large rather than too small.
+    """
+    groupings = [_by_seed(pairs), _by_trace(pairs)]
+    shared = [[_mean(group) for group in groups] for groups in groupings if 1 < len(groups) < len(pairs)]
+    values = [pair.difference for pair in pairs]
+    if not shared:
+        return estimate(values)
+    squares = [_variance(means) / len(means) for means in shared]
+    parts = sum(square**2 / (len(means) - 1) for square, means in zip(squares, shared, strict=True))
+    degrees = sum(squares) ** 2 / parts if parts else len(shared[0]) - 1
+    return _estimate(values, math.sqrt(sum(squares)), degrees)
+
+
+def split(pairs: Sequence[Pair]) -> Split | None:
+    """The spread between and within traces (analysis of variance, one way); None unless some trace has two seeds."""
+    groups = _by_trace(pairs)
+    num, degrees = len(pairs), len(pairs) - len(groups)
+    if len(groups) < 2 or degrees < 1:
+        return None
+    within = sum(_variance(group) * (len(group) - 1) for group in groups if len(group) > 1) / degrees
+    total = _mean([pair.difference for pair in pairs])
+    between = sum(len(group) * (_mean(group) - total) ** 2 for group in groups) / (len(groups) - 1)
+    size = (num - sum(len(group) ** 2 for group in groups) / num) / (len(groups) - 1)
+    return Split(len(groups), math.sqrt(max(0.0, (between - within) / size)), math.sqrt(within))
+
+
+def _by_seed(pairs: Sequence[Pair]) -> list[list[float]]:
+    return [[pair.difference for pair in pairs if pair.seed == seed] for seed in {pair.seed for pair in pairs}]
+
+
+def _by_trace(pairs: Sequence[Pair]) -> list[list[float]]:
+    return [[pair.difference for pair in pairs if pair.trace == trace] for trace in {pair.trace for pair in pairs}]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values)
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = _mean(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
 def setting_keys(cells: Sequence[Cell]) -> list[str]:
     """``SETTING`` and the swept keys: what must be equal for two cells to be compared."""
     return [*SETTING, *(key for key in cells[0] if "." in key)] if cells else []
+
+
+def condition(cell: Cell, key: str) -> Any:
+    """The value of a setting's key in ``cell``, equal for all draws of the same conditions.
+
+    A trace ``NAME-3`` is draw 3 of the conditions ``NAME``; the value of a key of ``DRAWN`` is None.
+    """
+    if key in DRAWN:
+        return None
+    value = cell.get(key)
+    return re.sub(r"-\d+$", "", value) if key == "trace" and value else value
 
 
 def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> Cell | None:
@@ -67,18 +156,21 @@ def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> 
     keys = setting_keys(cells)
     key_sets = [keys]
     if baseline == BASELINE:
-        key_sets.append([key for key in keys if not key.startswith(_IRRELEVANT_TO_NONE)])
+        key_sets.append(relevant_to_none(keys))
     matches = (other for keys in key_sets for other in candidates if all(other[key] == cell[key] for key in keys))
     return next(matches, None)
 
 
-def paired_differences(
-    group: Sequence[Cell], cells: Sequence[Cell], column: str, baseline: str = BASELINE
-) -> list[float]:
+def relevant_to_none(keys: Iterable[str]) -> list[str]:
+    """Those of ``keys`` that affect the result of strategy ``none``."""
+    return [key for key in keys if not key.startswith(_IRRELEVANT_TO_NONE)]
+
+
+def pairs_of(group: Sequence[Cell], cells: Sequence[Cell], column: str, baseline: str = BASELINE) -> list[Pair]:
     """``column`` of each cell of ``group`` minus that of its ``baseline_of``; left out where either is unknown."""
-    pairs = [(cell, baseline_of(cell, cells, baseline)) for cell in group]
+    partners = [(cell, baseline_of(cell, cells, baseline)) for cell in group]
     return [
-        cell[column] - partner[column]
-        for cell, partner in pairs
+        Pair(cell["seed"], tuple(cell.get(key) for key in ("trace", *DRAWN)), cell[column] - partner[column])
+        for cell, partner in partners
         if partner is not None and cell[column] is not None and partner[column] is not None
     ]

@@ -1,63 +1,129 @@
-"""The look of figures, and the text of an unknown value. matplotlib is imported when a figure is drawn."""
+"""The look of figures and pages: colours in a light and a dark theme. matplotlib is imported when a figure is drawn."""
 
 import io
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 UNKNOWN = "–"
-COLOURS = {
-    "none": "#333333",
-    "never_save": "#d55e00",
-    "full": "#0072b2",
-    "partial": "#56b4e9",
-    "cpr_vanilla": "#e69f00",
-    "cpr_random": "#8c8c8c",
-    "cpr_mfu": "#009e73",
-    "cpr_ssu": "#cc79a7",
+PAPER, INK = "paper", "ink"
+THEMES: dict[str, tuple[str, str]] = {
+    PAPER: ("#ffffff", "#15181d"),
+    INK: ("#222222", "#e6e8eb"),
+    "muted": ("#555555", "#a9b0ba"),
+    "grid": ("#e5e5e5", "#343b44"),
+    "band": ("#d6d6d6", "#4a525d"),
+    "none": ("#333333", "#d0d0d0"),
+    "never_save": ("#d55e00", "#ff8145"),
+    "full": ("#0072b2", "#5aa9e6"),
+    "partial": ("#3a95cf", "#9ad4ff"),
+    "cpr_vanilla": ("#c27c00", "#f0b429"),
+    "cpr_random": ("#7f7f7f", "#a0a0a0"),
+    "cpr_mfu": ("#009e73", "#2fc79a"),
+    "cpr_ssu": ("#c95f9c", "#e79ac6"),
+    "other": ("#7a4fbf", "#b292f0"),
 }
-"""One colour per strategy in every figure (Okabe and Ito's palette, safe for colour-blind readers)."""
-_OTHER_COLOUR = "#7a4fbf"
+"""Colour on a light and on a dark page, by role; a strategy's role is its name.
+
+The strategies' colours follow Okabe and Ito's palette, which colour-blind readers can tell apart, darkened on the
+light page where they had less than three times the contrast of the page.
+"""
+_ROLES = {light: role for role, (light, _) in THEMES.items()}
 STYLE: Any = {  # matplotlib's stubs want each key as a literal
     "svg.hashsalt": "cpr-harness",
     "svg.fonttype": "none",  # text stays text: small, searchable, in the browser's sans-serif font
+    "pdf.fonttype": 42,  # TrueType, which publishers ask for
     "font.family": "sans-serif",
     "font.size": 11,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color"), THEMES[INK][0]),
+    "axes.facecolor": "none",
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
-    "grid.color": "#e5e5e5",
+    "grid.color": THEMES["grid"][0],
     "axes.axisbelow": True,
     "hatch.linewidth": 0.6,
 }
 
 
 def colour(strategy: str) -> str:
-    """The colour of a strategy in every figure."""
-    return COLOURS.get(strategy, _OTHER_COLOUR)
+    """The colour of a strategy in every figure, on a light page."""
+    return THEMES.get(strategy, THEMES["other"])[0]
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Context in which figures are drawn and written in the style of this package."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)  # no word about its font cache
     import matplotlib as mpl  # noqa: PLC0415
 
     with mpl.rc_context(STYLE):
         yield
 
 
-def to_svg(figure: "Figure", name: str) -> str:
-    """The figure as an ``<svg>`` element; its ids start with ``name``, so that they are unique in a page."""
+def whole_ticks(axis: "Axis") -> None:
+    """Ticks at whole numbers only."""
+    from matplotlib.ticker import MaxNLocator  # noqa: PLC0415 - as matplotlib
+
+    axis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+
+
+def log_scale(axes: "Axes", name: Literal["x", "y"]) -> None:
+    """A logarithmic axis with plain numbers: at 1, 2 and 5 of each power of ten if it has few of them, else at 1."""
+    from matplotlib.ticker import LogLocator, NullLocator  # noqa: PLC0415 - as matplotlib
+
+    axes.set(**{f"{name}scale": "log"})
+    axis = getattr(axes, f"{name}axis")
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 200 * low else (1,)))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(lambda value, _: f"{value:g}")
+
+
+def theme_css() -> str:
+    """A CSS variable for each role of ``THEMES``, dark where the reader's system asks for it."""
+    light, dark = ("".join(f"--{role}:{pair[index]};" for role, pair in THEMES.items()) for index in (0, 1))
+    return (
+        f":root{{color-scheme:light dark;{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"  # paper is white
+    )
+
+
+def to_svg(figure: "Figure", name: str, label: str = "") -> str:
+    """The figure as an ``<svg>`` element for a page with :func:`theme_css`: its colours are CSS variables.
+
+    Its ids start with ``name``, so that they are unique in a page. A screen reader reads ``label``.
+    """
     stream = io.StringIO()
-    figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+    figure.savefig(stream, format="svg", metadata=metadata, facecolor="none")
     text = stream.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r'\bid="', f'id="{name}-', text)
     text = re.sub(r'href="#', f'href="#{name}-', text)
     text = re.sub(r"url\(#", f"url(#{name}-", text)
-    return re.sub(r"<svg ", '<svg role="img" ', text, count=1)
+    text = re.sub(r'(: |=")(#[0-9a-f]{6})\b', lambda found: found[1] + _themed(found[2]), text)
+    return text.replace("<svg ", f'<svg role="img" aria-label="{escape(label or name)}" ', 1)
+
+
+def _themed(light: str) -> str:
+    return f"var(--{_ROLES[light]})" if light in _ROLES else light
+
+
+def write_figure(figure: "Figure", folder: Path, name: str) -> list[Path]:
+    """Write the figure into ``folder`` as ``NAME.svg``, ``.pdf`` and ``.png``, on white. Same figure, same bytes."""
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    paths = [folder / f"{name}.{suffix}" for suffix in metadata]
+    for path, facts in zip(paths, metadata.values(), strict=True):
+        figure.savefig(path, metadata=facts, dpi=200, facecolor=THEMES[PAPER][0])
+    return paths

@@ -1,5 +1,6 @@
 """The table per strategy: quality, losses and costs, in columns that are either emulated or measured."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from rich.text import Text
 from analysis.blocks import Block, Line, summarise
 from analysis.cells import Cell, cells_of
 from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
+from analysis.rounding import rounding_text
 from analysis.style import UNKNOWN
 from harness.core.events import BUCKETS
 
@@ -66,7 +68,7 @@ _COLUMNS = (
         _Column(bucket, f"{short}\n%", _EMULATED, show=_mean(f"{bucket}_frac", 100, 2))
         for bucket, short in zip(BUCKETS, ("save", "load", "lost", "resch."), strict=True)
     ),
-    _Column("total", "total\n%", _EMULATED, show=_total),
+    _Column("total", "total\n%", _EMULATED, is_key=True, show=_total),
     _Column("written, MB", "written\nMB", show=_mean("payload_bytes", 1e-6, 1)),
     _Column("stall, s", "stall\ns", "measured", show=_mean("stall_s", 1, 2)),
 )
@@ -78,39 +80,47 @@ _CACHE_COLUMNS = (
 """Columns of a cache's statistics, shown if a run of the block has a cache."""
 
 
-def table(frame: "pd.DataFrame") -> RenderableType:
+def show_table(frame: "pd.DataFrame") -> RenderableType:
     """The table per strategy for the console, one for each setting; then the cells that are not in it, and why."""
     cells = cells_of(frame)
     blocks = summarise(cells)
-    parts: list[RenderableType] = [rich_table(*_content(block), block.title) for block in blocks]
+    parts: list[RenderableType] = [rich_table(*content(block), block.title) for block in blocks]
     if blocks:
         parts += [Text(line, style="dim") for line in (CAPTION, *footnotes(blocks))]
     parts += [Text(line, style="red") for line in missing(cells)]
     return Group(*parts)
 
 
-def table_html(blocks: Sequence[Block]) -> str:
-    """The tables of :func:`table` as HTML, one for each setting."""
-    return "\n".join(html_table(*_content(block), block.title) for block in blocks)
+def table_html(block: Block) -> str:
+    """The table of one setting as HTML, without a title."""
+    return html_table(*content(block))
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
-    """Explanations of the mark † and of the columns of caches, where ``blocks`` have them."""
+    """The floor of rounding; explanations of the mark † and of the columns of caches, where ``blocks`` have them."""
+    floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any("†" in _total(line) for block in blocks for line in block.lines)
-    return [*([MORE_THAN_THE_JOB] * is_marked), *([_CACHE_CAPTION] * any(map(_has_cache, blocks)))]
+    return [*floors, *([MORE_THAN_THE_JOB] * is_marked), *([_CACHE_CAPTION] * any(map(_has_cache, blocks)))]
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:
-    """One line for each cell that is not done, and for each record that contradicts itself."""
+    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code."""
     lines = [
         f"{cell['status']}: {cell['cell']}" + (f": {cell['failure']}" if cell["failure"] else "")
         for cell in cells
         if cell["status"] != "done"
     ]
+    codes = Counter(cell["code"] for cell in cells if cell["status"] == "done")
+    if len(codes) > 1:
+        counts = ", ".join(f"{count} by {code or 'code not recorded'}" for code, count in codes.most_common())
+        lines.append(
+            f"mixed: {counts}: these results were computed by different code; `--stale rerun` makes them equal"
+        )
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
 
 
-def _content(block: Block) -> tuple[tuple[_Column, ...], list[list[str]]]:
+def content(block: Block) -> tuple[tuple[Heading, ...], list[list[str]]]:
+    """The headings, and the text of each line's cells."""
     columns = (*_COLUMNS, *_CACHE_COLUMNS) if _has_cache(block) else _COLUMNS
     return columns, [[column.show(line) for column in columns] for line in block.lines]
 

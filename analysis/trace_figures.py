@@ -7,7 +7,7 @@ from warnings import catch_warnings
 
 import numpy as np
 
-from analysis.style import style, to_svg
+from analysis.style import colour, log_scale, style, to_svg, whole_ticks
 from analysis.trace_show import LEVELS, levels_of
 from harness.traces.levels import Level
 from harness.traces.statistics import TraceStatistics
@@ -19,17 +19,22 @@ if TYPE_CHECKING:
 
     Draw = Callable[[Axes], None]
 
-FAMILY_COLOURS = {"exponential": "#e69f00", "gamma": "#009e73", "weibull": "#d55e00", "lognormal": "#0072b2"}
-"""The colour of each family (Okabe and Ito's palette, as for strategies)."""
+FAMILY_COLOURS = {
+    "exponential": colour("cpr_vanilla"),
+    "gamma": colour("cpr_mfu"),
+    "weibull": colour("never_save"),
+    "lognormal": colour("full"),
+}
+"""The colour of each family, from the palette of strategies."""
 CAPTIONS = {
     "time": "Deaths over time: each dot is a death of a rank, the line their number; straight if the rate is constant.",
-    "survival": "Share of the times between failures that are longer than so many hours: observed (black, Kaplan-Meier "
+    "survival": "Share of the times between failures that are longer than so many hours: observed (steps, Kaplan-Meier "
     "with 95 % band) and fitted.",
     "hazard": "Failures per hour of gaps that have lasted so long: in classes with equal numbers of failures (bars: "
     "class width and 95 % interval), and fitted. A constant hazard has no memory; a falling one means bursts.",
     "clock": "Instants of failure by the hour of the day, and by the day of the week.",
 }
-_GREY = "#333333"
+_GREY = colour("none")
 _MOST_POINTS = 300  # of a curve; more are not visible
 _LEAST_GAPS = 5  # for a curve
 _MOST_DOTS = 2_000  # drawn as vectors; more would make a page of megabytes
@@ -39,7 +44,8 @@ def draw_trace(trace: Trace, stats: TraceStatistics, folder: Path) -> list[Path]
     """Write each figure into ``folder`` as ``NAME.svg`` and ``NAME.png``."""
     paths: list[Path] = []
     with style():
-        for name, figure in _figures(trace, stats):
+        for name, panels in _panels(trace, stats).items():
+            figure = _row(panels, 5.2 * max(len(panels), 1.6))
             paths += [folder / f"{name}.svg", folder / f"{name}.png"]
             figure.savefig(paths[-2], metadata={"Date": None})
             figure.savefig(paths[-1], dpi=150)
@@ -47,13 +53,18 @@ def draw_trace(trace: Trace, stats: TraceStatistics, folder: Path) -> list[Path]
 
 
 def trace_svgs(trace: Trace, stats: TraceStatistics, prefix: str) -> dict[str, str]:
-    """Each figure as an SVG element, by its name in ``CAPTIONS``; ids begin with ``prefix``."""
+    """The panels of each figure as SVG elements, by its name in ``CAPTIONS``; ids begin with ``prefix``."""
     with style():
-        return {name: to_svg(figure, f"{prefix}-{name}") for name, figure in _figures(trace, stats)}
+        return {
+            name: "".join(
+                to_svg(_row([draw], 5.2), f"{prefix}-{name}-{place}", name) for place, draw in enumerate(all_)
+            )
+            for name, all_ in _panels(trace, stats).items()
+        }
 
 
-def _figures(trace: Trace, stats: TraceStatistics) -> list[tuple[str, "Figure"]]:
-    """Those figures that the trace has data for."""
+def _panels(trace: Trace, stats: TraceStatistics) -> dict[str, list["Draw"]]:
+    """The panels of those figures that the trace has data for."""
     levels = [(name, level) for name, level in levels_of(stats) if level.sample.num_events >= _LEAST_GAPS]
     drawn: dict[str, list[Draw]] = {
         "time": [lambda axes: _time(axes, trace, stats)] if stats.observed.num_deaths else [],
@@ -61,13 +72,14 @@ def _figures(trace: Trace, stats: TraceStatistics) -> list[tuple[str, "Figure"]]
         "hazard": [lambda axes, of=of: _hazard(axes, *of) for of in levels],
         "clock": [lambda axes: _hours(axes, stats), lambda axes: _weekdays(axes, stats)] if stats.time_of_day else [],
     }
-    return [(name, _row(panels)) for name, panels in drawn.items() if panels]
+    return {name: panels for name, panels in drawn.items() if panels}
 
 
-def _row(panels: Sequence["Draw"]) -> "Figure":
+def _row(panels: Sequence["Draw"], width: float) -> "Figure":
+    """The panels beside each other; ``width`` in inches."""
     from matplotlib.figure import Figure  # noqa: PLC0415 - half a second
 
-    figure = Figure(figsize=(5.2 * max(len(panels), 1.6), 3.6), layout="constrained")
+    figure = Figure(figsize=(width, 3.6), layout="constrained")
     for draw, axes in zip(panels, figure.subplots(1, len(panels), squeeze=False)[0], strict=True):
         draw(axes)
     return figure
@@ -89,6 +101,7 @@ def _time(axes: "Axes", trace: Trace, stats: TraceStatistics) -> None:
             rasterized=stats.observed.num_deaths > _MOST_DOTS,
         )
         axes.set_ylabel("rank", color=FAMILY_COLOURS["weibull"])
+        whole_ticks(axes.yaxis)
         counts = axes.twinx()
         counts.grid(visible=False)
         counts.spines["right"].set_visible(True)
@@ -98,6 +111,7 @@ def _time(axes: "Axes", trace: Trace, stats: TraceStatistics) -> None:
     counts.step(hours, np.concatenate([[0], total_I[chosen], [total_I[-1]]]), where="post", color=_GREY, linewidth=1.3)
     counts.set_ylabel("deaths so far", color=_GREY)
     counts.set_ylim(bottom=0)
+    whole_ticks(counts.yaxis)
     axes.set_xlim(0, observed.length_h)
     axes.set_xlabel("hours")
 
@@ -116,7 +130,8 @@ def _survival(axes: "Axes", name: str, level: Level) -> None:
     grid_G = _grid(level)
     for fit in level.fits:
         axes.plot(grid_G, fit.law.sf(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
-    axes.set(xscale="log", ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
+    axes.set(ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
+    log_scale(axes, "x")
     _finish(axes, name, "longer than so many hours")
 
 
@@ -132,7 +147,9 @@ def _hazard(axes: "Axes", name: str, level: Level) -> None:
     axes.errorbar(middle_K, rate_K, xerr=widths_2K, yerr=bars_2K, label="observed", **look)
     for fit in level.fits:
         axes.plot(grid_G, fit.hazard(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
-    axes.set(xscale="log", yscale="log", xlim=(grid_G[0], grid_G[-1]), ylim=(0.5 * low_K.min(), 2 * high_K.max()))
+    axes.set(xlim=(grid_G[0], grid_G[-1]), ylim=(0.5 * low_K.min(), 2 * high_K.max()))
+    log_scale(axes, "x")
+    log_scale(axes, "y")
     _finish(axes, name, "failures per hour")
 
 

@@ -1,15 +1,19 @@
 """The failure traces of a grid, as sections of its report."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from analysis.cells import Cell, record_of
+from analysis.page import figure_html, notes
 from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
+from harness.config.model import TraceConfig
 from harness.core.errors import TraceError
 from harness.core.events import Killed
 from harness.record.rundir import RunDir, flatten, read_config
+from harness.traces.job_trace import on_job
 from harness.traces.statistics import TraceStatistics, describe
 from harness.traces.trace import Trace, read_trace
 from harness.traces.verdict import verdict
@@ -17,29 +21,39 @@ from harness.traces.verdict import verdict
 
 def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
     """A section for each trace of finished cells, in order of paths."""
-    by_path: dict[str, list[Cell]] = {}
+    by_trace: dict[_Key, list[Cell]] = {}
     for cell in cells:
         if cell["trace"] is not None and cell["status"] == "done":
-            path = flatten(read_config(Path(cell["path"])))["trace.path"]
-            by_path.setdefault(str(path), []).append(cell)
-    for place, path in enumerate(sorted(by_path)):
-        yield f"<h2>Failure trace {escape(Path(path).stem)}</h2>"
-        yield from _section(Path(path), by_path[path], f"trace{place}")
+            by_trace.setdefault(_key_of(flatten(read_config(Path(cell["path"])))), []).append(cell)
+    for place, key in enumerate(sorted(by_trace)):
+        path, window, is_stretched, job_h = key
+        how = f", {window} {job_h:g} h" * bool(window) + f", stretched to {job_h:g} h" * is_stretched
+        yield f"<h2>Failure trace {escape(Path(path).stem)}{how}</h2>"
+        yield from _section(key, by_trace[key], f"trace{place}")
 
 
-def _section(path: Path, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
+_Key = tuple[str, str, bool, float]
+"""Path, window (empty: none) and stretch of a trace, hours of the job (0 where they do not matter)."""
+
+
+def _key_of(flat: Mapping[str, Any]) -> _Key:
+    window, is_stretched = flat.get("trace.window") or "", bool(flat.get("trace.stretch"))
+    job_h = float(flat["profile.job_h"]) if window or is_stretched else 0.0
+    return str(flat["trace.path"]), window, is_stretched, job_h
+
+
+def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
+    path, window, is_stretched, job_h = key
     try:
-        trace = read_trace(path)
+        mapping = TraceConfig.model_validate({"window": window or None, "stretch": is_stretched})
+        trace = on_job(read_trace(Path(path)), mapping, job_h=job_h)
         stats = describe(trace)
     except TraceError as error:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(trace, cells):
-        return [f'<p class="note">{escape(str(path))} has changed since these runs.</p>']
-    figures = (
-        f"<figure>{svg}<figcaption>{escape(CAPTIONS[name])}</figcaption></figure>"
-        for name, svg in trace_svgs(trace, stats, prefix).items()
-    )
-    return [*(f'<p class="note">{escape(line)}</p>' for line in _lines(stats)), *figures]
+        return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
+    figures = [figure_html(svg, caption=CAPTIONS[name]) for name, svg in trace_svgs(trace, stats, prefix).items()]
+    return [*notes(_lines(stats)), f'<div class="panels">{"".join(figures)}</div>' if figures else ""]
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:

@@ -13,7 +13,7 @@ from analysis.style import UNKNOWN
 from harness.traces.fits import Fit, Interval
 from harness.traces.gaps import F64
 from harness.traces.levels import Level
-from harness.traces.statistics import TraceStatistics
+from harness.traces.statistics import Repairs, TraceStatistics
 from harness.traces.verdict import verdict
 
 LEVELS = {"rank": "one rank", "system": "any rank"}
@@ -51,15 +51,23 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
     yield from _together(stats)
     yield from _when(stats)
     if (repairs := stats.repairs) is not None:
-        down = "" if repairs.down_frac is None else f"; {repairs.down_frac:.3%} of all ranks' hours"
+        down = "" if repairs.down_frac is None else f"; ranks are down {repairs.down_frac:.3%} of their hours"
         unknown = f", {repairs.num_unknown:,} unknown" if repairs.num_unknown else ""
         yield (
             f"Repairs: {repairs.num:,} known{unknown}; {number(repairs.mean_h)} h on average, median "
             f"{number(repairs.median_h)}, nine in ten within {number(repairs.p90_h)}, longest "
             f"{number(repairs.longest_h)}{down}."
         )
+        yield from _merged(repairs)
     if not stats.num_bootstraps and stats.observed.num_deaths:
         yield "Goodness of fit: p is a bound that can refute a family, not confirm it; --bootstrap B gives p itself."
+
+
+def _merged(repairs: Repairs) -> Iterator[str]:
+    """What was cut or merged for the share of hours."""
+    if repairs.down_frac is not None and (repairs.num_overlapping or repairs.num_cut):
+        merged, cut = f"{repairs.num_overlapping:,}", f"{repairs.num_cut:,}"
+        yield f"In that share, repairs of a rank that is down are merged ({merged}); the trace's end cuts {cut}."
 
 
 def number(value: float | None) -> str:

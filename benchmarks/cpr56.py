@@ -69,7 +69,7 @@ def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Planne
         entries = tuple(
             Entry(hour=hour, who=ps_rank(index), line=line)
             for line, hour in enumerate(hours, start=1)
-            for index in rng.permutation(costs.num_ps)[: costs.ranks_per_failure].tolist()
+            for index in rng.permutation(costs.num_ps)[: round(costs.ranks_per_failure)].tolist()
         )
         trace = Trace(source="drawn", entries=entries, header={})
         schedules.append(

@@ -7,7 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.traces.generate import generate
 from harness.traces.presets import PRESETS, generate_preset
+from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace
 
 SEED = 20210405
@@ -106,6 +108,14 @@ def preset(name: str, seed: int = SEED) -> str:
     return _generated(generate_preset(name, seed, is_typical=True))
 
 
+NUM_DRAWS = 5
+
+
+def poisson(number: int, seed: int = SEED) -> str:
+    """Draw ``number`` of failures of one of four ranks every 5.6 h on average, the rate of profile busy."""
+    return _generated(generate(GeneratorSpec(mtbf_h=5.6, ranks=BUSY_NUM_PS, length_h=56.0), seed + number))
+
+
 def _generated(trace: Trace) -> str:
     rows = [f"{entry.hour:.12g},{entry.who},{','.join(entry.extra.values())}" for entry in trace.entries]
     return _text(dict(trace.header), "hour,rank,repair_h,node", rows)
@@ -117,6 +127,7 @@ TRACES: dict[str, Callable[[int], str]] = {
     "busy.csv": busy,
     "empty.csv": empty,
     **{f"preset-{name}.csv": partial(preset, name) for name in PRESETS},
+    **{f"poisson-{number}.csv": partial(poisson, number) for number in range(NUM_DRAWS)},
 }
 
 

@@ -57,8 +57,8 @@ def load_strategies() -> None:
     for title in ("strategy", "kind of save", "tracker"):
         exec(f"{light}\n{examples()[title]}", {})
     assert "harness.config.model" not in sys.modules
-    for name in strategies.STRATEGIES.keys() - known:
-        strategies.OPTIONS[name] = strategies._named(name, strategies.STRATEGIES[name])
+    assert strategies.STRATEGIES.keys() - known
+    strategies.name_options()
 
 
 def facts(events: list[Any]) -> list[dict[str, Any]]:
@@ -66,10 +66,29 @@ def facts(events: list[Any]) -> list[dict[str, Any]]:
     return [{k: v for k, v in e.to_json().items() if k not in ("machine", "cache", "config_hash")} for e in events]
 
 
-def main(config_text: str, out: Path) -> None:
-    """Run every example's law."""
+def load_examples() -> None:
+    """Run all examples, then start the fork server, so that processes of ranks have the tables as they are now."""
     load_strategies()
     exec(IMPORTS + examples()["optimizer"] + examples()["embedding client"] + examples()["importer"], {})
+    from harness.cluster.spawn import own_fork_server
+    from harness.run import assemble
+
+    assert own_fork_server(), assemble
+
+
+def differences_of_delta(values: dict[str, Any], out: Path) -> list[str]:
+    """What `verify` finds for a strategy whose saves hold every row that was updated since the last one."""
+    from harness.config.model import Config
+    from harness.run.verify import verify
+
+    (out / "one.csv").write_text("hour,rank\n20,ps1\n")
+    changes = {"data": {**values["data"], "max_train_samples": 160}, "trace": {"path": str(out / "one.csv")}}
+    return list(verify(Config.model_validate({**values, **changes}), out / "verify").differences)
+
+
+def main(config_text: str, out: Path) -> None:
+    """Run every example's law."""
+    load_examples()
 
     from pydantic import ValidationError
 
@@ -121,6 +140,8 @@ def main(config_text: str, out: Path) -> None:
         "equal": facts(plain) == facts(ahead),
         "rows": [event.num_rows for event in plain if isinstance(event, Saved) and event.save == "priority"],
     }
+
+    results["delta"] = differences_of_delta({**base, "strategy": {**recent, "r": 1.0, "interval_samples": 48}}, out)
 
     clipped = {"trainer": {"optimizer": "clipped_sgd"}}
     runs = [

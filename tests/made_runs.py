@@ -51,6 +51,12 @@ def made_config(strategy: str = "cpr_vanilla", /, *, seed: int = 0, **values: An
     return Config.model_validate(given | values)
 
 
+def made_hash(config: Config) -> str:
+    """A hash that differs where configs differ, but for engine and folder."""
+    text = config.model_dump_json(exclude={"engine", "out", "name", "wandb", "store"})
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def write_run(path: Path, config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
     """A finished run at ``path``, through the real recorder; its events."""
     events = made_events(config, planned_kills=planned_kills)
@@ -71,11 +77,6 @@ def made_events(config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] 
 def altered(event: Event, **values: Any) -> Any:
     """``event`` with other values, whatever its class."""
     return replace(event, **values)
-
-
-def _hash(config: Config) -> str:
-    text = config.model_dump_json(exclude={"name", "out", "engine", "wandb", "store"})
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 class _Walk:
@@ -152,7 +153,7 @@ class _Walk:
             num_tracked_rows=9_950,
             rank_rows=[10_000 // self.config.num_ps] * self.config.num_ps,
             bytes_full=BYTES_FULL,
-            config_hash=_hash(self.config),
+            config_hash=made_hash(self.config),
             machine={"time": "2026-01-01T00:00:00+00:00", "host": "here", "pid": 1000},
         )
 

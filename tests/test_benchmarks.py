@@ -328,3 +328,13 @@ def test_every_parameter_of_every_family_is_fitted(tmp_path: Path) -> None:
     assert all(0 <= line["num_held"] <= line["num"] == (3 if line["confidence"] == 0.95 else 2) for line in lines)
     assert sum(line["num_held"] for line in lines) > 0.8 * sum(line["num"] for line in lines)
     assert "within chance" in printed
+
+
+def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> None:
+    """A line for each kind of simulated grid, and one for each number of seeds and distance from the margin."""
+    path = tmp_path / "figures.json"
+    printed = start_by_path("power.py", "--grids", "4", "--json", str(path))
+    figures = json.loads(path.read_text())
+    assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 13
+    assert len(figures["promised"]) == 9
+    assert "wrongly non-inferior" in printed

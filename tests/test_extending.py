@@ -14,13 +14,16 @@ from tests.runs import small_config
 ROOT = PAGE.parents[1]
 
 
+pytestmark = pytest.mark.timeout(180)  # one process for all examples; one of them forms eight worlds
+
+
 @pytest.fixture(scope="module")
 def results(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the examples gave, by the first comment of each; run in one process of their own."""
     out = tmp_path_factory.mktemp("extended")
     config = small_config(click_data).model_dump_json()
     command = [sys.executable, "-m", "tests.extended", config, str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads((out / "results.json").read_text())
 
@@ -47,6 +50,11 @@ def test_a_tracker_sees_every_step_with_and_without_a_cache(results: dict[str, A
     found = results["tracker"]
     assert found["equal"]
     assert len(found["rows"]) > 10
+
+
+def test_a_delta_strategy_is_identical_on_every_engine_and_path(results: dict[str, Any]) -> None:
+    """`verify` finds no difference for a strategy whose saves hold every row that its tracker was told of."""
+    assert results["delta"] == []
 
 
 def test_an_optimizer_is_one_arithmetic_everywhere(results: dict[str, Any]) -> None:

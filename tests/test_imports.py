@@ -255,9 +255,11 @@ def test_one_file_knows_the_engine() -> None:
 
 
 def test_imports_can_be_read() -> None:
-    """Nothing is imported by a string, which would hide it from this file."""
+    """Nothing but a user's plugin is imported by a string, which would hide it from this file."""
 
     def hides(module: Module) -> set[str]:
+        if module.name == "harness.record.plugins":
+            return set()
         called = module.builtins_called() & {"__import__", "import_module"}
         return called | {name for name in module.attributes() if name.endswith(".import_module")}
 

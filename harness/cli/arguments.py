@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, Parser, command, count
+from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count, positive
 from harness.cli.trace_arguments import add_plan, add_traces
 from harness.cli.wandb_arguments import add_wandb
 
@@ -39,7 +39,7 @@ then the details:
 
 
 def _add_runs(commands: argparse._SubParsersAction) -> None:
-    _add_config(
+    train = _add_config(
         commands,
         "train",
         "train once, with failures and recoveries as configured",
@@ -47,9 +47,11 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
   run.py train experiments/one.yaml
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
-The run is written to the folder that the key `out` names. If that run is finished, its results are shown and nothing
-is run; an unfinished run starts afresh; a folder that holds a run of another config is refused.""",
+The run is written to the folder that the key `out` names; without `out=`, the values of other overrides are added to
+that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run; an unfinished run
+starts afresh; a folder that holds a run of another config is refused.""",
     )
+    _add_stale(train)
     grid = _add_config(
         commands,
         "grid",
@@ -68,20 +70,26 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     grid.add_argument(
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
-    grid.add_argument("--dry-run", action="store_true", help="list the cells and whether they are done, run nothing")
+    _add_stale(grid)
+    grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
+    _add_margin(grid)
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:
-    _add_config(
+    replay = _add_config(
         commands,
         "replay",
         "train once under a failure trace",
         """\
   run.py replay failure_traces/busy.csv experiments/one.yaml strategy.name=cpr_mfu
+  run.py replay spot.csv experiments/one.yaml --stretch profile.from_trace=true    11 h of failures for a job of 56 h
 
-The same as `train` with trace.path=TRACE.csv, but written to <out>-<trace> unless out=... is given.""",
+The same as `train` with trace.path=TRACE.csv. What of the trace does not fit the job (MTBF, hours, ranks, instants) is
+said first, a line each.""",
         has_trace=True,
     )
+    add_mapping(replay)
+    _add_stale(replay)
     _add_config(
         commands,
         "verify",
@@ -109,8 +117,19 @@ def _add_records(commands: argparse._SubParsersAction) -> None:
     )
     compare.add_argument("dirs", type=Path, nargs="+", metavar="DIR", help="run or grid folders, the first is the base")
     compare.add_argument("--to", metavar="STRATEGY", help="with one folder: compare its other strategies with this one")
-    summary = "write one self-contained HTML file: table and figures"
-    _add_dir(commands, "report", summary, "run.py report demo/quickstart", "a run or grid folder")
+    _add_format(compare)
+    summary = "show the table of strategies of a grid"
+    example = "run.py table demo/quickstart\n  run.py table demo/quickstart --format latex > table.tex"
+    _add_format(_add_dir(commands, "table", summary, example, "a run or grid folder"))
+    summary = "write one self-contained HTML file, and its figures and tables as files"
+    example = """\
+  run.py report demo/quickstart                          demo/quickstart/report.html, files in demo/quickstart/report/
+  run.py report demo/quickstart --files paper/figures
+
+Each figure is written as SVG, PDF and PNG, the table of strategies as CSV, LaTeX (package booktabs) and Markdown."""
+    report = _add_dir(commands, "report", summary, example, "a run or grid folder")
+    _add_margin(report)
+    report.add_argument("--files", type=Path, metavar="FOLDER", help="folder of the files (default: DIR/report)")
 
 
 def _add_data(commands: argparse._SubParsersAction) -> None:
@@ -156,8 +175,30 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     _add_dir(kinds, "info", summary, "run.py data info demo/data", "folder written by `data prepare`")
 
 
-def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> None:
-    command(commands, name, summary, example).add_argument("dir", type=Path, metavar="DIR", help=text)
+def _add_dir(commands: argparse._SubParsersAction, name: str, summary: str, example: str, text: str) -> Parser:
+    parser = command(commands, name, summary, example)
+    parser.add_argument("dir", type=Path, metavar="DIR", help=text)
+    return parser
+
+
+def _add_format(parser: Parser) -> None:
+    text = "csv: unrounded numbers; latex, markdown: for a paper (default: a table for the console)"
+    parser.add_argument("--format", choices=("csv", "latex", "markdown"), help=text)
+
+
+def _add_margin(parser: Parser) -> None:
+    text = "largest loss of AUC that the verdicts on strategies accept (default: 0.0005)"
+    parser.add_argument("--margin", type=positive, metavar="D", help=text)
+
+
+def _add_stale(parser: Parser) -> None:
+    parser.add_argument(
+        "--stale",
+        choices=("fail", "rerun", "keep"),
+        default="fail",
+        help="finished runs that other code computed (sources, torch, numpy): stop, run them anew while the old result "
+        "stands, or take them as they are (default: fail)",
+    )
 
 
 def _add_config(

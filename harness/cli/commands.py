@@ -12,19 +12,31 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from harness.cli import console, progress, wandb_commands
+from harness.cli.parsing import mapping_overrides
+from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.cluster.spawn import own_fork_server
-from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment
+from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.keys import schema
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, UserError
+from harness.core.errors import HarnessError, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
 from harness.grid.runner import default_jobs, run_grid
 from harness.grid.worker import RunCell, one_line, run_assembled
 from harness.record.files import write_text
-from harness.record.folder import State, claim_grid, claim_run, discard_unstarted, inspect
-from harness.record.rundir import write_reason
+from harness.record.folder import (
+    OtherRun,
+    State,
+    claim_grid,
+    claim_run,
+    discard_unstarted,
+    finish_replacement,
+    inspect,
+    replace_run,
+    replacement_of,
+)
+from harness.record.rundir import differing_keys, read_config, write_reason
 
 OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
 _RERUN_HINTS = {
@@ -61,20 +73,28 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
 
 
 def train(options: argparse.Namespace) -> int:
-    """Run one configuration in the folder that its key ``out`` names."""
-    return _train(load_config(options.config, options.overrides))
+    """Run one configuration in the folder that its key ``out`` names; a variant has a folder of its own."""
+    return _train(load_variant(options.config, options.overrides), options.stale)
 
 
 def replay(options: argparse.Namespace) -> int:
-    """Train under the given trace, in a folder named after ``out`` and the trace."""
-    config = load_config(options.config, [*options.overrides, f"trace.path={json.dumps(str(options.trace))}"])
-    if not any(word.startswith("out=") for word in options.overrides):
-        config = config.model_copy(update={"out": f"{config.out}-{options.trace.stem}"})
-    return _train(config)
+    """Train under the given trace, in a folder named after it and the overrides; first say what does not fit."""
+    from harness.run.spec import RunSpec
+    from harness.traces.mismatch import mismatches
+
+    _say_if_compiling()
+    path = f"trace.path={json.dumps(str(options.trace))}"
+    config = load_variant(options.config, [*options.overrides, path, *mapping_overrides(options)])
+    run_spec = RunSpec(config)
+    run_spec.validate()
+    for line in mismatches(run_spec.config, run_spec.costs):
+        console.note(f"note: {line}")
+    return _train(config, options.stale)
 
 
 def grid(options: argparse.Namespace) -> int:
     """Run the cells of an experiment that are not done, then show its table and write its report."""
+    _say_if_compiling()
     from harness.run.spec import cell_hash, cells_of_other_backend, check
 
     experiment = load_experiment(options.config, options.overrides, cell_hash=cell_hash)
@@ -82,26 +102,41 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(experiment, run_assembled, options.jobs)
+        return run_experiment(experiment, run_assembled, options.jobs, options.stale, options.margin)
+    stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
     for cell in experiment.cells:
-        console.say(f"{'done ' if is_done(cell) else 'to do'}  {cell.hash}  {cell.slug}")
+        state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
+        console.say(f"{state}  {cell.hash}  {cell.slug}")
     return OK
 
 
-def run_experiment(experiment: Experiment, run_cell: RunCell, jobs: int | None) -> int:
-    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table."""
-    are_done = [is_done(cell) for cell in experiment.cells]  # raises before anything is written
-    if not all(are_done):
+def run_experiment(
+    experiment: Experiment,
+    run_cell: RunCell,
+    jobs: int | None,
+    stale: Stale = "fail",
+    margin: float | None = None,
+) -> int:
+    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
+    done = [cell for cell in experiment.cells if is_done(cell)]  # raises before anything is written
+    anew = to_run_anew([cell.run_dir for cell in done], stale)
+    if anew or len(done) < len(experiment.cells):
         _prepare_fork_server()  # before wandb starts a thread
         experiment = wandb_commands.prepared(experiment)
     with claim_grid(experiment.out):
         heading = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
         write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
         with progress.grid_progress(experiment.cells) as view:
-            outcomes = run_grid(experiment.cells, run_cell, view, jobs=jobs or default_jobs(experiment.cells))
+            outcomes = run_grid(
+                experiment.cells,
+                run_cell,
+                view,
+                jobs=jobs or default_jobs(experiment.cells),
+                stale={cell.hash for cell in done if cell.run_dir in anew},
+            )
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if len(failed) < len(outcomes):
-            _show_grid(experiment.out)
+            _show_grid(experiment.out, margin)
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
@@ -120,23 +155,40 @@ def compare(options: argparse.Namespace) -> None:
     """Show paired differences between folders, or between the strategies of one folder."""
     import analysis
 
-    if options.to is None:
-        console.show(analysis.compare(options.dirs))
-    elif len(options.dirs) == 1:
-        console.show(analysis.compare_to(options.dirs[0], options.to))
-    else:
+    if options.to is not None and len(options.dirs) > 1:
         raise UserError(f"--to: expected one folder, whose strategies are compared; got {len(options.dirs)}")
+    dirs, to = options.dirs, options.to
+    if options.format is not None:
+        found = analysis.comparisons(dirs) if to is None else analysis.comparisons_to(dirs[0], to)
+        console.say(analysis.comparison_text(found, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_comparison(dirs) if to is None else analysis.show_comparison_to(dirs[0], to))
+
+
+def table(options: argparse.Namespace) -> None:
+    """Show the table of strategies of a folder."""
+    import analysis
+
+    frame = analysis.load(options.dir)
+    if options.format is not None:
+        console.say(analysis.table_text(frame, options.format).rstrip("\n"))
+    else:
+        console.show(analysis.show_table(frame))
 
 
 def report(options: argparse.Namespace) -> None:
-    """Write the HTML report."""
+    """Write the HTML report, and its figures and tables as files."""
     import analysis
 
-    console.say(f"report: {analysis.report(options.dir)}")
+    margin = options.margin or analysis.DEFAULT_MARGIN
+    console.say(f"report: {analysis.report(options.dir, margin=margin)}")
+    folder = analysis.write_files(options.dir, options.files or options.dir / "report", margin=margin)
+    console.say(f"figures and tables: {folder}")
 
 
 def verify(options: argparse.Namespace) -> int:
     """Compare both engines, for every strategy or the one named on the command line."""
+    _say_if_compiling()
     from harness.run import verify as verification
 
     if any(word.startswith("strategy.name=") for word in options.overrides):
@@ -188,6 +240,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "replay": replay,
     "show": show,
     "compare": compare,
+    "table": table,
     "report": report,
     "verify": verify,
     "data": data,
@@ -198,35 +251,63 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
 }
 
 
-def _train(config: Config) -> int:
+def _say_if_compiling() -> None:
+    from harness.kernels.compiler import is_cold
+
+    if is_cold():
+        console.note("compiling the loops of a training step, once after each change of them (20 s)")
+
+
+def _train(config: Config, stale: Stale) -> int:
+    _say_if_compiling()
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
 
     check(config)
     run_dir, digest = Path(config.out), cell_hash(config)
-    if inspect(run_dir, digest) is State.DONE:
+    finish_replacement(run_dir)
+    is_done = _inspect(run_dir, config, digest) is State.DONE
+    is_replaced = is_done and bool(to_run_anew([run_dir], stale))
+    if is_done and not is_replaced:
         console.note(f"{run_dir}: this run is finished already; its results follow")
         return _show_run(run_dir)
     if assemble.starts_processes(config):
         _prepare_fork_server()
-    with claim_run(run_dir, digest) as found:
+    target = replacement_of(run_dir) if is_replaced else run_dir
+    with claim_run(target, digest) as found:
         if found is State.UNFINISHED:
-            console.note(f"{run_dir}: this run was interrupted; it starts afresh")
+            console.note(f"{target}: this run was interrupted; it starts afresh")
         try:
             with progress.run_progress(run_dir.name) as on_status:
-                assemble.run(config, run_dir, on_status=on_status)
+                assemble.run(config, target, on_status=on_status)
         except HarnessError as error:
-            write_reason(run_dir, f"{type(error).__name__}: {error}")
+            write_reason(target, f"{type(error).__name__}: {error}")
             if isinstance(error, UserError):
-                discard_unstarted(run_dir)
+                discard_unstarted(target)
             raise
+    if is_replaced:
+        replace_run(run_dir)
     return _show_run(run_dir)
+
+
+def _inspect(run_dir: Path, config: Config, digest: str) -> State:
+    """As :func:`inspect`; where the folder holds another run, the error names the keys that differ."""
+    from harness.run.spec import RunSpec
+
+    try:
+        return inspect(run_dir, digest)
+    except OtherRun as error:
+        keys = differing_keys(read_config(run_dir), RunSpec(config).config.model_dump(mode="json"))
+        what = ", ".join(keys) if keys else "the content of data or trace"
+        raise StoreError(f"{error}; what differs: {what}") from error
 
 
 def _prepare_fork_server() -> None:
     """Fork later processes from this one, which has imported all that they need and has not started a thread yet."""
+    from harness.record.code import current_code
     from harness.run import assemble  # noqa: F401
 
+    current_code()  # read once, before an edit, and inherited by every process
     own_fork_server()
 
 
@@ -249,11 +330,12 @@ def _show_run(run_dir: Path) -> int:
     return FAILED if analysis.is_damaged(run_dir) else OK
 
 
-def _show_grid(out: Path) -> None:
+def _show_grid(out: Path, margin: float | None) -> None:
     import analysis
 
+    margin = margin or analysis.DEFAULT_MARGIN
     frame = analysis.load(out)
-    console.show(analysis.table(frame))
-    if (regimes := analysis.regime_table(analysis.blocks_of(frame))) is not None:
-        console.show(regimes)
-    console.say(f"report: {analysis.report(out)}")
+    console.show(analysis.show_table(frame))
+    if (advice := analysis.advice(frame, margin)) is not None:
+        console.show(advice)
+    console.say(f"report: {analysis.report(out, margin=margin)}")

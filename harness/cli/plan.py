@@ -4,6 +4,7 @@
 
 import argparse
 import difflib
+import json
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -12,6 +13,7 @@ from pathlib import Path
 from rich.table import Column, Table
 
 from harness.cli import console
+from harness.cli.parsing import mapping_overrides
 from harness.cli.progress import amount_progress
 from harness.config.costs import job_costs
 from harness.config.experiment import load_each
@@ -20,13 +22,15 @@ from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import CprPriority
+from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority
 from harness.model.sizes import model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
 from harness.planning.spread import job_of, simulate_all, spec_of
 from harness.traces.gaps import observe
+from harness.traces.job_trace import job_trace, mtbf_and_ranks, with_profile_of_trace
+from harness.traces.mismatch import mismatches
 from harness.traces.spec import GeneratorSpec
-from harness.traces.trace import Trace, read_trace
+from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
 _LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # equal in simulated overhead and PLS
@@ -34,7 +38,7 @@ _LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # equal in simulated over
 
 def plan(options: argparse.Namespace) -> None:
     """Show the recommendation; with --simulate also the spread, with --figure also write a figure."""
-    configs, costs, source = _subject(options.subject, options.overrides)
+    configs, costs, source = _subject(options.subject, options.overrides, mapping_overrides(options))
     config = configs["cpr_mfu"]
     spec = spec_of(costs, model=options.model, shape=options.shape)
     _check(options, costs)
@@ -48,6 +52,8 @@ def plan(options: argparse.Namespace) -> None:
         num_tracked=config.metrics.num_tracked,
     )
     console.say(source)
+    for line in mismatches(config, costs, is_planned=True):
+        console.note(f"note: {line}")
     _show_advice(advice)
     spreads: list[Spread] = []
     if options.simulate:
@@ -78,22 +84,25 @@ def _check(options: argparse.Namespace, costs: Costs) -> None:
 # --- the profile or trace ---------------------------------------------------------------------------------------------
 
 
-def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Costs, str]:
+def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tuple[dict[str, Config], Costs, str]:
     """The configuration of each planned strategy, their costs, and a line that names the source of these.
 
-    Raises ConfigError, TraceError.
+    ``mapping``: overrides that a trace needs. Raises ConfigError, TraceError.
     """
     if name in PROFILES:
-        configs = load_each(None, [f"profile={name}", *overrides], PLANNED)
+        if mapping:
+            raise ConfigError(f"--window, --stretch: expected a trace file (TRACE.csv) to map, got profile {name}")
+        configs = _load([f"profile={name}", *overrides])
         config = configs["cpr_mfu"]
         costs = _costs(config)
         source, where = f"profile {config.emulated.name}", ""
     elif name.endswith(".csv") or Path(name).exists():
-        configs = load_each(None, overrides, PLANNED)
+        configs = _load([*overrides, f"trace.path={json.dumps(name)}", *mapping])
         config = configs["cpr_mfu"]
-        trace = read_trace(Path(name))
+        trace = job_trace(config)
+        assert trace is not None, "its path is given"
         given = {word.partition("=")[0] for word in overrides}
-        costs = _costs_of(trace, _costs(config), given, has_repairs=config.trace.repair != "ignore")
+        costs = _costs_of(trace, _costs(config), given, has_repairs=config.trace.repair == "reschedule")
         source, where = f"trace {name}, other costs of profile {config.emulated.name}", f"{name}: "
     else:
         near = difflib.get_close_matches(name, PROFILES, n=1)
@@ -107,6 +116,13 @@ def _subject(name: str, overrides: Sequence[str]) -> tuple[dict[str, Config], Co
     return configs, costs, f"{source}: {_facts(costs)}"
 
 
+def _load(overrides: Sequence[str]) -> dict[str, Config]:
+    """The configuration of each planned strategy, with the constants of the trace where the profile takes them."""
+    added = [name for name in STRATEGIES if name not in BUILT_IN]
+    found = load_each(None, overrides, [*PLANNED, *added])
+    return {name: with_profile_of_trace(config) for name, config in found.items()}
+
+
 def _costs(config: Config) -> Costs:
     batch_size = config.trainer.batch_size
     return job_costs(config, KAGGLE_TRAIN_SAMPLES // batch_size * batch_size)
@@ -117,15 +133,11 @@ def _costs_of(trace: Trace, costs: Costs, given: Collection[str], *, has_repairs
 
     Raises ConfigError for a trace without failures or hours, TraceError for a header that contradicts its entries.
     """
-    if not trace.entries:
-        raise ConfigError(f"{trace.source}: expected at least one failure, got none")
     observed = observe(trace)
-    if not observed.length_h:
-        raise ConfigError(f"{trace.source}: unknown length; add '# length_h: HOURS' to its header")
-    num_instants = len(observed.instants[0])
+    mtbf_h, ranks_per_failure = mtbf_and_ranks(observed)
     values = {
-        "profile.mtbf_h": observed.length_h / num_instants,
-        "profile.ranks_per_failure": observed.num_deaths / num_instants,
+        "profile.mtbf_h": mtbf_h,
+        "profile.ranks_per_failure": ranks_per_failure,
         "cluster.num_ps": observed.num_ranks,
         "profile.o_res_h": _mean_wait_h(trace, costs.o_res_h) if has_repairs else None,
     }
@@ -197,6 +209,8 @@ def _advice_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
 
 def _cautions(advice: Advice) -> Iterator[str]:
     job_h, interval_h = advice.costs.job_h, advice.partial.interval_h
+    if min(advice.full.overhead.total_h, advice.partial.overhead.total_h) > job_h:
+        yield "either overhead is longer than the job itself, which no real job would accept; see the MTBF"
     if interval_h > job_h:
         yield f"{interval_h:.3g} h is longer than the job: nothing is saved, and PLS stays below the target"
     elif interval_h > job_h / 4:

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, command, count, positive
+from harness.cli.parsing import OVERRIDES, WINDOWS, add_mapping, command, count, positive
 
 _MODEL = (
     "law of the gaps: exponential, gamma, weibull, lognormal, empirical:TRACE.csv, fit:TRACE.csv (default: exponential)"
@@ -28,6 +28,7 @@ profile.ranks_per_failure, cluster.num_ps, strategy.pls_target, strategy.r, mode
     )
     plan.add_argument("subject", metavar="PROFILE|TRACE.csv", help="a profile's name or a failure trace")
     plan.add_argument("overrides", nargs="*", metavar="key=value", help="config changes, see below")
+    add_mapping(plan)
     plan.add_argument("--simulate", type=count, metavar="K", help="account for K generated traces")
     plan.add_argument("--model", default="exponential", help=_MODEL)
     plan.add_argument("--shape", type=float, help=_SHAPE)
@@ -79,7 +80,7 @@ file instead. Formats and rules: docs/TRACES.md.""",
     window = parser.add_argument_group("window of hours (default: all)")
     window.add_argument("--from", dest="first", metavar="WHEN", help="hours since the log begins, or an ISO date")
     window.add_argument("--to", dest="last", metavar="WHEN", help="the same")
-    window.add_argument("--window", choices=("densest", "median", "quietest"), help="by the failures in --length hours")
+    window.add_argument("--window", choices=WINDOWS, help="by the failures in --length hours")
     window.add_argument("--length", type=positive, metavar="H", help="hours of the window")
     stretch = "hours to which the window is scaled, repair times in proportion"
     window.add_argument("--stretch", type=positive, metavar="H", help=stretch)
@@ -92,7 +93,7 @@ file instead. Formats and rules: docs/TRACES.md.""",
     nodes.add_argument("--num-nodes", type=count, metavar="M", help=watched)
     mapping = "node to rank (default: by-node; round-robin where there are fewer ranks)"
     nodes.add_argument("--map", choices=("by-node", "round-robin", "seeded"), help=mapping)
-    repairs = "leave repair times out: a failure's reschedule cost is then the profile's O_res"
+    repairs = "leave repair times out, so that trace.repair=reschedule cannot charge them"
     nodes.add_argument("--no-repairs", action="store_true", help=repairs)
     nodes.add_argument("--seed", type=int, default=0, help="of --keep-rate and --map seeded (default: 0)")
 

@@ -18,7 +18,6 @@ from harness.traces.presets import generate_preset
 from harness.traces.spec import GeneratorSpec, parse_sizes
 from harness.traces.trace import Trace, read_trace, to_text
 
-_LONG_REPAIR = 0.02  # of the trace's length
 _MAP_OPTIONS = {
     "first": "first", "last": "last", "kind": "window", "length_h": "length", "nodes": "nodes",
     "num_nodes": "num_nodes", "how": "map", "stretch_h": "stretch", "seed": "seed",
@@ -46,7 +45,6 @@ def import_log(options: argparse.Namespace) -> int:
     _write(options.out, trace, options.command_line)
     _show_import(log, trace)
     console.say(f"wrote {options.out}: {summary(trace)}")
-    _warn_of_repairs(trace)
     return 0
 
 
@@ -116,18 +114,6 @@ def _show_import(log: FailureLog, trace: Trace) -> None:
     rules = [rule for key, rule in trace.header.items() if key.startswith("rule ")]
     for rule in rules[len(counts) :]:
         console.say(f"  mapping: {rule}")
-
-
-def _warn_of_repairs(trace: Trace) -> None:
-    """A note where repair times would dominate the overhead: a job seldom waits for a node's repair."""
-    repairs = sorted(entry.repair_h for entry in trace.entries if entry.repair_h is not None)
-    median_h, length_h = repairs[len(repairs) // 2] if repairs else 0.0, float(trace.header["length_h"])
-    if median_h > _LONG_REPAIR * length_h:
-        console.note(
-            f"note: half of the repairs take {median_h:.3g} h or more of {length_h:g}, and a failure is charged its "
-            "longest repair. If the job continues elsewhere, --no-repairs, or trace.repair=ignore in a run, charges "
-            "O_res instead"
-        )
 
 
 def _refuse_to_overwrite(path: Path, source: Path | None, *, force: bool) -> None:

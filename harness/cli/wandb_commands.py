@@ -74,11 +74,11 @@ def _auc_differences(folder: Path) -> dict[Path, float]:
     """AUC minus that of the reference run of the same seed, by run directory, where both are there."""
     import analysis
     from analysis.cells import cells_of
-    from analysis.stats import paired_differences
+    from analysis.stats import pairs_of
 
     cells = cells_of(analysis.load(folder))
-    pairs = {Path(cell["path"]): paired_differences([cell], cells, "auc") for cell in cells if cell["status"] == "done"}
-    return {path: found[0] for path, found in pairs.items() if found}
+    pairs = {Path(cell["path"]): pairs_of([cell], cells, "auc") for cell in cells if cell["status"] == "done"}
+    return {path: found[0].difference for path, found in pairs.items() if found}
 
 
 def _target(options: argparse.Namespace) -> dict[str, str]:

@@ -108,9 +108,9 @@ class RankServer:
     def _apply(self, push: Push) -> None:
         if not self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate):
             return  # sent again: rows and tracker have it
-        if self._tracker.needs_touches:
+        if self._tracker.needs_touches and len(push.rows_N):
             self._tracker.touched(push.step, push.rows_N, push.counts_N)
-        if self._tracker.needs_samples:
+        if self._tracker.needs_samples and len(push.rows_N):
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 
     def _write_back(self, written: WriteBack) -> None:
@@ -118,10 +118,14 @@ class RankServer:
             written.step, written.rows_N, written.values_ND, written.counts_N, counts_all=written.counts_all
         ):
             return
-        for step, rows_N, counts_N in written.touched:
-            self._tracker.touched(step, rows_N, counts_N)
-        for step, rows_N in written.sampled:
-            self._tracker.sampled(step, rows_N, torch.ones(len(rows_N), dtype=torch.bool))
+        touched = {step: (rows_N, counts_N) for step, rows_N, counts_N in written.touched}
+        sampled = dict(written.sampled)
+        for step in sorted(touched.keys() | sampled.keys()):  # as from a client that sends every step
+            if step in touched:
+                self._tracker.touched(step, *touched[step])
+            if step in sampled:
+                is_sampled_N = torch.ones(len(sampled[step]), dtype=torch.bool)
+                self._tracker.sampled(step, sampled[step], is_sampled_N)
 
     def _initialise(self, request: Initialise) -> Restored:
         self._saver.abandon()

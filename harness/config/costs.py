@@ -5,8 +5,12 @@ from harness.core.plans import Costs
 
 
 def job_costs(config: Config, total_samples: int) -> Costs:
-    """The cost constants of a run of ``total_samples`` training samples, from the profile of ``config``."""
+    """The cost constants of a run of ``total_samples`` training samples, from the profile of ``config``.
+
+    The profile is resolved: ``harness.traces.job_trace.with_profile_of_trace`` has replaced ``from_trace``.
+    """
     profile = config.emulated
+    assert not profile.from_trace, "the trace's constants are not in the profile yet"
     return Costs(
         job_h=profile.job_h,
         mtbf_h=profile.mtbf_h,

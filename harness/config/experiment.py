@@ -22,6 +22,7 @@ from harness.core.strategies import OPTIONS
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
 _ALWAYS_SHOWN = ("engine", "strategy.name", "seed")  # in every slug
+_UNNAMED = ("name", "wandb", "store")  # in no name of a variant's folder
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,19 @@ def load_config(path: Path, overrides: Sequence[str] = ()) -> Config:
     """
     given = _given(path, overrides)
     return build(fitted([given]))[0]
+
+
+def load_variant(path: Path, overrides: Sequence[str]) -> Config:
+    """As :func:`load_config`, with a folder for each variant: ``out`` ends in the values of the overrides.
+
+    If ``out`` is among the overrides, it stays as given. Keys that change no result are left out.
+    """
+    config = load_config(path, overrides)
+    keys = [setting.key for setting in _arguments(overrides)]
+    if "out" in keys:
+        return config
+    words = _words(config, [key for key in keys if not key.startswith(_UNNAMED)])
+    return config.model_copy(update={"out": "-".join([config.out, *words])[: len(config.out) + _SLUG_LENGTH]})
 
 
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
@@ -155,19 +169,28 @@ def _values(setting: Setting) -> list[Setting]:
 
 def _slug(config: Config, varied: Iterable[str]) -> str:
     """A readable name: engine, strategy, seed, then the other keys that differ between the cells."""
-    parts = [config.engine, config.strategy.name, f"seed{config.seed}"]
-    for key in varied:
+    others = [key for key in varied if key not in _ALWAYS_SHOWN]
+    parts = [config.engine, config.strategy.name, f"seed{config.seed}", *_words(config, others)]
+    return "-".join(parts)[:_SLUG_LENGTH]
+
+
+def _words(config: Config, keys: Iterable[str]) -> list[str]:
+    """The values of some keys in a form that a file name can have; unset ones are left out."""
+    words: list[str] = []
+    for key in keys:
         value = _value(config, key)
-        if key in _ALWAYS_SHOWN or value is None:
+        if value is None:
             continue
         if key == "profile":
             text = config.emulated.name.replace("*", "+")
+        elif key in ("engine", "strategy.name"):
+            text = value
         elif key == "trace.path":
             text = Path(value).stem
         else:
             text = key.rpartition(".")[2] + ("x".join(map(str, value)) if isinstance(value, tuple) else str(value))
-        parts.append(re.sub(r"[^A-Za-z0-9_.+]+", "_", text).strip("_"))
-    return "-".join(parts)[:_SLUG_LENGTH]
+        words.append(re.sub(r"[^A-Za-z0-9_.+]+", "_", text).strip("_"))
+    return words
 
 
 def _value(config: Config, key: str) -> Any:

@@ -89,7 +89,7 @@ def complaint(key: str, value: object) -> str:
     sentence = f"{key}: {show(value)} is not {_describe(spec)}"
     if key == "profile":
         sentence += ", nor a mapping with base: one of them"
-    choices = [str(c) for option in _options(spec) for c in option.get("enum", [])]
+    choices = [str(choice) for option in _options(spec) for choice in _choices(option)]
     near = difflib.get_close_matches(value.lower(), choices, n=1) if isinstance(value, str) else []
     return f"{sentence}; did you mean {near[0]}?" if near else sentence
 
@@ -135,12 +135,18 @@ def _options(spec: Schema) -> list[Schema]:
 
 
 def _describe(spec: Schema) -> str:
-    return " or ".join(dict.fromkeys(map(_describe_one, _options(spec))))
+    options = _options(spec)
+    choices = ", ".join(str(choice) for option in options for choice in _choices(option))
+    others = map(_describe_one, [option for option in options if not _choices(option)])
+    return " or ".join(dict.fromkeys([*([f"one of {choices}"] if choices else []), *others]))
+
+
+def _choices(spec: Schema) -> list[Any]:
+    """The values that ``spec`` lists; empty if it describes them otherwise."""
+    return [spec["const"]] if "const" in spec else spec.get("enum", [])
 
 
 def _describe_one(spec: Schema) -> str:
-    if "enum" in spec:
-        return "one of " + ", ".join(str(choice) for choice in spec["enum"])
     kind = spec.get("type")
     if kind == "array":
         least = f" of at least {spec['minItems']}," if "minItems" in spec else ""

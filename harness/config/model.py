@@ -4,6 +4,7 @@ Keys marked (R) are choices that the CPR paper leaves open or that were reconstr
 each default is the reading this project uses.
 """
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
 else:  # one model of the table, chosen by the name
     _MODELS = tuple(Annotated[options, Tag(name)] for name, options in OPTIONS.items())
     StrategyChoice = Annotated[Union[_MODELS], Discriminator(_strategy_name)]  # noqa: UP007 - a tuple of types
+
+
+def _refuse_both(changed: Mapping[str, object]) -> None:
+    """Refuse a constant besides ``from_trace``, which sets it; a mapping of all constants is a config read back."""
+    both = sorted(changed.keys() & {"mtbf_h", "ranks_per_failure"})
+    if changed.get("from_trace") and both and changed.keys() < Profile.model_fields.keys():
+        raise ValueError(
+            f"profile.from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one"
+        )
 
 
 class DataConfig(_Model):
@@ -136,9 +146,15 @@ class TraceConfig(_Model):
     """A failure trace (failure_traces/README.md); null injects nothing."""
     seed: int | None = None
     """Seed for drawing the ranks of trace entries that give only a count; null: `seed`."""
-    repair: Literal["reschedule", "ignore"] = "reschedule"
-    """Rescheduling time of a failure: by default its longest repair time in the trace (column `repair_h`), or the
-        profile's O_res if there is none; `ignore`: always O_res."""
+    window: Literal["densest", "median", "quietest"] | None = None
+    """The part of a longer trace that the job meets: as many hours as the job has, with the most, the median or the
+        fewest failures. null: the trace from hour 0 on, which may not have a failure after the job's end."""
+    stretch: bool = False
+    """Whether the hours of the trace, repair times included, are scaled so that it lasts as long as the job."""
+    repair: Literal["ignore", "reschedule"] = "ignore"
+    """Rescheduling time of a failure. `ignore`: the profile's O_res, as in a job that continues on another node.
+        `reschedule`: the longest repair time of the failure in the trace (column `repair_h`), as in a job that waits
+        for its node; O_res where the trace has none."""
     allow_unplanned: bool = False
     """Whether a run counts as successful (exit code 0) although ranks died that the trace did not name."""
 
@@ -185,11 +201,14 @@ class Config(_Model):
     """The experiment's name: part of wandb's group, and the heading of the report."""
     out: str = "runs/run"
     """Output folder of the run or grid."""
+    plugins: tuple[str, ...] = ()
+    """Modules that add strategies and other parts, by dotted name or by a path that ends in .py (docs/EXTENDING.md)."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the initial values, the data order and the sub-sampling."""
     engine: EngineName = "local"
     profile: Profile | str = "cpr56"
-    """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ."""
+    """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ. `from_trace`: MTBF and
+    ranks per failure of the trace, the others as `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     trainer: TrainerConfig = TrainerConfig()
@@ -220,6 +239,7 @@ class Config(_Model):
                     f"profile.base: unknown profile {profile['base']!r}; expected one of {', '.join(sorted(PROFILES))}"
                 )
             changed = {key: value for key, value in profile.items() if key != "base"}
+            _refuse_both(changed)
             merged = {**base.model_dump(), **changed}
             if changed and "name" not in changed:
                 merged["name"] = f"{base.name}*"

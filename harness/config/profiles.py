@@ -28,10 +28,13 @@ class Profile(BaseModel):
     """O_res: rescheduling after a failure, hours."""
     num_ps: Annotated[int, Field(ge=1, le=MAX_PS)]
     """N: number of PS ranks; cluster.num_ps overrides it."""
-    ranks_per_failure: Annotated[int, Field(ge=1)] = 1
-    """k: number of PS ranks lost per failure."""
+    ranks_per_failure: Annotated[float, Field(ge=1)] = 1.0
+    """k: mean number of PS ranks lost per failure."""
     pls_target: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Portion of lost samples that CPR accepts; strategy.pls_target overrides it."""
+    from_trace: bool = False
+    """Whether `mtbf_h` and `ranks_per_failure` are those of the trace, measured in hours of the job. The config of a
+        run directory has the values, and `false` here."""
 
 
 # docs/CPR.md: 56 h, 2 failures, N = 8 [recalled from CPR section 5]; O_save 5.6 min and O_load + O_res 5.5 min [derived
@@ -54,4 +57,6 @@ PROFILES: dict[str, Profile] = {
     ),
     # Made up so that strategies differ in a short run: 10 failures, an interval of 0.08 of the job. Costs as cpr56.
     "busy": _CPR56.model_copy(update={"name": "busy", "mtbf_h": 5.6, "num_ps": 4}),
+    # MTBF and ranks per failure of the trace; all other constants as cpr56.
+    "from_trace": _CPR56.model_copy(update={"name": "from_trace", "from_trace": True}),
 }

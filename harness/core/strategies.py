@@ -290,6 +290,10 @@ DEFAULT = "full"
 """The strategy used if a configuration does not name one."""
 
 
+BUILT_IN = tuple(STRATEGIES)
+"""Names of the package's own strategies."""
+
+
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
     """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
     title = "".join(word.capitalize() for word in name.split("_"))
@@ -297,8 +301,19 @@ def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
     return create_model(f"{title}Options", __base__=strategy.Options, __doc__=strategy.__doc__, name=named)
 
 
-OPTIONS: dict[str, type[StrategyOptions]] = {name: _named(name, strategy) for name, strategy in STRATEGIES.items()}
+OPTIONS: dict[str, type[StrategyOptions]] = {}
 """The model of the ``strategy`` group by the strategy's name."""
+
+
+def name_options() -> None:
+    """Complete ``OPTIONS`` after entries were added to ``STRATEGIES``."""
+    for name in STRATEGIES.keys() - OPTIONS.keys():
+        OPTIONS[name] = _named(name, STRATEGIES[name])
+    for name in STRATEGIES:
+        OPTIONS[name] = OPTIONS.pop(name)  # in the table's order
+
+
+name_options()
 
 
 def options_of(name: str, /, **values: Any) -> StrategyOptions:

@@ -54,17 +54,21 @@ class Tracker(Protocol):
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
         """Record that step ``step`` updated ``rows_N`` (int64, ascending, distinct), by ``counts_N`` samples (int32).
 
-        Called in the order of steps, once for each step that updated a row of this shard; other steps may be left
-        out. The rows' values are those after the update, or after a later step's where a client cache reports
-        several steps at once. With bounded staleness an update belongs to the step whose message brings it.
+        Called in the order of steps, once for each step that updated a row of this shard, before :meth:`sampled` of
+        that step. The calls before each :meth:`choose` are the same with and without a client cache; with bounded
+        staleness an update belongs to the step whose message brings it. A cache reports several steps at once, when
+        ``Shard.rows_MD`` has the values of the last of them: a tracker that compares values does so in
+        :meth:`choose`. Rows that a cache restores to a replacement (``cache.recover_from_cache``) are not reported
+        again; ``Shard.pending_M`` counts their updates.
         """
         ...
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         """Record that sub-sampled inputs touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
 
-        Called in the order of steps, once for each step with such rows; other steps, and other rows of ``rows_N``, may
-        be left out: a client cache leaves them out, a client without one does not.
+        Called in the order of steps, once for each step with such rows, which are the same with and without a client
+        cache. Read ``rows_N[is_sampled_N]`` only: without a cache ``rows_N`` has the step's other rows too, and a call
+        may name no row.
         """
         ...
 

@@ -82,8 +82,9 @@ class Dataset:
         """
         path = Path(path)
         if not path.is_dir():
+            what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
             start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
-            raise DataError(f"data.path: {path}: no such folder{start}; `run.py data prepare` writes one")
+            raise DataError(f"data.path: {path}: {what}{start}; `run.py data prepare` writes one")
         meta = read_meta(path)
         if meta.num_rows < MIN_ROWS:
             raise DataError(f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}")

@@ -3,9 +3,10 @@
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from harness.cluster.spawn import fork_server
@@ -13,7 +14,7 @@ from harness.config.experiment import Cell
 from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
-from harness.record.folder import State, inspect
+from harness.record.folder import State, finish_replacement, inspect, replace_run, replacement_of
 from harness.record.rundir import write_reason
 
 if TYPE_CHECKING:
@@ -34,14 +35,16 @@ class Outcome:
 
 def is_done(cell: Cell) -> bool:
     """Whether the cell is already done. Raises StoreError if its folder holds files that are not of its run."""
+    finish_replacement(cell.run_dir)
     return inspect(cell.run_dir, cell.hash) is State.DONE
 
 
 class CellProcess:
-    """The process of a running cell."""
+    """The process of a running cell. ``run_dir``: the folder it writes to; it replaces the cell's own if it differs."""
 
-    def __init__(self, cell: Cell, process: ForkServerProcess, pipe: Connection) -> None:
+    def __init__(self, cell: Cell, run_dir: Path, process: ForkServerProcess, pipe: Connection) -> None:
         self.cell = cell
+        self._run_dir = run_dir
         self.pipe = pipe
         self._process = process
         self._began_s = time.monotonic()
@@ -64,12 +67,15 @@ class CellProcess:
         self.pipe.close()
         seconds = time.monotonic() - self._began_s
         exit_code = self._process.exitcode
-        if isinstance(self._result, Finished) and exit_code == 0 and is_done(self.cell):
+        is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
+        if isinstance(self._result, Finished) and exit_code == 0 and is_written:
+            if self._run_dir != self.cell.run_dir:
+                replace_run(self.cell.run_dir)
             return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
         error = self._result
         if not isinstance(error, str):
-            error = _crash(self.cell, exit_code)
-            write_reason(self.cell.run_dir, error)
+            error = _crash(self._run_dir, exit_code)
+            write_reason(self._run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
 
@@ -82,16 +88,20 @@ class CellStarter:
         self._processes: list[ForkServerProcess] = []
 
     def start(self, cell: Cell) -> CellProcess:
-        """Start ``cell``. Its process ends when this process ends, even by SIGKILL."""
+        """Start ``cell``. Its process ends when this process ends, even by SIGKILL.
+
+        If the cell is done, it is computed anew beside the old result, which it replaces when it is done.
+        """
+        run_dir = replacement_of(cell.run_dir) if is_done(cell) else cell.run_dir
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
-        arguments = (self._run_cell, cell, theirs, os.getpid())
+        arguments = (self._run_cell, replace(cell, run_dir=run_dir), theirs, os.getpid())
         process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
         self._processes = [p for p in self._processes if p.exitcode is None]
         self._processes.append(process)  # before it starts, so that end_all finds it after an interrupt in start()
         process.start()
         theirs.close()
-        return CellProcess(cell, process, ours)
+        return CellProcess(cell, run_dir, process, ours)
 
     def end_all(self) -> None:
         """Kill every running cell and wait for it. Its ranks end with it."""
@@ -102,13 +112,13 @@ class CellStarter:
             process.join()
 
 
-def _crash(cell: Cell, exit_code: int | None) -> str:
+def _crash(run_dir: Path, exit_code: int | None) -> str:
     if exit_code is not None and exit_code < 0:
         name = signal.Signals(-exit_code).name
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:
         return "the cell's process ended without writing DONE"
-    output = cell.run_dir / "output.txt"
+    output = run_dir / "output.txt"
     text = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
     last = text.splitlines()[-1] if text else "no output"
     return f"the cell's process ended with code {exit_code}: {last} (see {output})"

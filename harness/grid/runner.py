@@ -5,7 +5,7 @@ A cell that fails, crashes or is killed has a failed outcome; the other cells co
 
 import os
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import TYPE_CHECKING, Protocol
 
@@ -39,15 +39,19 @@ def default_jobs(cells: Sequence[Cell]) -> int:
     return max(1, len(os.sched_getaffinity(0)) // threads)
 
 
-def run_grid(cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int) -> list[Outcome]:
+def run_grid(
+    cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int, stale: Collection[str] = ()
+) -> list[Outcome]:
     """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
+    ``stale``: hashes of finished cells that are run anew. Such a result stands until the new one is done.
     Returns one outcome per cell, in the order of ``cells``. If an exception (also KeyboardInterrupt) leaves this
     function or this process is killed, the started cells are ended.
 
     Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run.
     """
-    outcomes = {cell.hash: Outcome(cell=cell, status="skipped") for cell in cells if is_done(cell)}
+    kept = [cell for cell in cells if is_done(cell) and cell.hash not in stale]
+    outcomes = {cell.hash: Outcome(cell=cell, status="skipped") for cell in kept}
     for outcome in outcomes.values():
         view.ended(outcome)
     waiting = deque(cell for cell in cells if cell.hash not in outcomes)

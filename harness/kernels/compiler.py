@@ -43,6 +43,8 @@ def compiled_for(signature: Any) -> Callable[[_F], _F]:
                 return _compile(function, signatures, CACHE_FOLDER)
             except Exception:  # noqa: BLE001 - a torn file raises anything; a mistake in the function is raised below
                 shutil.rmtree(CACHE_FOLDER, ignore_errors=True)
+                with suppress(OSError):  # functions that follow are cached again
+                    CACHE_FOLDER.mkdir()
         return _compile(function, signatures, None)
 
     return compile_it
@@ -60,6 +62,11 @@ def _compile(function: _F, signatures: Sequence[Any], cache_folder: Path | None)
         compiled.compile(each)
     compiled.disable_compile()
     return compiled
+
+
+def is_cold() -> bool:
+    """Whether the loops must be compiled when they are imported, which takes about 20 s."""
+    return CACHE_FOLDER is None or not any(CACHE_FOLDER.rglob("*.nbi"))
 
 
 def _make_cache_folder() -> Path | None:
@@ -81,4 +88,6 @@ def _make_cache_folder() -> Path | None:
     return None
 
 
+_settings: Any = numba_settings
+_settings.DISABLE_JIT = 0  # intrinsics exist as machine code only
 CACHE_FOLDER = _make_cache_folder()

@@ -52,9 +52,9 @@ class Tile:
     def multiply(self) -> Any:
         """Compiled function: out <- left right or, if ``adds``, out <- out + factor left right, rounded once.
 
-        Arguments: m, n, k; address, row step and column step of left (m, k) and of right (k, n); address and row step
-        of out (m, n); factor; adds. Columns of out lie side by side, and of right either its rows' or its columns'
-        numbers.
+        Arguments: m, n, k (at least 1); address, row step and column step of left (m, k) and of right (k, n); address
+        and row step of out (m, n); factor; adds. Columns of out lie side by side, and of right either its rows' or its
+        columns' numbers.
         """
         multiply_tile, copy_rows, copy_columns = self._multiply_tile(), self._copy_rows(), self._copy_columns()
         num_rows, width, lanes = self.num_rows, self.width, self.lanes

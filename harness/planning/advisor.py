@@ -22,7 +22,7 @@ F64 = NDArray[np.float64]
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 PLANNED = ("full", "partial", "cpr_vanilla", "cpr_mfu")
-"""Strategies that `--simulate` covers; cpr_ssu and cpr_random write at most as many bytes as cpr_mfu."""
+"""Built-in strategies that `--simulate` covers; cpr_ssu and cpr_random write at most as many bytes as cpr_mfu."""
 
 
 @dataclass(frozen=True, kw_only=True)

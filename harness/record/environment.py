@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from harness.record.code import current_code
+
 _PACKAGES = ("torch", "numpy", "numba", "wandb")
 _THREAD_VARIABLES = ("OMP_", "GOMP_", "KMP_", "MKL_", "ONEDNN_", "DNNL_", "ATEN_CPU_")
 _ROOT = Path(__file__).resolve().parents[2]
@@ -39,6 +41,7 @@ def environment(
         "python": platform.python_version(),
         **{package: _version(package) for package in _PACKAGES},
         "git": git_state(root),
+        "code": current_code().to_json(),
         "num_threads": num_threads,
         "cpu": _cpu_info("model name") or platform.processor() or None,
         "backend": backend,

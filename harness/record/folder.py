@@ -24,6 +24,10 @@ _RUN_FILES = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb",
 _REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))  # and the temporary file of each
 
 
+class OtherRun(StoreError):
+    """A folder holds the run of another config."""
+
+
 class State(Enum):
     """State of the folder that a run is to be written to."""
 
@@ -50,7 +54,7 @@ def inspect(run_dir: Path, digest: str) -> State:
                 f"{run_dir}: expected an empty or a run folder, got other files; set out to another folder"
             )
         if found != digest:
-            raise StoreError(
+            raise OtherRun(
                 f"{run_dir}: holds a run of another config (expected hash {digest}, got {found}); "
                 "set out to another folder"
             )
@@ -93,6 +97,45 @@ def discard_unstarted(run_dir: Path) -> None:
         _remove(run_dir / name)
     with suppress(OSError):  # not empty
         run_dir.rmdir()
+
+
+def replacement_of(run_dir: Path) -> Path:
+    """The folder beside ``run_dir`` in which its run is computed anew while the old result stands."""
+    return run_dir.parent / ".new" / run_dir.name
+
+
+def replace_run(run_dir: Path) -> None:
+    """Put the finished run of :func:`replacement_of` in the place of ``run_dir``; files that are not a run's stay.
+
+    Raises StoreError if the system refuses.
+    """
+    finish_replacement(run_dir)
+    with _system_errors(run_dir):
+        _replaced(run_dir).parent.mkdir(exist_ok=True)
+        run_dir.rename(_replaced(run_dir))
+    finish_replacement(run_dir)
+
+
+def finish_replacement(run_dir: Path) -> None:
+    """Complete a :func:`replace_run` that was cut short; otherwise a no-op."""
+    old, new = _replaced(run_dir), replacement_of(run_dir)
+    with _system_errors(run_dir):
+        if not old.exists():
+            return
+        if not run_dir.exists():
+            new.rename(run_dir)
+        for path in old.iterdir():
+            if path.name not in (*_REMOVABLE, _LOCK):
+                path.rename(run_dir / path.name)
+        _remove(old)
+        for folder in (old.parent, new.parent):
+            with suppress(OSError):  # not empty
+                folder.rmdir()
+
+
+def _replaced(run_dir: Path) -> Path:
+    """The name of a run's folder from when it gives way to its replacement until it is removed."""
+    return run_dir.parent / ".old" / run_dir.name
 
 
 @contextmanager

@@ -139,7 +139,8 @@ class Record:
 def read_record(path: Path) -> Record:
     """Read ``events.jsonl``, except an incomplete last line.
 
-    Raises StoreError if the file cannot be read, or a line (which is named) is not an event.
+    Raises StoreError if the file cannot be read, a line (which is named) is not an event, or anything follows the
+    Finished event, which is the last that a run writes.
     """
     with store_errors(path, "read"):
         *lines, rest = path.read_bytes().split(b"\n")
@@ -149,6 +150,9 @@ def read_record(path: Path) -> Record:
             events.append(from_json(json.loads(line)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"{path}:{number}: not an event of harness/core/events.py: {error}") from error
+    end = next((number for number, event in enumerate(events, start=1) if isinstance(event, Finished)), None)
+    if end is not None and (rest or end < len(events)):
+        raise StoreError(f"{path}:{end + 1}: expected the end of the record after its finish event, got more")
     return Record(events, is_torn=bool(rest))
 
 

@@ -132,7 +132,7 @@ _TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", NoneType: 
 
 
 def find_runs(path: Path) -> list[Path]:
-    """Run directories at or below ``path``, sorted; folders inside a run are not searched.
+    """Run directories at or below ``path``, sorted; folders inside a run and hidden folders are not searched.
 
     Raises StoreError if ``path`` is not a folder, or contains no run.
     """
@@ -140,6 +140,7 @@ def find_runs(path: Path) -> list[Path]:
         raise StoreError(f"{path}: no such folder")
     found: list[Path] = []
     for folder, names, files in os.walk(path):
+        names[:] = [name for name in names if not name.startswith(".")]
         if "config.yaml" in files:
             found.append(Path(folder))
             names.clear()

@@ -23,11 +23,13 @@ from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import ModelSize, model_size
+from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_kills_of, trace_digest
 
 _IRRELEVANT: dict[str, set[str] | bool] = {
     "name": True,
     "out": True,
+    "plugins": True,  # their content is part of the code's fingerprint
     "engine": True,
     "wandb": True,
     "store": True,
@@ -56,8 +58,10 @@ class RunSpec:
 
     @cached_property
     def config(self) -> Config:
-        """The given config, with ``auto`` replaced by the backend that was chosen on this machine."""
-        return with_backend(self.given, choose_backend(self.given.trainer))
+        """The given config, with ``auto`` replaced by the backend that was chosen on this machine, and a profile
+        ``from_trace`` by the constants of the trace. Raises TraceError, ConfigError.
+        """
+        return with_profile_of_trace(with_backend(self.given, choose_backend(self.given.trainer)))
 
     @cached_property
     def dataset(self) -> Dataset:

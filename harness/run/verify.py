@@ -7,15 +7,16 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from harness.config.model import Config, EngineName
+from harness.config.model import Config, EngineName, TraceConfig
 from harness.core.clock import samples_to_hours
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.strategies import options_of
 from harness.planning.simulate import saves_of
 from harness.record.recorder import read_events
 from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec
+from harness.traces.job_trace import job_trace, with_profile_of_trace
 from harness.traces.trace import Trace, read_trace
 
 BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
@@ -24,29 +25,41 @@ _MOST_DIFFERENCES = 5
 
 @dataclass(frozen=True)
 class Variant:
-    """A data path and the engines to run it on. ``Exact``: its results are bit-equal to ``local`` without a cache."""
+    """Keys of a run that its results must not depend on, by group, and the engines to run it on.
+
+    ``is_exact``: its results are bit-equal to those of ``local`` without a cache; otherwise its engines are compared.
+    ``moves_saves``: ``save`` events may stand later in the record.
+    """
 
     name: str
-    cache: Mapping[str, str | int]
+    keys: Mapping[str, Mapping[str, str | int]]
     engines: tuple[EngineName, ...] = ("local", "rpc")
     is_exact: bool = True
+    moves_saves: bool = False
 
-    @property
-    def like(self) -> str:
-        """The variant whose run on ``local`` its runs must equal."""
-        return "none" if self.is_exact else self.name
+    def of(self, config: Config, engine: EngineName, trace: TraceConfig) -> Config:
+        """``config`` with the variant's keys, on ``engine`` under ``trace``."""
+        groups = {group: getattr(config, group).model_copy(update=dict(keys)) for group, keys in self.keys.items()}
+        return config.model_copy(update={"engine": engine, "trace": trace, **groups})
 
 
 def variants_of(config: Config) -> tuple[Variant, ...]:
     """The variants to run; the first has no cache, and the first engine of each is ``local``."""
     staleness = config.cache.staleness or 1
+    other_saves = "sync" if config.save.mode == "async" else "async"
     return (
-        Variant("none", {"mode": "none"}),
-        Variant("lookahead", {"mode": "lookahead", "recover_from_cache": False}),
-        Variant("recovering", {"mode": "lookahead", "recover_from_cache": True}, is_exact=False),
-        # One engine will do: how a message is carried does not depend on the staleness.
-        Variant("stale0", {"mode": "stale", "staleness": 0}, engines=("local",)),
-        Variant("stale", {"mode": "stale", "staleness": staleness}, is_exact=False),
+        Variant("none", {"cache": {"mode": "none"}}),
+        Variant("lookahead", {"cache": {"mode": "lookahead", "recover_from_cache": False}}),
+        Variant("recovering", {"cache": {"mode": "lookahead", "recover_from_cache": True}}, is_exact=False),
+        # One engine will do: how a message is carried depends neither on the staleness nor on when a save ends.
+        Variant("stale0", {"cache": {"mode": "stale", "staleness": 0}}, engines=("local",)),
+        Variant("stale", {"cache": {"mode": "stale", "staleness": staleness}}, is_exact=False),
+        Variant(
+            other_saves,
+            {"cache": {"mode": "none"}, "save": {"mode": other_saves}},
+            engines=("local",),
+            moves_saves=True,
+        ),
     )
 
 
@@ -70,8 +83,9 @@ def verify(
     on_status: Callable[[RunStatus], None] | None = None,
     run: Callable[..., object] = assemble.run,
 ) -> Verdict:
-    """Run ``config`` on both engines, without a cache and with each, and compare losses, parameters, AUC, PLS and all
-    events. Exact variants are compared with the run on ``local`` without a cache.
+    """Run ``config`` on both engines, without a cache and with each, and with the other mode of saves; compare losses,
+    parameters, AUC, PLS and all events. Exact variants are compared with the run on ``local`` without a cache. Each
+    difference, and the error of a run that failed, names the strategy, the engine and the keys of the variant.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save.
     ``work_dir`` keeps the records of all runs, under the strategy's name; those of an earlier one are replaced.
@@ -80,38 +94,66 @@ def verify(
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
+    config = with_profile_of_trace(config)  # of its own trace, without the kills that are added
     name = config.strategy.name
     trace_path = work_dir / f"{name}.csv"
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
-    trace = config.trace.model_copy(update={"path": str(trace_path)})
+    trace = config.trace.model_copy(update={"path": str(trace_path), "window": None, "stretch": False})
     differences: list[str] = []
-    for variant in variants_of(config):
+    variants = variants_of(config)
+    for variant in variants:
         for engine in variant.engines:
             run_dir = work_dir / f"{name}-{engine}-{variant.name}"
-            cache = config.cache.model_copy(update=dict(variant.cache))
-            cell = config.model_copy(update={"engine": engine, "cache": cache, "trace": trace})
+            cell = variant.of(config, engine, trace)
             shutil.rmtree(run_dir, ignore_errors=True)
-            run(cell, run_dir, on_status=on_status)
-            ignored = frozenset() if variant.name == variant.like else frozenset({"cache", "config_hash"})
-            found = compare_records(work_dir / f"{name}-local-{variant.like}", run_dir, ignored=ignored)
-            differences += [f"{engine}, {variant.name}: {difference}" for difference in found]
+            try:
+                run(cell, run_dir, on_status=on_status)
+            except (RunFailed, RankFailed) as error:
+                raise type(error)(f"{_named(cell)}: {error}") from error
+            reference = variants[0] if variant.is_exact else variant
+            found = compare_records(
+                work_dir / f"{name}-local-{reference.name}",
+                run_dir,
+                ignored=frozenset() if variant is reference else frozenset({"cache", "config_hash"}),
+                moves_saves=variant.moves_saves,
+            )
+            against = _named(reference.of(config, "local", trace))
+            differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
     return Verdict(name, tuple(differences))
 
 
-def compare_records(run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset()) -> list[str]:
+def _named(cell: Config) -> str:
+    """Strategy, engine and the keys of the variant."""
+    keys = {"cache.mode": cell.cache.mode}
+    if cell.cache.mode == "lookahead":
+        keys["cache.recover_from_cache"] = str(cell.cache.recover_from_cache).lower()
+    elif cell.cache.mode == "stale":
+        keys["cache.staleness"] = str(cell.cache.staleness)
+    shown = " ".join(f"{key}={value}" for key, value in {**keys, "save.mode": cell.save.mode}.items())
+    return f"{cell.strategy.name} on {cell.engine} ({shown})"
+
+
+def compare_records(
+    run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset(), moves_saves: bool = False
+) -> list[str]:
     """The first few differences between the events of two runs, one sentence each; ``machine`` parts are ignored.
 
     Floats are compared as they are on record, with all their digits, so one flipped bit is a difference. ``ignored``
-    are keys that are not compared, such as the statistics of a cache and the config hash.
+    are keys that are not compared, such as the statistics of a cache and the config hash. ``moves_saves``: ``save``
+    events are compared with each other, wherever they stand.
     """
     events = [_facts(run_dir), _facts(other_dir)]
+    if moves_saves:
+        events = [sorted(each, key=lambda event: event["event"] == "save") for each in events]
     differences = []
     for number, (mine, other) in enumerate(zip_longest(*events, fillvalue={}), start=1):
         for key in sorted((mine.keys() | other.keys()) - ignored):
             if mine.get(key) != other.get(key):
                 what = mine.get("event") or other.get("event")
-                differences.append(f"event {number} ({what}): {key} is {_short(mine, key)} and {_short(other, key)}")
+                at = mine.get("step", other.get("step"))
+                values = f"expected {_short(mine, key)}, got {_short(other, key)}"
+                differences.append(f"event {number} ({what}, step {at}): {key}: {values}")
     return differences[:_MOST_DIFFERENCES]
 
 
@@ -132,7 +174,7 @@ def _trace_around_a_save(config: Config) -> str:
 
     A kill follows the save of its boundary, so the second one hits a shard without unsaved updates.
     """
-    trace = read_trace(Path(config.trace.path) if config.trace.path else BUSY)
+    trace = job_trace(config) or read_trace(BUSY)
     step = _save_in_the_middle(config)
     kills = [(_hour_of(config, step - 1), "ps1"), (_hour_of(config, step), "ps0")]
     entries = sorted([*_pairs(trace), *kills], key=lambda entry: entry[0])

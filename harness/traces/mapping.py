@@ -162,19 +162,27 @@ def _hour(log: FailureLog, option: str, text: str) -> float:
 
 
 def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float) -> tuple[float, float]:
-    """The first window with most, median or fewest failures; windows start every 1/16 of their length."""
+    """The window of ``length_h`` hours with most, median or fewest failures."""
     if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
         raise TraceError(
             f"--length: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
             f"the length of {log.source}, got {length_h:g}"
         )
-    starts_W = np.arange(0, log.length_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
-    hours_E = np.array([outage.start_h for outage in outages])
+    first_h = find_window([outage.start_h for outage in outages], kind, length_h=length_h, total_h=log.length_h)
+    return first_h, first_h + length_h
+
+
+def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float) -> float:
+    """The first hour of the window of ``length_h`` of ``total_h`` hours with the most, median or fewest failures.
+
+    Windows start every 1/16 of their length; of equal ones the first is chosen. ``hours`` are ascending.
+    """
+    starts_W = np.arange(0, total_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
+    hours_E = np.array(hours)
     counts_W = np.searchsorted(hours_E, starts_W + length_h) - np.searchsorted(hours_E, starts_W)
     ordered = np.argsort(counts_W, kind="stable")
     count = counts_W[ordered[{"quietest": 0, "median": (len(ordered) - 1) // 2, "densest": -1}[kind]]]
-    first_h = float(starts_W[np.flatnonzero(counts_W == count)[0]])
-    return first_h, first_h + length_h
+    return float(starts_W[np.flatnonzero(counts_W == count)[0]])
 
 
 def _thin(outages: Sequence[Outage], probability: float, seed: int, rules: Counter[str]) -> list[Outage]:

@@ -11,6 +11,7 @@ from harness.core.clock import boundary_at, hour_to_samples
 from harness.core.errors import TraceError
 from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
 from harness.core.seeds import generator
+from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace
 
 
@@ -24,10 +25,11 @@ def trace_digest(config: Config) -> str | None:
 
 def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedKill, ...]:
     """The planned kills of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
-    if config.trace.path is None:
+    trace = job_trace(config)
+    if trace is None:
         return ()
     planned_kills = schedule(
-        read_trace(Path(config.trace.path)),
+        trace,
         job_h=config.emulated.job_h,
         total_samples=total_samples,
         batch_size=config.trainer.batch_size,
@@ -56,7 +58,10 @@ def schedule(
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h:
-            raise TraceError(f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}")
+            raise TraceError(
+                f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
+                "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
+            )
         due = hour_to_samples(entry.hour, job_h=job_h, total_samples=total_samples)
         step = max(0, min(boundary_at(due, batch_size), num_steps - 1))
         killed = by_step.setdefault(step, {})
@@ -69,7 +74,8 @@ def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
     ranks = ps_rank(0) + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else "")
     if isinstance(entry.who, str):
         if ps_index(entry.who) >= num_ps:
-            raise TraceError(f"{where}: expected a rank of this run ({ranks}), got {entry.who}")
+            more = f"cluster.num_ps={ps_index(entry.who) + 1} or more has it"
+            raise TraceError(f"{where}: expected a rank of this run ({ranks}), got {entry.who}; {more}")
         return [entry.who]
     if entry.who > num_ps:
         raise TraceError(f"{where}: expected at most {num_ps} ranks, since this run has {ranks}, got {entry.who}")

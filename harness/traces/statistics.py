@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -16,7 +16,7 @@ import numpy as np
 from scipy import stats
 
 from harness.core.errors import TraceError
-from harness.core.plans import ps_rank
+from harness.core.plans import Rank, ps_rank
 from harness.traces.fits import FAMILIES
 from harness.traces.gaps import F64, First, Observed, first_of, observe
 from harness.traces.levels import Level, level_of
@@ -56,7 +56,12 @@ class TimeOfDay:
 
 @dataclass(frozen=True, kw_only=True)
 class Repairs:
-    """Hours of repair, of the deaths with a known one. ``down_frac``: their share of all hours of all ranks."""
+    """Hours of repair, of the deaths with a known one.
+
+    ``down_frac``: the share of all hours of all ranks in which a rank was down; None where deaths or ranks are not
+    named. Each hour counts once per rank: ``num_overlapping`` repairs begin while their rank is down, as where a rank
+    stands for several nodes, and ``num_cut`` last beyond the end of the trace, which cuts them.
+    """
 
     num: int
     num_unknown: int
@@ -65,6 +70,8 @@ class Repairs:
     p90_h: float
     longest_h: float
     down_frac: float | None
+    num_overlapping: int
+    num_cut: int
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -185,12 +192,14 @@ def _time_of_day(trace: Trace, hour_I: F64) -> TimeOfDay | None:
 
 def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
     """None if no repair time is known."""
-    known = [(entry.hour, entry.repair_h) for entry in trace.entries if entry.repair_h is not None]
+    known = [(entry, entry.repair_h) for entry in trace.entries if entry.repair_h is not None]
     if not known:
         return None
-    hour_K, repair_K = np.array(known).T
+    repair_K = np.array([repair_h for _, repair_h in known])
     median_h, p90_h, longest_h = np.quantile(repair_K, [0.5, 0.9, 1.0]).tolist()
-    down_h = float(np.minimum(repair_K, observed.length_h - hour_K).sum())
+    outages = sorted((entry.hour, entry.hour + repair_h, entry.who) for entry, repair_h in known)
+    down_h, num_overlapping = _down(outages, observed.length_h)
+    is_known = observed.rank_E is not None and observed.num_ranks is not None
     return Repairs(
         num=len(known),
         num_unknown=len(trace.entries) - len(known),
@@ -198,5 +207,22 @@ def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
         median_h=median_h,
         p90_h=p90_h,
         longest_h=longest_h,
-        down_frac=None if observed.num_ranks is None else down_h / (observed.num_ranks * observed.length_h),
+        down_frac=down_h / (observed.num_ranks * observed.length_h) if is_known and observed.num_ranks else None,
+        num_overlapping=num_overlapping,
+        num_cut=sum(end_h > observed.length_h for _, end_h, _ in outages),
     )
+
+
+def _down(outages: Sequence[tuple[float, float, Rank | int]], length_h: float) -> tuple[float, int]:
+    """Hours before ``length_h`` in which ranks were down, each hour once per rank, and the repairs that overlap.
+
+    ``outages`` are (first hour, last hour, rank) in order of first hours.
+    """
+    down_h, num_overlapping = 0.0, 0
+    up_h: dict[Rank | int, float] = {}  # hour at which a rank is up again
+    for first_h, last_h, rank in outages:
+        is_down_until_h = up_h.get(rank, 0.0)
+        num_overlapping += first_h < is_down_until_h
+        down_h += max(0.0, min(last_h, length_h) - max(first_h, is_down_until_h))
+        up_h[rank] = max(is_down_until_h, last_h)
+    return down_h, num_overlapping

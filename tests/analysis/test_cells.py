@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from html import escape
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +24,18 @@ def test_every_run_below_is_a_row(grid: Path) -> None:
     assert list(frame.columns) == [*COLUMNS]
     assert frame["status"].value_counts().to_dict() == {"done": 13, "failed": 1, "unfinished": 1}
     assert frame.set_index("cell").loc["failed-s0", "failure"] == "RunFailed: ps2 <kept> dying"
+
+
+def test_a_cell_counts_once_however_many_folders_hold_it(tmp_path: Path) -> None:
+    """Copies of three seeds in a second grid change neither the number of seeds nor an interval."""
+    for folder in ("a", "b"):
+        for seed in range(3):
+            write_run(tmp_path / folder / f"none-s{seed}", made_config("none", seed=seed))
+    frame = analysis.load(tmp_path)
+    assert frame["status"].value_counts().to_dict() == {"done": 3, "copy": 3}
+    [line], [alone] = (analysis.blocks_of(analysis.load(path))[0].lines for path in (tmp_path, tmp_path / "a"))
+    assert line.estimates["auc"] == alone.estimates["auc"]
+    assert frame["failure"].dropna().str.startswith("the same cell as ").all()
 
 
 def test_a_row_says_what_the_finished_event_says(grid: Path) -> None:
@@ -132,7 +145,7 @@ def test_done_without_a_result_is_damage(
     story = shown(analysis.show(tmp_path / "run"))
     assert ": damaged\n" in story
     assert line in story
-    assert f"damaged: run: {line}" in shown(analysis.table(analysis.load(tmp_path)))
+    assert f"damaged: run: {line}" in shown(analysis.show_table(analysis.load(tmp_path)))
     assert "1 done, 1 damaged" in analysis.report(tmp_path).read_text()
 
 
@@ -160,15 +173,24 @@ def test_impossible_counts_cost_no_table(tmp_path: Path, change: dict[str, objec
     ],
 )
 def test_a_config_that_is_none_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
-    """A config.yaml that lacks what records are read by is one line with file and key, for table, story and report."""
+    """A config.yaml that cannot be used is one line with file and key: a damaged row, and the error of the story."""
     write_run(tmp_path / "run", made_config())
+    write_run(tmp_path / "well", made_config(seed=1))
     file = tmp_path / "run" / "config.yaml"
     file.write_text(text or file.read_text().replace("job_h: 56.0", "job_h: x"))
-    for look in (analysis.load, analysis.show, analysis.report):
-        with pytest.raises(StoreError) as caught:
-            look(tmp_path / "run")
-        assert str(caught.value).startswith(f"{file}:{message}")
-        assert "\n" not in str(caught.value)
+    with pytest.raises(StoreError) as caught:
+        analysis.show(tmp_path / "run")
+    line = str(caught.value)
+    assert line.startswith(f"{file}:{message}")
+    assert "\n" not in line
+    frame = analysis.load(tmp_path).set_index("cell")
+    assert frame["status"].to_dict() == {"run": "damaged", "well": "done"}
+    assert frame.loc["run", "failure"] == line
+    assert pd.isna(frame.loc["run", "strategy"])
+    page = analysis.report(tmp_path).read_text()
+    assert "1 done, 1 damaged" in page
+    assert escape(f"damaged: run: {line}") in page
+    assert analysis.load(tmp_path / "run")["status"].to_list() == ["damaged"]
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections import Counter
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import analysis
-from analysis.curves import MAX_POINTS, curve
-from harness.core.events import Killed, Trained
+from analysis.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
+from analysis.figures import KINDS, TRADEOFF
+from harness.core.events import Event, Killed, Trained
 from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -62,9 +64,10 @@ def page(grid: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, _Pa
 
 
 def test_page_is_well_formed_and_has_all_figures(page: tuple[str, _Page]) -> None:
-    """Tags nest, ids are unique over all figures, references inside the page arrive, and all five figures are drawn."""
-    _, parsed = page
-    assert parsed.tags["svg"] == 5
+    """Tags nest, ids are unique over all figures, references inside the page arrive, every kind is drawn."""
+    text, parsed = page
+    assert parsed.tags["svg"] == 1 + 2 * 5
+    assert [text.count(kind.title) > 1 for kind in (TRADEOFF, *KINDS)] == [True] * 6
     assert [name for name, count in Counter(parsed.ids).items() if count > 1] == []
     inside = {reference[1:] for reference in parsed.references if reference.startswith("#")}
     assert inside
@@ -74,7 +77,8 @@ def test_page_is_well_formed_and_has_all_figures(page: tuple[str, _Page]) -> Non
 def test_page_needs_nothing_beside_it(page: tuple[str, _Page]) -> None:
     """No script, style sheet or image is fetched; links lead to the run folders alone."""
     text, parsed = page
-    assert parsed.tags["script"] == parsed.tags["link"] == parsed.tags["img"] == 0
+    assert parsed.tags["link"] == parsed.tags["img"] == 0
+    assert "<script src" not in text
     outside = {reference for reference in parsed.references if not reference.startswith("#")}
     assert "full-s1/" in outside
     assert "deeper/rpc-full-s0/" in outside
@@ -87,7 +91,7 @@ def test_page_names_what_is_missing_and_where_figures_come_from(page: tuple[str,
     """Failed and unfinished cells stand at the top, escaped; the command and versions at the end."""
     text, _ = page
     assert "failed: failed-s0: RunFailed: ps2 &lt;kept&gt; dying" in text
-    assert text.index("unfinished: unfinished-s0") < text.index("<h2>Strategies")
+    assert text.index("unfinished: unfinished-s0") < text.index("<h2")
     assert "run.py grid made.yaml" in text
     assert "torch 2." in text
 
@@ -109,13 +113,19 @@ def test_a_grid_without_a_result_has_a_report(grid: Path, tmp_path: Path) -> Non
     assert "<svg" not in text
 
 
+def _curve(events: Sequence[Event], reference: Sequence[Event] = ()) -> Curve:
+    run = losses_of(events)
+    assert run is not None
+    drawn = curve(run, losses_of(reference))
+    assert drawn is not None
+    return drawn
+
+
 def test_a_loss_curve_sees_each_sample_once() -> None:
     """With reruns the curve equals that of the run without failures, in few points, with its kills on the curve."""
     events = made_events(made_config("full"))
     assert any(isinstance(event, Trained) and event.rerun for event in events), "nothing was run again"
-    drawn, undisturbed = curve(events), curve(made_events(made_config("none")))
-    assert drawn is not None
-    assert undisturbed is not None
+    drawn, undisturbed = _curve(events), _curve(made_events(made_config("none")))
     assert (drawn.samples, drawn.losses) == (undisturbed.samples, undisturbed.losses)
     assert len(drawn.samples) <= MAX_POINTS
     assert drawn.samples[-1] == TOTAL_SAMPLES
@@ -126,13 +136,18 @@ def test_a_loss_curve_sees_each_sample_once() -> None:
 def test_the_noise_two_runs_share_cancels() -> None:
     """Less its reference, a run with the losses of the reference is flat zero, one an eighth higher an eighth."""
     events = made_events(made_config("full"))
-    same = curve(events, made_events(made_config("none")))
-    assert same is not None
+    same = _curve(events, made_events(made_config("none")))
     assert set(same.losses) == {0.0}
     higher = [
         altered(event, losses=[loss + 0.125 for loss in event.losses]) if isinstance(event, Trained) else event
         for event in events
     ]
-    raised = curve(higher, events)
-    assert raised is not None
+    raised = _curve(higher, events)
     assert raised.losses == pytest.approx([0.125] * MAX_POINTS, rel=1e-9)
+
+
+def test_the_mean_curve_is_over_seeds() -> None:
+    """Each point is the mean of the seeds' points; the kills of every seed lie on it; no seed, no curve."""
+    first, second = Curve([10, 20], [1.0, 3.0], [10], [1.0]), Curve([10, 20], [2.0, 5.0], [15], [3.5])
+    assert mean_curve([first, second]) == Curve([10, 20], [1.5, 4.0], [10, 15], [1.5, 2.75])
+    assert mean_curve([]) is None

@@ -1,14 +1,16 @@
 """Means, intervals and pairs."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from analysis import load
-from analysis.cells import cells_of
-from analysis.stats import baseline_of, estimate, paired_differences
+from analysis.blocks import summarise
+from analysis.cells import COLUMNS, cells_of
+from analysis.stats import Pair, baseline_of, estimate, estimate_pairs, pairs_of, split
 
 
 def test_interval_of_a_known_sample() -> None:
@@ -35,12 +37,60 @@ def test_differences_are_paired_by_seed(grid: Path) -> None:
     full = [cell for cell in cells if cell["strategy"] == "full" and cell["engine"] == "local"]
     auc = {(cell["strategy"], cell["seed"]): cell["auc"] for cell in cells if cell["engine"] == "local"}
     expected = [auc["full", seed] - auc["none", seed] for seed in range(3)]
-    assert sorted(paired_differences(full, cells, "auc")) == sorted(expected)
+    pairs = pairs_of(full, cells, "auc")
+    assert sorted(pair.difference for pair in pairs) == sorted(expected)
+    assert {pair.seed for pair in pairs} == {0, 1, 2}
 
 
 def _cell(**values: Any) -> dict[str, Any]:
     cell = {"strategy": "none", "seed": 0, "engine": "local", "trace": "busy", "profile": "busy", "num_ps": 4}
     return {**cell, "status": "done", "auc": 0.5, "model.size": "tiny", "strategy.r": 0.125} | values
+
+
+def _pairs(seeds: int, traces: int, effect: Callable[[int, int], float]) -> list[Pair]:
+    return [Pair(seed, (trace,), effect(seed, trace)) for seed in range(seeds) for trace in range(traces)]
+
+
+def test_pairs_of_one_seed_and_trace_each_are_independent() -> None:
+    """Seeds with a trace of their own, or under one trace, have the interval of as many independent values."""
+    values = [0.1, 0.3, -0.2]
+    drawn = [Pair(seed, (seed,), value) for seed, value in enumerate(values)]
+    fixed = [Pair(seed, ("busy",), value) for seed, value in enumerate(values)]
+    assert estimate_pairs(drawn) == estimate_pairs(fixed) == estimate(values)
+
+
+def test_pairs_that_share_a_trace_count_once() -> None:
+    """Ten seeds of each of three traces, which alone differ, are three values: the interval is theirs."""
+    shared, alone = estimate_pairs(_pairs(10, 3, lambda _, trace: float(trace))), estimate([0.0, 1.0, 2.0])
+    assert shared is not None
+    assert alone is not None
+    assert shared.half_width == pytest.approx(alone.half_width)
+    assert shared.degrees == 2
+
+
+def test_the_split_tells_spread_of_traces_from_spread_of_seeds() -> None:
+    """Traces two apart and seeds one apart are found as such; with one seed a trace nothing can be told apart."""
+    found = split(_pairs(4, 3, lambda seed, trace: 2.0 * trace + seed))
+    assert found is not None
+    assert found.num_traces == 3
+    assert found.between_seeds == pytest.approx(math.sqrt(5 / 3))
+    assert found.between_traces == pytest.approx(math.sqrt(4 - 5 / 3 / 4))
+    assert split([Pair(seed, (seed,), float(seed)) for seed in range(5)]) is None
+    assert split(_pairs(5, 1, lambda seed, _: float(seed))) is None
+
+
+def test_draws_of_a_trace_are_one_setting() -> None:
+    """Cells under NAME-0 and NAME-1 stand in one block, each paired with `none` of its seed; other traces do not."""
+    cells = [
+        _cell(strategy=strategy, seed=seed, trace=trace, auc=0.5 - 0.25 * seed * (strategy == "full"), pls=0.0)
+        for strategy in ("none", "full")
+        for seed, trace in enumerate(("busy-0", "busy-1", "preset-cpr56"))
+    ]
+    cells = [dict.fromkeys(COLUMNS) | cell for cell in cells]
+    drawn, other = summarise(cells)
+    assert drawn.setting["trace"] == "busy"
+    assert [len(line.cells) for line in (*drawn.lines, *other.lines)] == [2, 2, 1, 1]
+    assert drawn.lines[1].auc_difference == estimate([0.0, -0.25])
 
 
 def test_the_very_setting_is_preferred() -> None:

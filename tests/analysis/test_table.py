@@ -46,7 +46,7 @@ def test_means_of_a_line_are_over_its_seeds(grid: Path) -> None:
 
 def test_table_shows_intervals_and_what_is_missing(grid: Path) -> None:
     """Three seeds have an interval, one shows it as unknown; failed and unfinished cells are named below."""
-    shown = _text(analysis.table(analysis.load(grid)))
+    shown = _text(analysis.show_table(analysis.load(grid)))
     auc = blocks_of(analysis.load(grid))[0].lines[1].estimates["auc"]
     assert auc is not None
     assert auc.half_width is not None
@@ -59,14 +59,14 @@ def test_table_shows_intervals_and_what_is_missing(grid: Path) -> None:
 def test_columns_of_a_cache_are_there_where_one_is(tmp_path: Path) -> None:
     """Hits, traffic saved and peak rows of runs with a cache, beside a dash for those without; no such columns else."""
     write_run(tmp_path / "plain", made_config("full"))
-    without = _text(analysis.table(analysis.load(tmp_path)))
+    without = _text(analysis.show_table(analysis.load(tmp_path)))
     write_run(tmp_path / "cached", made_config("partial", cache={"mode": "lookahead"}))
     frame = analysis.load(tmp_path)
     (cached,) = [cell for cell in cells_of(frame) if cell["strategy"] == "partial"]
     assert (cached["cache_hit_rate"], cached["cache_saved_frac"], cached["cache_peak_rows"]) == (0.625, 0.75, 1234)
     (plain,) = [cell for cell in cells_of(frame) if cell["strategy"] == "full"]
     assert plain["cache_hit_rate"] is plain["cache_saved_frac"] is plain["cache_peak_rows"] is None
-    shown, page = _text(analysis.table(frame)), table_html(blocks_of(frame))
+    shown, page = _text(analysis.show_table(frame)), "".join(map(table_html, blocks_of(frame)))
     assert "62.5" in shown
     assert "1234" in shown
     assert "traffic saved" in page
@@ -89,7 +89,7 @@ def test_two_runs_compare_by_seed(grid: Path) -> None:
     (found,) = comparisons([grid / "full-s1", grid / "cpr_mfu-s1"])
     assert found.num_pairs == 1
     assert found.differences["auc"] == estimate([cells.loc["cpr_mfu-s1", "auc"] - cells.loc["full-s1", "auc"]])
-    assert "strategy.name" in _text(analysis.compare([grid / "full-s1", grid / "cpr_mfu-s1"]))
+    assert "strategy.name" in _text(analysis.show_comparison([grid / "full-s1", grid / "cpr_mfu-s1"]))
 
 
 def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> None:
@@ -103,6 +103,15 @@ def test_two_grids_compare_strategy_by_strategy(grid: Path, tmp_path: Path) -> N
     found = comparisons([tmp_path / "old", tmp_path / "new"])
     assert [(item.group, item.num_pairs) for item in found] == [("full", 2), ("cpr_mfu", 2)]
     assert all(item.differences["auc"] == estimate([0.0, 0.0]) for item in found)
+
+
+def test_draws_of_a_trace_are_compared_together(tmp_path: Path) -> None:
+    """Pairs have one seed and trace; pairs under NAME-0 and NAME-1 are in one line."""
+    for seed in range(2):
+        config = made_config("full", seed=seed, trace={"path": f"failure_traces/poisson-{seed}.csv"})
+        for folder in ("old", "new"):
+            write_run(tmp_path / folder / str(seed), config)
+    assert [item.num_pairs for item in comparisons([tmp_path / "old", tmp_path / "new"])] == [2]
 
 
 def test_a_folder_is_compared_with_every_value_of_a_key_that_the_other_sweeps(grid: Path, tmp_path: Path) -> None:
@@ -130,7 +139,7 @@ def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     measured = mfu.differences["payload_bytes"]
     assert measured is not None
     assert measured.mean == sum(differences) / len(differences)
-    assert "less full" in _text(analysis.compare_to(grid, "full"))
+    assert "less full" in _text(analysis.show_comparison_to(grid, "full"))
     with pytest.raises(UserError, match=r"no finished cell of strategy cpr_ssu; finished there: "):
         comparisons_to(grid, "cpr_ssu")
 
@@ -150,7 +159,7 @@ def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> 
     file = tmp_path / "full" / "full-s0" / "events.jsonl"
     file.write_text("{\n")
     dirs = [tmp_path / "full", tmp_path / "cpr_mfu"]
-    for left in (_text(analysis.compare(dirs)), _text(analysis.compare_to(tmp_path, "full"))):
+    for left in (_text(analysis.show_comparison(dirs)), _text(analysis.show_comparison_to(tmp_path, "full"))):
         assert f"left out, damaged: {file}:1: not an event" in left
     (tmp_path / "full" / "full-s1" / "events.jsonl").write_text("")
     for look in (lambda: comparisons(dirs), lambda: comparisons_to(tmp_path, "full")):
@@ -166,7 +175,7 @@ def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
     write_run(tmp_path / "absurd" / "run", made_config("full", profile={"base": "busy", "o_load_h": 60.0}))
     for name, is_marked in (("well", False), ("absurd", True)):
         folder = tmp_path / name
-        looks = (_text(analysis.table(analysis.load(folder))), analysis.report(folder).read_text())
+        looks = (_text(analysis.show_table(analysis.load(folder))), analysis.report(folder).read_text())
         assert [(" †" in look, "longer than the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
         assert ("longer than the job itself" in _text(analysis.show(folder / "run"))) is is_marked
 

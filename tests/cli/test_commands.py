@@ -9,7 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +21,7 @@ import run
 from harness.cli import console
 from harness.core.strategies import STRATEGIES
 from harness.data.prepare import prepare
+from harness.record.code import current_code
 from harness.record.folder import claim_run
 from harness.run.verify import Verdict
 
@@ -161,10 +162,11 @@ def test_train_then_again_then_otherwise(cli: Cli) -> None:
     again = cli("train", "one.yaml")
     assert (again.code, again.errors) == (0, ["out: this run is finished already; its results follow"])
     assert again.out == first.out
-    other = cli("train", "one.yaml", "seed=1")
+    other = cli("train", "one.yaml", "seed=1", "out=out")
     assert other.code == 2
     assert len(other.errors) == 1
     assert "holds a run of another config" in other.errors[0]
+    assert other.errors[0].endswith("what differs: seed")
     assert {path: path.stat().st_mtime_ns for path in cli.files()} == before
 
 
@@ -234,9 +236,9 @@ def test_verify_runs_all_strategies_or_the_one_named(
 
 def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
     """Law: DONE without a result is no success, neither of `show` nor of the same `train` again."""
-    cli("train", "one.yaml", "strategy.name=none")
+    cli("train", "one.yaml", "strategy.name=none", "out=out")
     Path("out/events.jsonl").write_text("")
-    for words in ("show out", "train one.yaml strategy.name=none"):
+    for words in ("show out", "train one.yaml strategy.name=none out=out"):
         result = cli(*words.split())
         assert result.code == 1
         assert "model tiny, backend " in result.out
@@ -245,7 +247,7 @@ def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
 
 def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:
     """Law: a folder that takes no report is one line, exit code 2."""
-    cli("train", "one.yaml", "strategy.name=none")
+    cli("train", "one.yaml", "strategy.name=none", "out=out")
     Path("out/.report.html.tmp").mkdir()
     result = cli("report", "out")
     assert (result.code, result.errors) == (2, ["error: out/report.html: cannot be written: Is a directory"])
@@ -272,9 +274,9 @@ def test_tables_are_as_wide_as_they_need(
     ("command", "streams", "code", "errors"),
     [
         ("show out", ">&- <&-", 0, ""),  # which waits for no torch
-        ("train one.yaml strategy.name=none", ">&- 2>&- <&-", 0, ""),
+        ("train one.yaml strategy.name=none out=out", ">&- 2>&- <&-", 0, ""),
         (
-            "train one.yaml strategy.name=none",
+            "train one.yaml strategy.name=none out=out",
             ">/dev/full <&-",
             2,
             "error: stdout: cannot be written: No space left on device\n",
@@ -288,7 +290,7 @@ def test_streams_that_take_nothing(cli: Cli, command: str, streams: str, code: i
     """
     script = "import os, run, sys; code = run.main(sys.argv[1:]); [os.write(n, b'!') for n in (1, 2)]; sys.exit(code)"
     if command == "show out":
-        cli("train", "one.yaml", "strategy.name=none")
+        cli("train", "one.yaml", "strategy.name=none", "out=out")
     line = shlex.join([sys.executable, "-c", script, *command.split()])
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     shell = ["bash", "-c", f"{line} {streams}"]
@@ -300,7 +302,7 @@ def test_streams_that_take_nothing(cli: Cli, command: str, streams: str, code: i
 
 def test_a_stream_of_few_characters(cli: Cli) -> None:
     """Law: where stdout cannot take a character of ours, something else stands there."""
-    cli("train", "one.yaml", "strategy.name=none")
+    cli("train", "one.yaml", "strategy.name=none", "out=out")
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
     words = [sys.executable, ROOT / "run.py", "show", "out"]
     done = subprocess.run(words, capture_output=True, env=environment, check=True)
@@ -315,6 +317,36 @@ def test_replay_has_a_folder_of_its_own(cli: Cli) -> None:
     assert cli("replay", "two.csv", "one.yaml").code == 0
     kills = [json.loads(line) for line in Path("out-two/events.jsonl").read_text().splitlines() if '"kill"' in line]
     assert [kill["rank"] for kill in kills] == ["ps0", "ps1"]
+
+
+def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: a rerun with other code stops, keeps or runs anew, as asked; the error names runs and what differs."""
+    assert cli("grid", "grid.yaml", "strategy.name=none", "seed=0").code == 0
+    now = current_code()
+    edited = replace(now, sources={**now.sources, "harness/core/strategies.py": "edited"})
+    monkeypatch.setattr("harness.record.code.current_code", lambda: edited)
+    words = ("grid", "grid.yaml", "strategy.name=none", "seed=0")
+    assert cli(*words, "--dry-run").out.startswith("stale  ")
+    refused = cli(*words)
+    assert refused.code == 2
+    assert refused.errors[0] == "error: 1 of 1 finished runs were computed by other code:"
+    assert refused.errors[1].endswith(": harness/core/strategies.py")
+    assert "--stale rerun" in refused.errors[2]
+    kept = cli(*words, "--stale", "keep")
+    assert kept.errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
+    anew = cli(*words, "--stale", "rerun")
+    assert anew.errors[-1] == "1 cells: 1 run, 0 done before, 0 failed"
+    monkeypatch.setattr(
+        "harness.record.code.current_code", lambda: now
+    )  # which the cells' processes have had all along
+    assert cli(*words).errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
+
+
+def test_a_variant_has_a_folder_of_its_own(cli: Cli) -> None:
+    """Law: overrides without `out` are part of the folder's name; `wandb` and `store` are not."""
+    cli("train", "one.yaml", "strategy.name=none", "seed=3", "wandb.mode=disabled")
+    assert Path("out-none-seed3/DONE").exists()
+    assert not Path("out").exists()
 
 
 def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> None:
@@ -337,3 +369,39 @@ def test_dry_run_writes_nothing_then_grid_runs_then_all_is_done(cli: Cli) -> Non
     ]
     after = cli("grid", "out/grid.yaml", "--dry-run")
     assert [line.split()[0] for line in after.out.splitlines()] == ["done", "done"]
+
+
+def test_a_replay_says_what_does_not_fit_and_offers_the_mapping(cli: Cli) -> None:
+    """A line each before the run; with the trace stretched and its constants taken, nothing is left to say."""
+    Path("t.csv").write_text(
+        "# length_h: 11\n# ranks: 2\nhour,rank\n" + "".join(f"{k},ps{k % 2}\n" for k in range(1, 11))
+    )
+    first = cli("replay", "t.csv", "one.yaml", "strategy.name=partial", "profile.mtbf_h=40")
+    assert first.code == 0
+    assert [line.partition(";")[0] for line in first.errors if line.startswith("note: ")] == [
+        "note: the trace lasts 11 h, the job 56 h: no failure after hour 10",
+        "note: MTBF 1.1 h in the trace (10 failures in 11 h), 40 h in profile busy*, by which intervals are chosen",
+        "note: 10 failure instants fall on 4 boundaries between steps, and instants at one boundary are one failure: the run has 18 steps of 3.11 h each",
+    ]
+    fitted = cli("replay", "t.csv", "one.yaml", "strategy.name=partial", "--stretch", "profile.from_trace=true")
+    assert fitted.code == 0
+    assert not [line for line in fitted.errors if line.startswith("note: ")]
+    assert Path("out-t-stretched").is_dir()
+    assert "profile busy*(t)" in fitted.out
+    assert cli("report", "out-t-stretched").code == 0
+    assert "Failure trace t, stretched to 56 h</h2>" in Path("out-t-stretched/report.html").read_text()
+
+
+def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
+    """A stretched trace has the MTBF of the job's hours; a profile has no hours to map."""
+    Path("t.csv").write_text("# length_h: 14\n# ranks: 2\nhour,rank\n3,ps0\n9,ps1\n")
+    plain, stretched = cli("plan", "t.csv"), cli("plan", "t.csv", "--stretch")
+    assert "MTBF 7 h" in plain.out
+    assert plain.errors[0].startswith(
+        "note: the trace lasts 14 h, the job 56 h: the trace's MTBF is taken for the job; "
+    )
+    assert "MTBF 28 h" in stretched.out
+    assert not stretched.errors
+    assert cli("plan", "cpr56", "--stretch").errors == [
+        "error: --window, --stretch: expected a trace file (TRACE.csv) to map, got profile cpr56"
+    ]

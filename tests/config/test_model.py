@@ -83,10 +83,23 @@ def test_a_profile_with_a_base_changes_only_what_it_names() -> None:
     assert Config.model_validate({"profile": {"base": "poster50"}}).emulated == PROFILES["poster50"]
 
 
+def test_a_constant_beside_from_trace_is_refused() -> None:
+    """from_trace sets MTBF and ranks per failure: giving one of them too is one line; a dump reads back."""
+    with pytest.raises(
+        ValidationError, match=r"profile\.from_trace: sets mtbf_h by .*, and profile\.mtbf_h is given too"
+    ):
+        Config.model_validate({"profile": {"base": "busy", "from_trace": True, "mtbf_h": 3}})
+    config = Config.model_validate({"profile": {"base": "busy", "from_trace": True, "job_h": 20}})
+    assert Config.model_validate(config.model_dump()) == config
+    assert (config.emulated.num_ps, config.emulated.job_h, config.emulated.from_trace) == (4, 20.0, True)
+
+
 @pytest.mark.parametrize("profile", ["cpr65", {"base": "cpr65"}])
 def test_an_unknown_profile_is_named_with_those_there_are(profile: str | dict[str, str]) -> None:
     """The message says which profile is missing and lists the right ones."""
-    with pytest.raises(ValidationError, match="unknown profile 'cpr65'; expected one of busy, cpr56, poster50"):
+    with pytest.raises(
+        ValidationError, match="unknown profile 'cpr65'; expected one of busy, cpr56, from_trace, poster50"
+    ):
         Config.model_validate({"profile": profile})
 
 

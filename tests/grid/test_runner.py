@@ -185,6 +185,19 @@ def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:
     assert not (tmp_path / "local-2" / "error.txt").exists()
 
 
+def test_a_stale_result_stands_until_the_new_one_is_finished(tmp_path: Path) -> None:
+    """Law: of stale cells, one that fails keeps its old result, one that ends well has the new one, others stay."""
+    cells = cells_of(tmp_path, 3)
+    run_grid(cells, run_well, Journal(), jobs=2)
+    before = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]
+    stale = {cells[0].hash, cells[1].hash}
+    outcomes = run_grid(cells, run_badly, Journal(), jobs=2, stale=stale)
+    assert [outcome.status for outcome in outcomes] == ["done", "failed", "skipped"]
+    after = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]
+    assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, True]
+    assert all(is_done(cell) for cell in cells)
+
+
 def test_rpc_cells_run_alone(tmp_path: Path) -> None:
     """Law: a cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell."""
     journal = Journal()

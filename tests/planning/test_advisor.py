@@ -197,12 +197,12 @@ def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[st
 
 
 def test_plan_of_a_trace_waits_for_its_repairs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    """As a run does: of each failure the longest repair, O_res where none is known; other keys and `ignore` hold."""
+    """If asked, as a run: of each failure the longest repair, O_res where none is known; other keys hold."""
     path = tmp_path / "t.csv"
     path.write_text("# length_h: 40\nhour,rank,repair_h\n1,ps0,2\n1,ps1,4\n7,ps1,1\n9,ps2,\n30,ps3,\n")
     mean_min = 60 * (4 + 1) / 4 + 2 * 3 / 4
-    assert f"O_res {mean_min:.3g} min" in run_plan(capsys, str(path))[1]
-    assert "O_res 3 min" in run_plan(capsys, str(path), "trace.repair=ignore")[1]
+    assert f"O_res {mean_min:.3g} min" in run_plan(capsys, str(path), "trace.repair=reschedule")[1]
+    assert "O_res 3 min" in run_plan(capsys, str(path))[1]
     assert "O_res 30 min" in run_plan(capsys, str(path), "profile.o_res_h=0.5")[1]
     assert "MTBF 3 h, 9 PS ranks" in run_plan(capsys, str(path), "profile.mtbf_h=3", "cluster.num_ps=9")[1]
 

@@ -6,7 +6,16 @@ from pathlib import Path
 import pytest
 
 from harness.core.errors import StoreError
-from harness.record.folder import State, claim_grid, claim_run, discard_unstarted, inspect
+from harness.record.folder import (
+    State,
+    claim_grid,
+    claim_run,
+    discard_unstarted,
+    finish_replacement,
+    inspect,
+    replace_run,
+    replacement_of,
+)
 
 HASH = "0123456789"
 
@@ -152,3 +161,42 @@ def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:
         fill(tmp_path / "some", done=False)
         discard_unstarted(tmp_path / "some")
     assert inspect(tmp_path / "some", HASH) is State.UNFINISHED
+
+
+class Stop(Exception):
+    """The process ends here."""
+
+
+@pytest.mark.parametrize("num_renames", range(4))
+def test_a_replacement_that_is_cut_short_is_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_renames: int
+) -> None:
+    """Law: wherever a replacement ends, the folder then has the new run, and the user's own files."""
+    run_dir = tmp_path / "run"
+    for folder in (run_dir, replacement_of(run_dir)):
+        with claim_run(folder, HASH):
+            fill(folder, done=True)
+    (replacement_of(run_dir) / "events.jsonl").write_text("new\n")
+    (run_dir / "notes.txt").write_text("mine")
+    real, calls = Path.rename, [0]
+
+    def rename(path: Path, target: Path) -> Path:
+        if calls[0] == num_renames:
+            raise Stop
+        calls[0] += 1
+        return real(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", rename)
+        try:
+            replace_run(run_dir)
+        except Stop:
+            assert num_renames < 3
+    finish_replacement(run_dir)
+    if num_renames == 0:
+        assert (run_dir / "events.jsonl").read_text() == "{}\n"
+        replace_run(run_dir)
+    assert (run_dir / "events.jsonl").read_text() == "new\n"
+    assert (run_dir / "notes.txt").read_text() == "mine"
+    assert inspect(run_dir, HASH) is State.DONE
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]

@@ -174,3 +174,14 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     with pytest.raises(StoreError, match=r"broken\.jsonl:5: not an event") as caught:
         read_events(broken)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("more", [b"garbage", b"garbage\n", b"\n", b"again"])
+def test_what_follows_the_finish_event_is_named(tmp_path: Path, more: bytes) -> None:
+    """Anything after the finish event, a line or a part of one, is a StoreError with file and line."""
+    events = write_run(tmp_path / "run", made_config())
+    file = tmp_path / "run" / "events.jsonl"
+    content = file.read_bytes()
+    file.write_bytes(content + (content.splitlines(keepends=True)[-1] if more == b"again" else more))
+    with pytest.raises(StoreError, match=rf"events\.jsonl:{len(events) + 1}: "):
+        read_record(file)

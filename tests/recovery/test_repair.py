@@ -35,23 +35,25 @@ def repairs(config: Config, tmp_path: Path) -> Config:
 
 @pytest.mark.parametrize("strategy", ["full", "partial"])
 def test_a_failure_takes_its_longest_repair(repairs: Config, tmp_path: Path, strategy: str) -> None:
-    """Ranks at one boundary are one failure; a repair of no length costs nothing, an unknown one O_res."""
-    finished, events = run(changed(repairs, strategy__name=strategy), tmp_path / "run")
+    """If asked to: ranks at one boundary are one failure; no length costs nothing, an unknown one O_res."""
+    asked = changed(repairs, strategy__name=strategy, trace__repair="reschedule")
+    finished, events = run(asked, tmp_path / "run")
     assert finished.reschedule_h == 1.5 + 0 + repairs.emulated.o_res_h
     assert [event.repair_h for event in events if isinstance(event, Killed)] == [1.5, 1.5, 0, None]
     assert analysis.check(events, read_config(tmp_path / "run")) == []
 
 
-def test_repairs_can_be_ignored(repairs: Config, tmp_path: Path) -> None:
-    """With trace.repair=ignore every failure takes the profile's O_res."""
-    finished, events = run(changed(repairs, strategy__name="partial", trace__repair="ignore"), tmp_path / "run")
+def test_repairs_are_not_charged_by_default(repairs: Config, tmp_path: Path) -> None:
+    """Every failure takes the profile's O_res: a job seldom waits for the repair of a node."""
+    finished, events = run(changed(repairs, strategy__name="partial"), tmp_path / "run")
     assert finished.reschedule_h == pytest.approx(3 * repairs.emulated.o_res_h)
     assert analysis.check(events, read_config(tmp_path / "run")) == []
 
 
 def test_the_judge_notices_a_repair_that_was_not_charged(repairs: Config, tmp_path: Path) -> None:
     """The cost of rescheduling is derived again from the kills."""
-    _, events = run(changed(repairs, strategy__name="partial"), tmp_path / "run")
+    asked = changed(repairs, strategy__name="partial", trace__repair="reschedule")
+    _, events = run(asked, tmp_path / "run")
     forged = [replace(event, repair_h=9.0) if isinstance(event, Killed) else event for event in events]
     assert any("reschedule_h" in problem for problem in analysis.check(forged, read_config(tmp_path / "run")))
 

@@ -7,6 +7,7 @@ import torch
 
 from harness.cluster.server import RankServer
 from harness.config.model import Config
+from harness.core.errors import RunFailed
 from harness.core.events import Killed, Saved
 from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
@@ -28,7 +29,7 @@ class FlippingServer(RankServer):
         return reply
 
 
-# Every failure makes a world anew in four of the nine runs, so there is one of each sort and no more; verify adds one
+# Every failure makes a world anew in four of the ten runs, so there is one of each sort and no more; verify adds one
 # right before a save and one right after it.
 TRACE = """\
 hour,rank,note
@@ -41,7 +42,7 @@ hour,rank,note
 """
 
 
-@pytest.mark.timeout(400)  # four of the nine runs form a world eight times, which takes a busy machine long
+@pytest.mark.timeout(400)  # four of the ten runs form a world eight times, which takes a busy machine long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
     """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
@@ -85,6 +86,34 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
     }
     assert verify.verify(config, tmp_path / "one", run=note) == verify.Verdict("full", ())
     assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
+
+
+def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
+    """By strategy, engine and the keys of the variant, with what was expected; and so is the error of a run."""
+    config = changed(config, strategy__name="partial", data__max_train_samples=256)
+
+    def run_all(cell: Config, run_dir: Path, **_: object) -> None:
+        if cell.save.mode == "async":
+            raise RunFailed("it broke")
+        is_other = cell.engine == "rpc" and cell.cache.mode == "lookahead"
+        run(changed(cell, engine="local", trainer__learning_rate=0.02 if is_other else 0.01), run_dir)
+
+    with pytest.raises(RunFailed, match=r"^partial on local \(cache.mode=none save.mode=async\): it broke$"):
+        verify.verify(config, tmp_path, run=run_all)
+    by_run = verify.compare_records(tmp_path / "partial-local-none", tmp_path / "partial-rpc-lookahead")
+    assert any("train" in line and ": losses: expected [" in line and ", got [" in line for line in by_run)
+    verdict = verify.verify(
+        config, tmp_path, run=lambda cell, run_dir, **_: run_all(changed(cell, save__mode="sync"), run_dir)
+    )
+    heads = {line.partition(": event")[0] for line in verdict.differences}
+    assert heads == {
+        f"partial on rpc (cache.mode=lookahead cache.recover_from_cache={each} save.mode=sync), compared with "
+        f"partial on local ({against} save.mode=sync)"
+        for each, against in (
+            ("false", "cache.mode=none"),
+            ("true", "cache.mode=lookahead cache.recover_from_cache=true"),
+        )
+    }
 
 
 def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path) -> None:

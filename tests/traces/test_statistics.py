@@ -202,6 +202,32 @@ def test_repairs_are_told_as_far_as_they_are_known() -> None:
     assert repairs.down_frac == pytest.approx((4 + 2) / 200)
 
 
+def test_no_rank_is_down_for_more_than_all_its_hours() -> None:
+    """Repairs of a rank that overlap are merged, those that outlast the trace are cut, and both are counted."""
+    lines = [
+        "# length_h: 10",
+        "# ranks: 2",
+        "hour,rank,repair_h",
+        "1,ps0,20",
+        "2,ps0,3",
+        "4,ps1,2",
+        "5,ps1,2",
+        "6,ps0,90",
+    ]
+    repairs = describe(parse_trace(lines, "repairs.csv")).repairs
+    assert repairs is not None
+    assert repairs.down_frac == pytest.approx((9 + 3) / 20)
+    assert (repairs.num_overlapping, repairs.num_cut) == (3, 2)
+
+
+def test_the_share_of_hours_is_unknown_where_ranks_are() -> None:
+    """A count of ranks does not say whose hours a repair takes."""
+    lines = ["# length_h: 10", "# ranks: 2", "hour,rank,repair_h", "1,2,20"]
+    repairs = describe(parse_trace(lines, "repairs.csv")).repairs
+    assert repairs is not None
+    assert repairs.down_frac is None
+
+
 def large_trace() -> Trace:
     """24,000 events of 4,000 ranks, a thousand of which never fail."""
     gaps_N = np.random.default_rng(0).weibull(0.7, 24_000)

@@ -10,6 +10,7 @@ from harness.core.plans import PlannedKill, ps_index
 from harness.traces.schedule import schedule as plan
 from harness.traces.trace import Trace, parse_trace
 
+MAPPING = "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
 FOLDER = Path(__file__).parents[2] / "failure_traces"
 
 
@@ -94,9 +95,9 @@ def test_what_is_wrong_is_said_with_file_and_line(text: str, message: str) -> No
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("1,ps9", "busy.csv:2: expected a rank of this run (ps0 … ps3), got ps9"),
+        ("1,ps9", "busy.csv:2: expected a rank of this run (ps0 … ps3), got ps9; cluster.num_ps=10 or more has it"),
         ("1,5", "busy.csv:2: expected at most 4 ranks, since this run has ps0 … ps3, got 5"),
-        ("100.5,ps0", "busy.csv:2: expected an hour up to the end of the job (100 h), got 100.5"),
+        ("100.5,ps0", f"busy.csv:2: expected an hour up to the end of the job (100 h), got 100.5; {MAPPING}"),
     ],
 )
 def test_what_does_not_fit_the_run_is_said_with_file_and_line(row: str, message: str) -> None:

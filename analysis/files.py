@@ -1,0 +1,36 @@
+"""The figures and the table of a report as files, for papers. The same cells give the same bytes."""
+
+from pathlib import Path
+
+from analysis.advice import DEFAULT_MARGIN
+from analysis.blocks import regimes, summarise
+from analysis.cells import cells_of, load
+from analysis.figures import KINDS, TRADEOFF
+from analysis.frames import FORMATS, table_text
+from analysis.panels import Data, figures
+from analysis.sections import slug
+from analysis.style import style, write_figure
+from harness.record.files import store_errors, write_text
+
+_SUFFIXES = {"csv": "csv", "latex": "tex", "markdown": "md"}
+
+
+def write_files(path: Path | str, folder: Path | str, *, margin: float = DEFAULT_MARGIN) -> Path:
+    """Write each figure of the report of ``path`` as SVG, PDF and PNG into ``folder``, and its table; the folder.
+
+    A figure is ``KIND.svg``, or ``KIND-SETTING.svg`` if there are several settings; the table is ``table.csv``,
+    ``table.tex`` (package booktabs) and ``table.md``. Raises StoreError as ``load`` does, and if a file cannot be
+    written.
+    """
+    frame, target = load(path), Path(folder)
+    cells = cells_of(frame)
+    data = Data(summarise(cells), cells, margin)
+    drawn = [(TRADEOFF, Data(regimes(cells), cells, margin)), *((kind, data) for kind in KINDS)]
+    with store_errors(target, "written"), style():
+        target.mkdir(parents=True, exist_ok=True)
+        for kind, source in drawn:
+            for block, figure in figures(kind, source):
+                write_figure(figure, target, "-".join(filter(None, (kind.name, slug(block)))))
+    for kind in FORMATS:
+        write_text(target / f"table.{_SUFFIXES[kind]}", table_text(frame, kind))
+    return target

@@ -1,0 +1,105 @@
+"""Panels: a figure of each setting, drawn on axes with the limits that all settings share."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from analysis.blocks import Block, Line, strategy_order
+from analysis.cells import Cell
+from analysis.curves import Losses, losses_of
+from analysis.stats import BASELINE
+from analysis.style import colour
+from harness.record.recorder import read_events
+from harness.record.rundir import RunDir
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+CONTROLS = (BASELINE, "never_save")
+"""Strategies that do not set the scale of AUC differences."""
+_MARKERS = "osD^vXPd"  # by strategy, as points overlap
+_SIZE = (5.2, 3.9)  # inches
+SMALL = 10  # points
+
+
+@dataclass(frozen=True)
+class Data:
+    """What figures are drawn from. ``margin``: the loss of AUC that verdicts accept."""
+
+    blocks: Sequence[Block]
+    cells: Sequence[Cell]
+    margin: float
+    _losses: dict[str, Losses | None] = field(default_factory=dict)
+
+    @property
+    def auc_range(self) -> tuple[float, float]:
+        """Limits of AUC differences in 10⁻³ that all settings share.
+
+        They hold 0, the margin, and the intervals of strategies that are no controls.
+        """
+        lines = [line for block in self.blocks for line in block.lines if line.strategy not in CONTROLS]
+        values = [line.auc_difference for line in lines if line.auc_difference is not None]
+        ends = [1e3 * end for value in values for end in value.interval or (value.mean, value.mean)]
+        low, high = min([-1e3 * self.margin, *ends]), max([0.0, *ends])
+        space = 0.08 * (high - low)
+        return low - space, high + space
+
+    def losses(self, cell: Cell) -> Losses | None:
+        """The losses of a run; its record is read once."""
+        path = str(cell["path"])
+        if path not in self._losses:
+            self._losses[path] = losses_of(read_events(RunDir(Path(path)).events))
+        return self._losses[path]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of figure. ``draw`` fills the axes of one block; ``shared``: the axes with common limits, of "xy"."""
+
+    name: str
+    title: str
+    caption: str
+    draw: Callable[["Axes", Block, Data], None]
+    shared: str = "xy"
+
+
+def figures(kind: Kind, data: Data) -> "list[tuple[Block, Figure]]":
+    """The figure of each block that has a strategy besides ``none``. Call it in the context ``style()``."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
+
+    drawn: list[tuple[Block, Figure]] = []
+    for block in data.blocks:
+        if any(others(block)):
+            figure = Figure(figsize=_SIZE, layout="constrained")
+            kind.draw(figure.subplots(), block, data)
+            drawn.append((block, figure))
+    for name in kind.shared:
+        _share([figure.axes[0] for _, figure in drawn], name)
+    return drawn
+
+
+def _share(all_axes: "Sequence[Axes]", name: str) -> None:
+    limits = [getattr(axes, f"get_{name}lim")() for axes in all_axes]
+    for axes in all_axes:
+        getattr(axes, f"set_{name}lim")(min(low for low, _ in limits), max(high for _, high in limits))
+
+
+def others(block: Block) -> Iterator[Line]:
+    """The strategies besides ``none``."""
+    return (line for line in block.lines if line.strategy != BASELINE)
+
+
+def look_of(line: Line) -> dict[str, Any]:
+    """Colour, marker and label of a strategy."""
+    marker = _MARKERS[strategy_order(line.strategy)[0] % len(_MARKERS)]
+    return {"color": colour(line.strategy), "marker": marker, "label": line.label}
+
+
+def legend(axes: "Axes") -> None:
+    """The legend, below the axes."""
+    handles, labels = axes.get_legend_handles_labels()
+    look: dict[str, Any] = {"frameon": False, "fontsize": SMALL, "handlelength": 1.4, "columnspacing": 1.2}
+    if handles and axes.figure:
+        axes.figure.legend(handles, labels, loc="outside lower center", ncols=4, **look)

@@ -1,0 +1,207 @@
+"""Rates of wrong claims by `analysis.advice`, and how often the promised number of further seeds decides.
+
+Simulated grids of six strategies with known losses of AUC, in units of the margin. A strategy's paired difference is
+normal unless a line says otherwise; half of its variance is shared by all strategies, as they share the run without
+failures. The standard deviation is 0.4 to 2 margins, as in the demo's grid. Rates are of grids: a grid in which any
+strategy is wrongly claimed counts. ± is twice the Monte Carlo standard error.
+"""
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
+
+from analysis.advice import verdicts
+from analysis.blocks import Block, Line
+from analysis.inference import claims_of
+from analysis.stats import Estimate, Pair, estimate, estimate_pairs
+from benchmarks._common import parser, report, table
+from harness.core.seeds import generator
+
+F64 = NDArray[np.float64]
+SPREADS_K = np.array([0.4, 0.6, 0.8, 1.0, 1.5, 2.0])  # standard deviations of K strategies' differences, in margins
+NUM_SEEDS = (3, 5, 10)
+LOSSES = {
+    "all at the margin": np.full(6, 1.0),
+    "all 0": np.zeros(6),
+    "0 to 4 margins": np.array([0.0, 0.5, 1.0, 1.0, 2.0, 4.0]),
+}
+PROMISE_RANGE = (-2.0, 4.0)  # losses are uniform in it: three margins to either side of the margin
+NEAR = 0.5  # margins; losses nearer to the margin have a line of their own
+
+Noise = Callable[[np.random.Generator, tuple[int, ...]], F64]
+Row = dict[str, str]
+
+
+def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> F64:
+    """Standard normal values."""
+    return rng.standard_normal(shape)
+
+
+def skewed(rng: np.random.Generator, shape: tuple[int, ...]) -> F64:
+    """Exponential values with mean 0 and variance 1: mostly a little below 0, seldom far above (a rare great loss)."""
+    return rng.exponential(1.0, shape) - 1
+
+
+def losses(rng: np.random.Generator, means_K: F64, num: int, noise: Noise = normal) -> F64:
+    """Losses of ``num`` seeds, N x K."""
+    own_NK, shared_N1 = noise(rng, (num, len(means_K))), noise(rng, (num, 1))
+    return means_K + SPREADS_K * (own_NK + shared_N1) / math.sqrt(2)
+
+
+def estimates(losses_NK: F64) -> list[Estimate]:
+    """The mean loss of each strategy."""
+    found = [estimate(column.tolist()) for column in losses_NK.T]
+    return [each for each in found if each is not None]
+
+
+# --- wrong claims -----------------------------------------------------------------------------------------------------
+
+
+def wrong_claims(name: str, num_grids: int, num_seeds: int, noise: Noise = normal) -> Row:
+    """Rates of grids with a wrong claim, for the losses ``name``."""
+    rng = generator(0, "claims", name, num_seeds, noise.__name__)
+    means_K = LOSSES[name]
+    found = [_wrong(estimates(losses(rng, means_K, num_seeds, noise)), means_K) for _ in range(num_grids)]
+    return {"losses": name, "noise": noise.__name__, "seeds": str(num_seeds)} | _rates(found)
+
+
+def wrong_claims_of_crossed(num_grids: int, num_traces: int, num_seeds: int) -> Row:
+    """As ``wrong_claims``, every seed under every trace: half of the variance between traces, a quarter between seeds.
+
+    All strategies lose the margin.
+    """
+    rng = generator(0, "crossed", num_traces, num_seeds)
+    found: list[list[bool]] = []
+    for _ in range(num_grids):
+        traces_TK, seeds_SK = (rng.standard_normal((num, 6)) for num in (num_traces, num_seeds))
+        rest_STK = rng.standard_normal((num_seeds, num_traces, 6))
+        noise_STK = traces_TK * math.sqrt(0.5) + seeds_SK[:, None] * 0.5 + rest_STK * 0.5
+        losses_STK = 1 + SPREADS_K * noise_STK
+        found.append(_wrong([_crossed(losses_STK[..., k]) for k in range(6)], np.ones(6)))
+    return {"losses": "all at the margin", "noise": f"{num_traces} traces, crossed", "seeds": str(num_seeds)} | _rates(
+        found
+    )
+
+
+def _crossed(losses_ST: F64) -> Estimate:
+    found = estimate_pairs([Pair(seed, (trace,), float(loss)) for (seed, trace), loss in np.ndenumerate(losses_ST)])
+    assert found is not None
+    return found
+
+
+def _wrong(found: list[Estimate], means_K: F64) -> list[bool]:
+    """Whether any loss is wrongly called non-inferior, inferior, superior; then whether any is rightly non-inferior."""
+    claims = claims_of(found, 1.0)
+    return [
+        bool(np.any(claims.non_inferior & (means_K >= 1))),
+        bool(np.any(claims.inferior & (means_K <= 1))),
+        bool(np.any(claims.superior & (means_K >= 0))),
+    ]
+
+
+def _rates(found: list[list[bool]]) -> Row:
+    names = ("wrongly non-inferior", "wrongly inferior", "wrongly superior")
+    return {name: _rate(column) for name, column in zip(names, zip(*found, strict=True), strict=True)}
+
+
+def _rate(found: "tuple[bool, ...] | list[bool]") -> str:
+    if not found:
+        return "–"
+    rate = sum(found) / len(found)
+    return f"{100 * rate:.1f} ± {200 * math.sqrt(rate * (1 - rate) / len(found)):.1f}"
+
+
+# --- promised seeds ---------------------------------------------------------------------------------------------------
+
+
+def promises(num_grids: int, num_seeds: int) -> list[Row]:
+    """How often an open strategy, drawn at random in each grid, is decided after the promised number of seeds."""
+    rng = generator(0, "promises", num_seeds)
+    found = [_promise(rng, rng.uniform(*PROMISE_RANGE, 6), num_seeds) for _ in range(num_grids)]
+    kept = [each for each in found if each is not None]
+    near = [each for each in kept if each[0] < NEAR]
+    far = [each for each in kept if each[0] >= NEAR]
+    parts = {"all": kept, f"within {NEAR:g} margins of it": near, "farther away": far}
+    return [_promise_row(name, num_seeds, part) for name, part in parts.items()]
+
+
+def second_look(num_grids: int, num_seeds: int) -> Row:
+    """Wrong claims where every loss is at the margin and the grid is extended as promised for one open strategy."""
+    rng = generator(0, "second", num_seeds)
+    found: list[list[bool]] = []
+    for _ in range(num_grids):
+        losses_NK = losses(rng, np.ones(6), num_seeds)
+        first = _wrong(estimates(losses_NK), np.ones(6))
+        more = _drawn_promise(rng, losses_NK)
+        then = first
+        if more is not None:
+            extended_NK = np.concatenate([losses_NK, losses(rng, np.ones(6), more[1])])
+            then = _wrong(estimates(extended_NK), np.ones(6))
+        found.append([one or other for one, other in zip(first, then, strict=True)])
+    return {"losses": "all at the margin", "noise": "normal, extended", "seeds": str(num_seeds)} | _rates(found)
+
+
+Promise = tuple[float, int, bool]
+"""Distance of the true loss from the margin, the seeds promised, and whether they decided it."""
+
+
+def _promise(rng: np.random.Generator, means_K: F64, num_seeds: int) -> Promise | None:
+    losses_NK = losses(rng, means_K, num_seeds)
+    promised = _drawn_promise(rng, losses_NK)
+    if promised is None:
+        return None
+    place, more = promised
+    extended_NK = np.concatenate([losses_NK, losses(rng, means_K, more)])
+    claims = claims_of(estimates(extended_NK), 1.0)
+    is_decided = claims.non_inferior[place] or claims.inferior[place]
+    return abs(float(means_K[place]) - 1), more, is_decided
+
+
+def _drawn_promise(rng: np.random.Generator, losses_NK: F64) -> tuple[int, int] | None:
+    """An open strategy with a promise, drawn at random, and the number of seeds; None if there is none."""
+    costs: dict[str, Estimate | None] = {"overhead_frac": None}
+    lines = [Line(str(k), str(k), [], each.negated, costs) for k, each in enumerate(estimates(losses_NK))]
+    found = [each for each in verdicts(Block({}, "", lines), 1.0) if each.more_seeds is not None]
+    if not found:
+        return None
+    drawn = found[int(rng.integers(len(found)))]
+    assert drawn.more_seeds is not None
+    return int(drawn.strategy), drawn.more_seeds
+
+
+def _promise_row(name: str, num_seeds: int, part: list[Promise]) -> Row:
+    return {
+        "true loss": name,
+        "seeds": str(num_seeds),
+        "promises": str(len(part)),
+        "median promise": f"{np.median([more for _, more, _ in part]):.0f}" if part else "–",
+        "decided, %": _rate([is_decided for _, _, is_decided in part]),
+    }
+
+
+def main() -> None:
+    """Simulate, print the rates in %, write them as JSON if asked."""
+    made = parser(__doc__)
+    made.add_argument("--grids", type=int, default=2000, help="simulated grids of each line")
+    options = made.parse_args()
+    num = options.grids
+    claims = [wrong_claims(name, num, seeds) for seeds in NUM_SEEDS for name in LOSSES]
+    claims += [wrong_claims(name, num, 5, skewed) for name in ("all at the margin", "all 0")]
+    claims += [wrong_claims_of_crossed(num, 5, 3), second_look(num, 5)]
+    promised = [row for seeds in NUM_SEEDS for row in promises(num, seeds)]
+    lines = [*_lines("Grids with a wrong claim, %", claims), "", *_lines("Promised seeds", promised)]
+    report(options, lines, {"claims": claims, "promised": promised})
+
+
+def _lines(title: str, rows: list[Row]) -> list[str]:
+    return [title, "", *table([*rows[0]], ([*row.values()] for row in rows))]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Finished runs whose result other code computed: which they are, and what is done about them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal, get_args
+
+from harness.cli import console
+from harness.core.errors import UserError
+from harness.record.code import difference_of
+
+Stale = Literal["fail", "rerun", "keep"]
+"""What to do about stale runs: refuse, run them anew (the old result stands until then), or take them as they are."""
+
+CHOICES: tuple[Stale, ...] = get_args(Stale)
+_MAX_LISTED = 8
+_HINT = (
+    "--stale rerun runs them anew (an old result stands until the new one is finished), --stale keep takes them as "
+    "they are, --stale fail (the default) stops here"
+)
+
+
+def stale_runs(done: Iterable[Path]) -> dict[Path, str]:
+    """Of finished runs, those that other code computed than the present code; how that code differs, in words."""
+    return {run_dir: words for run_dir in done if (words := difference_of(run_dir)) is not None}
+
+
+def to_run_anew(done: Sequence[Path], choice: Stale) -> frozenset[Path]:
+    """Of finished runs, those to run anew. With ``fail``, raises UserError if any is stale; it names them."""
+    stale = stale_runs(done)
+    if not stale or choice == "rerun":
+        return frozenset(stale)
+    lines = [f"{run_dir}: {words}" for run_dir, words in stale.items()]
+    shown = lines[:_MAX_LISTED] + ([f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else [])
+    if choice == "keep":
+        console.note(f"{len(stale)} of {len(done)} finished runs are kept though other code computed them: {lines[0]}")
+        return frozenset()
+    raise UserError(
+        "\n".join([f"{len(stale)} of {len(done)} finished runs were computed by other code:", *shown, _HINT])
+    )

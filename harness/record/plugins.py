@@ -1,0 +1,53 @@
+"""Modules of the user that enter strategies, trackers, kinds of save and other parts in the harness's tables.
+
+They are imported before configurations are made, since the models of these are made from the tables.
+"""
+
+import importlib
+import importlib.util
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+from harness.core.errors import ConfigError
+from harness.core.strategies import OPTIONS, STRATEGIES, name_options
+
+LOADED: dict[str, Path] = {}
+"""File of each module that was loaded, by the name that the user gave."""
+
+_MODELS = "harness.config.model"
+
+
+def load(names: Sequence[str]) -> None:
+    """Import modules by dotted name, or by a path that ends in ``.py``; those that are loaded already are left out.
+
+    Raises ConfigError for a module that cannot be imported, and if it is too late to enter anything.
+    """
+    for name in names:
+        if name in LOADED:
+            continue
+        if _MODELS in sys.modules:
+            raise ConfigError(f"plugins: {name}: expected before any configuration is made, got it afterwards")
+        module = _imported(name)
+        if _MODELS in sys.modules and OPTIONS.keys() != STRATEGIES.keys():
+            raise ConfigError(f"plugins: {name}: imports {_MODELS} before it adds a strategy; expected it afterwards")
+        LOADED[name] = Path(str(module.__file__)).resolve()
+    name_options()
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+    except Exception as error:
+        raise ConfigError(f"plugins: {name}: {type(error).__name__}: {error}") from error
+
+
+def _from_file(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module  # so that its classes can be pickled
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,97 @@
+"""The failure trace that a job meets: a file, or the part or scale of it that ``trace.*`` asks for; its constants."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from harness.config.model import Config, TraceConfig
+from harness.core.errors import ConfigError, TraceError
+from harness.traces.gaps import Observed, observe
+from harness.traces.mapping import Kind, find_window
+from harness.traces.trace import Entry, Trace, read_trace
+
+_DIGITS = 6  # of hours: milliseconds of the job
+
+
+def job_trace(config: Config) -> Trace | None:
+    """The trace of a run, its hours those of the job; None without a trace. Raises TraceError, ConfigError."""
+    if config.trace.path is None:
+        return None
+    return on_job(read_trace(Path(config.trace.path)), config.trace, job_h=config.emulated.job_h)
+
+
+def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float) -> Trace:
+    """``trace`` with the hours of a job of ``job_h`` hours; entries keep their lines.
+
+    Raises:
+        ConfigError: a window and a stretch at once.
+        TraceError: a trace shorter than the window, of no length, or with a header that contradicts its entries.
+    """
+    if mapping.window is not None and mapping.stretch:
+        raise ConfigError(
+            "trace.window, trace.stretch: expected one of them, got both; a window is as long as the job already"
+        )
+    if mapping.window is not None:
+        return _window(trace, mapping.window, job_h)
+    return _stretched(trace, job_h) if mapping.stretch else trace
+
+
+def with_profile_of_trace(config: Config) -> Config:
+    """``config`` with the MTBF and the ranks per failure of its trace if the profile is ``from_trace``.
+
+    Both are measured on the trace as the job meets it. Raises ConfigError without a trace, or without a failure in it.
+    """
+    profile = config.emulated
+    if not profile.from_trace:
+        return config
+    trace = job_trace(config)
+    if trace is None:
+        raise ConfigError("profile.from_trace: expected a failure trace (trace.path), got none")
+    mtbf_h, ranks_per_failure = mtbf_and_ranks(observe(trace))
+    changes = {
+        "name": f"{profile.name}({Path(trace.source).stem})",
+        "mtbf_h": mtbf_h,
+        "ranks_per_failure": ranks_per_failure,
+        "from_trace": False,
+    }
+    return config.model_copy(update={"profile": profile.model_copy(update=changes)})
+
+
+def mtbf_and_ranks(observed: Observed) -> tuple[float, float]:
+    """Hours per instant of failure, and deaths per instant. Raises ConfigError for a trace without either."""
+    if not observed.num_deaths:
+        raise ConfigError(f"{observed.source}: expected at least one failure, got none")
+    if not observed.length_h:
+        raise ConfigError(f"{observed.source}: unknown length; add '# length_h: HOURS' to its header")
+    num_instants = len(observed.instants[0])
+    return observed.length_h / num_instants, observed.num_deaths / num_instants
+
+
+def _window(trace: Trace, kind: Kind, job_h: float) -> Trace:
+    length_h = observe(trace).length_h
+    if length_h < job_h:
+        raise TraceError(
+            f"{trace.source}: trace.window={kind}: expected a trace at least as long as the job ({job_h:g} h), got "
+            f"{length_h:g} h; trace.stretch=true scales it to the job"
+        )
+    first_h = find_window([entry.hour for entry in trace.entries], kind, length_h=job_h, total_h=length_h)
+    entries = tuple(
+        replace(entry, hour=round(entry.hour - first_h, _DIGITS))
+        for entry in trace.entries
+        if 0 <= entry.hour - first_h < job_h
+    )
+    header = {**trace.header, "length_h": f"{job_h:g}", "window_h": f"{first_h:g}-{first_h + job_h:g}"}
+    return replace(trace, entries=entries, header=header)
+
+
+def _stretched(trace: Trace, job_h: float) -> Trace:
+    length_h = observe(trace).length_h
+    if not length_h:
+        raise TraceError(f"{trace.source}: trace.stretch: unknown length; add '# length_h: HOURS' to its header")
+    scale = job_h / length_h
+
+    def scaled(entry: Entry) -> Entry:
+        repair_h = None if entry.repair_h is None else round(entry.repair_h * scale, _DIGITS)
+        return replace(entry, hour=min(round(entry.hour * scale, _DIGITS), job_h), repair_h=repair_h)
+
+    header = {**trace.header, "length_h": f"{job_h:g}", "stretch": f"{length_h:g} h to {job_h:g} h"}
+    return replace(trace, entries=tuple(map(scaled, trace.entries)), header=header)

@@ -1,0 +1,148 @@
+"""Verdicts on strategies: what is shown at a margin, what is open, and nothing below the floor of rounding."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.advice import DEFAULT_MARGIN, Verdict, advice, advice_html, verdicts
+from analysis.blocks import Block, Line
+from analysis.cells import cells_of
+from analysis.rounding import Rounding
+from analysis.stats import Estimate, estimate
+from harness.cli.arguments import parser
+from tests.analysis.shown import shown
+from tests.made_runs import made_config, write_run
+
+
+def line(strategy: str, overhead: float, *differences: float) -> Line:
+    """A strategy with its emulated overhead and its paired differences of AUC."""
+    costs: dict[str, Estimate | None] = {"overhead_frac": estimate([overhead] * max(1, len(differences)))}
+    return Line(strategy, strategy, [], estimate(differences), costs)
+
+
+def block(*lines: Line) -> Block:
+    """A setting with its reference."""
+    return Block({}, "", [line("none", 0.0, 0.0, 0.0, 0.0), *lines])
+
+
+FULL = line("full", 0.08, 0.0, 0.0, 0.0)
+HARMLESS = line("cpr_mfu", 0.0053, -1e-4, 0.5e-4, -0.5e-4, 0.0)
+HARMFUL = line("cpr_vanilla", 0.0049, -2e-3, -2.1e-3, -1.9e-3)
+WIDE = line("cpr_ssu", 0.004, -3e-3, 1e-3, -1e-3)
+
+
+def found(*lines: Line, margin: float = DEFAULT_MARGIN, rounding: Rounding | None = None) -> dict[str, Verdict]:
+    """The verdicts by strategy."""
+    return {each.strategy: each for each in verdicts(replace(block(*lines), rounding=rounding), margin)}
+
+
+def test_each_strategy_has_the_verdict_that_its_seeds_show() -> None:
+    """Below the margin, above it, undecided, or equal since nothing was lost; ordered by overhead, without `none`."""
+    result = found(FULL, HARMLESS, HARMFUL, WIDE)
+    assert {name: each.verdict for name, each in result.items()} == {
+        "cpr_ssu": "open",
+        "cpr_vanilla": "inferior",
+        "cpr_mfu": "non-inferior",
+        "full": "equal by construction",
+    }
+    assert [*result] == ["cpr_ssu", "cpr_vanilla", "cpr_mfu", "full"]
+    assert result["cpr_vanilla"].loss.mean == pytest.approx(2e-3)
+
+
+def test_the_margin_decides_what_is_harmless() -> None:
+    """A certain loss of 0.002 is below a margin of 0.01, and one of 0.00003 above one of 0.000001 is undecided."""
+    assert found(HARMFUL, margin=0.01)["cpr_vanilla"].verdict == "non-inferior"
+    assert found(HARMLESS, margin=1e-6)["cpr_mfu"].verdict == "open"
+
+
+def test_holm_counts_the_strategies_that_are_compared() -> None:
+    """A difference that suffices alone does not among six others that show nothing; strategies equal to none by
+    construction are no tests and do not count.
+    """
+    close = line("partial", 0.01, -3e-4, -1e-4, -2e-4)
+    noise = [line(f"custom{number}", 0.02, -3e-3, 1e-3, -1e-3) for number in range(6)]
+    equal = [line(f"equal{number}", 0.02, 0.0, 0.0, 0.0) for number in range(6)]
+    assert found(close)["partial"].verdict == "non-inferior"
+    assert found(close, *noise)["partial"].verdict == "open"
+    assert found(close, *equal)["partial"].verdict == "non-inferior"
+
+
+def test_a_difference_of_zero_by_chance_is_not_by_construction(tmp_path: Path) -> None:
+    """Equal AUC of cells that lost samples is undecided."""
+    write_run(tmp_path / "run", made_config("cpr_vanilla"))
+    cells = analysis.blocks_of(analysis.load(tmp_path))[0].lines[0].cells
+    assert cells[0]["pls"] > 0
+    assert found(replace(FULL, cells=cells))["full"].verdict == "open"
+
+
+def test_nothing_within_the_floor_of_rounding_is_called_different() -> None:
+    """Neither a gain nor a loss that replicates of `none` have too; non-inferiority calls nothing different."""
+    better = line("cpr_random", 0.01, 2e-3, 2.1e-3, 1.9e-3)
+    for floor, words in ((1e-3, ("superior", "inferior")), (2.5e-3, ("non-inferior", "open"))):
+        result = found(better, HARMFUL, rounding=Rounding(floor, 3))
+        assert (result["cpr_random"].verdict, result["cpr_vanilla"].verdict) == words
+    assert "floor of rounding" in result["cpr_vanilla"].sentence
+
+
+def test_one_seed_tells_nothing() -> None:
+    """Without a spread a strategy is open, and its sentence says what is missing."""
+    single = found(line("cpr_mfu", 0.1, -5e-3))["cpr_mfu"]
+    assert (single.verdict, single.more_seeds) == ("open", None)
+    assert "one seed" in single.sentence
+
+
+def test_an_open_strategy_comes_with_the_seeds_that_would_decide() -> None:
+    """The number is in the sentence; a smaller margin, nearer to the loss, asks for more of them."""
+    wide, narrow = (found(WIDE, margin=margin)["cpr_ssu"] for margin in (4e-3, 3e-3))
+    assert wide.more_seeds is not None
+    assert narrow.more_seeds is None or narrow.more_seeds > wide.more_seeds
+    assert f"{wide.more_seeds} more seeds would decide" in wide.sentence
+
+
+def test_the_front_holds_what_no_other_strategy_beats() -> None:
+    """No other has a lower overhead and a lower mean loss: full is off the front beside a cheaper one without loss."""
+    assert [name for name, each in found(FULL, HARMLESS, HARMFUL, WIDE).items() if each.on_front] == [
+        "cpr_ssu",
+        "cpr_mfu",
+        "full",
+    ]
+    cheaper = line("cpr_mfu", 0.0053, 1e-4, 2e-4, 3e-4)
+    assert [name for name, each in found(FULL, cheaper).items() if each.on_front] == ["cpr_mfu"]
+
+
+def test_the_engine_is_no_regime(grid: Path) -> None:
+    """A cell that ran on both engines is one result: one setting, and as many seeds as without the copy."""
+    frame = analysis.load(grid)
+    (regime,) = analysis.regimes_of(frame)
+    full = next(line for line in regime.lines if line.strategy == "full")
+    assert len(full.cells) == 3
+    assert {cell["engine"] for cell in full.cells} == {"local"}
+
+
+def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
+    """Both name margin, verdicts, and that the floor of rounding is unknown; a folder of references has no verdicts."""
+    frame = analysis.load(grid)
+    table = advice(frame, 2e-3)
+    assert table is not None
+    text, page = shown(table), advice_html(cells_of(frame), 2e-3)
+    for verdict in verdicts(analysis.regimes_of(frame)[0], 2e-3):
+        assert verdict.sentence in text
+        assert verdict.sentence in page
+    for words in ("margin of 0.002", "Floor of rounding: unknown"):
+        assert words in text
+        assert words in page
+    write_run(tmp_path / "none", made_config("none"))
+    alone = analysis.load(tmp_path)
+    assert advice(alone) is None
+    assert advice_html(cells_of(alone)) == ""
+
+
+def test_help_names_the_default_margin(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--margin` of `grid` and `report` is a number above 0, by default that of the analysis."""
+    for command in ("grid", "report"):
+        with pytest.raises(SystemExit):
+            parser().parse_args([command, "--help"])
+        assert f"(default: {DEFAULT_MARGIN:g})" in " ".join(capsys.readouterr().out.split())
+        assert parser().parse_args([command, "x", "--margin", "1e-3"]).margin == 1e-3

@@ -1,0 +1,90 @@
+"""A strategy with a kind of save of its own, in a file outside the package, is known to every command."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.extended import examples
+
+ROOT = Path(__file__).resolve().parents[2]
+IMPORTS = """
+from collections.abc import Sequence
+from dataclasses import replace
+from torch import Tensor
+from harness.core.plans import Progress, SavePlan
+from harness.core.shard import Shard
+from harness.core.strategies import STRATEGIES, Partial
+from harness.core.trackers import Tracker
+from harness.store.encoding import RAW
+from harness.store.kinds import SAVE_KINDS
+from harness.store.records import FileRecord
+"""
+CONFIG = """\
+out: out
+plugins: [mine.py]
+wandb: {{mode: disabled}}
+data: {{path: {data}, max_train_samples: 512}}
+model: {{size: tiny}}
+trainer: {{batch_size: 32}}
+profile: busy
+cluster: {{num_ps: 4}}
+trace: {{path: {trace}}}
+store: {{fsync: false}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, click_data: Path) -> Path:
+    """A folder with the plugin, a run and a grid."""
+    (tmp_path / "mine.py").write_text(IMPORTS + examples()["kind of save"])
+    config = CONFIG.format(data=click_data, trace=ROOT / "failure_traces" / "busy.csv")
+    (tmp_path / "one.yaml").write_text(config)
+    (tmp_path / "grid.yaml").write_text(config + "grids:\n- {seed: [0, 1], strategy.name: [none, incremental]}\n")
+    return tmp_path
+
+
+def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+    """Exit code, stdout and stderr of run.py in ``folder``."""
+    words = [sys.executable, str(ROOT / "run.py"), *arguments]
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    return done.returncode, done.stdout, done.stderr
+
+
+def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(folder: Path) -> None:
+    """Grid, report and compare have its line; after an edit of the file its results are stale."""
+    code, out, errors = command(folder, "grid", "grid.yaml")
+    assert code == 0, errors
+    assert "incremental" in out
+    assert "incremental" in command(folder, "compare", "out", "--to", "none")[1]
+    assert command(folder, "report", "out")[0] == 0
+    assert command(folder, "grid", "grid.yaml", "--dry-run")[1].count("done") == 4
+    (folder / "mine.py").write_text((folder / "mine.py").read_text() + "\nEDITED = True\n")
+    code, _, errors = command(folder, "grid", "grid.yaml")
+    assert code == 2
+    assert ": mine.py" in errors
+
+
+def test_verify_and_plan_know_it(folder: Path) -> None:
+    """Both engines agree on it, and the planner shows it beside the others."""
+    code, out, errors = command(folder, "verify", "one.yaml", "strategy.name=incremental")
+    assert (code, "incremental  identical" in out) == (0, True), out + errors
+    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "20")[1]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("import nothing_there", "plugins: mine.py: ModuleNotFoundError: No module named 'nothing_there'"),
+        ("import harness.config.model\nfrom harness.core.strategies import *\nSTRATEGIES['x'] = Partial", "afterwards"),
+        (None, "plugins: mine.py: FileNotFoundError"),
+    ],
+)
+def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None, message: str) -> None:
+    """Exit code 2, the module and the reason."""
+    (folder / "mine.py").unlink() if text is None else (folder / "mine.py").write_text(text)
+    code, _, errors = command(folder, "train", "one.yaml")
+    assert code == 2
+    assert message in errors
+    assert len(errors.splitlines()) == 1

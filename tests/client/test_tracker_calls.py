@@ -1,0 +1,73 @@
+"""What a tracker is told does not depend on how rows travel."""
+
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.config.model import Config
+from harness.core.shard import Shard
+from harness.core.trackers import TRACKERS, SsuTracker, TrackerSpec
+from tests.runs import changed, run
+
+Call = tuple[object, ...]
+
+
+class RecordingTracker(SsuTracker):
+    """Chooses as SSU does; records every call in ``calls``, by rank."""
+
+    needs_touches: ClassVar[bool] = True
+    calls: ClassVar[dict[int, list[Call]]] = {}
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        super().__init__(shard, spec)
+        self._own = self.calls.setdefault(shard.rank_index, [])
+
+    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
+        """Record rows and counts."""
+        assert (rows_N.dtype, counts_N.dtype) == (torch.int64, torch.int32)
+        self._own.append(("touched", step, rows_N.tolist(), counts_N.tolist()))
+
+    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
+        """Record the rows that count; calls without any are void."""
+        if is_sampled_N.any():
+            self._own.append(("sampled", step, rows_N[is_sampled_N].tolist()))
+        super().sampled(step, rows_N, is_sampled_N)
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """Record what is saved."""
+        self._own.append(("saved", table, rows if isinstance(rows, slice) else rows.tolist()))
+        super().saved(table, rows)
+
+    def reset(self) -> None:
+        """Record it."""
+        self._own.append(("reset",))
+        super().reset()
+
+
+def calls_of(config: Config, run_dir: Path) -> dict[int, list[Call]]:
+    """Every call of the trackers of a run, by rank."""
+    RecordingTracker.calls.clear()
+    run(config, run_dir)
+    return {rank: list(calls) for rank, calls in RecordingTracker.calls.items()}
+
+
+@pytest.mark.parametrize("num_ps", [4, 40])
+def test_a_tracker_is_told_the_same_on_every_data_path(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_ps: int
+) -> None:
+    """Call for call between two saves, under ten failures, also on ranks that have no row in most batches."""
+    monkeypatch.setitem(TRACKERS, "ssu", RecordingTracker)
+    config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=256, cluster__num_ps=num_ps)
+    plain = calls_of(config, tmp_path / "plain")
+    assert {call[0] for calls in plain.values() for call in calls} == {"touched", "sampled", "saved", "reset"}
+    assert all(call[2] for calls in plain.values() for call in calls if call[0] == "touched"), "no call without a row"
+    paths = {
+        "lookahead": {"cache__mode": "lookahead", "cache__lookahead": 30},
+        "stale": {"cache__mode": "stale", "cache__staleness": 0},
+        "async": {"save__mode": "async"},
+    }
+    for name, keys in paths.items():
+        assert calls_of(changed(config, **keys), tmp_path / name) == plain, name

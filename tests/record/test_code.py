@@ -1,0 +1,68 @@
+"""Laws of the fingerprint of the code that computed a result."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from harness.record import code
+from harness.record.code import Code, code_of, current_code, difference_of
+from tests.made_runs import made_config, write_run
+
+SOURCE = '''"""Text."""
+
+STEP = 2  # of a size
+"""Text of a value."""
+
+
+def half(x: int) -> int:
+    """Text."""
+    return x // STEP
+'''
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_other"),
+    [
+        ("Text", "Other text", False),
+        ("  # of a size", "", False),
+        ("STEP = 2", "STEP = 3", True),
+        ("x // STEP", "STEP // x", True),
+        ("half", "part", True),
+    ],
+)
+def test_statements_count_and_text_does_not(tmp_path: Path, old: str, new: str, is_other: bool) -> None:
+    """A digest differs where a statement does; comments and docstrings may change."""
+    (tmp_path / "a.py").write_text(SOURCE)
+    (tmp_path / "b.py").write_text(SOURCE.replace(old, new))
+    assert (code._digest(tmp_path / "a.py") != code._digest(tmp_path / "b.py")) is is_other
+
+
+def test_every_run_records_the_code_that_computed_it(tmp_path: Path) -> None:
+    """env.json has versions and sources; read again they are the present code."""
+    write_run(tmp_path / "run", made_config())
+    assert code_of(tmp_path / "run") == current_code()
+    assert difference_of(tmp_path / "run") is None
+    (tmp_path / "run" / "env.json").write_text("{}")
+    assert difference_of(tmp_path / "run") == "code not recorded"
+
+
+def test_what_decides_no_result_has_no_part() -> None:
+    """The command line, the grid's runner and the planner may change; strategies, kernels and the trainer may not."""
+    rooms = {path.split("/")[1] for path in current_code().sources}
+    assert not rooms & {"cli", "grid", "planning", "record"}
+    assert {"harness/core/strategies.py", "harness/kernels/products.py", "harness/run/trainer.py"} <= {
+        *current_code().sources
+    }
+
+
+def test_a_difference_names_what_differs() -> None:
+    """Versions with both values, the first files, and how many more; under another Python only the version."""
+    sources = {f"harness/core/{name}.py": name for name in "abcde"}
+    old = Code({"python": "3.11", "torch": "2.12.0"}, sources)
+    new = Code({"python": "3.11", "torch": "2.13.0"}, dict.fromkeys(sources, "other"))
+    words = "torch 2.12.0 -> 2.13.0, harness/core/a.py, harness/core/b.py, harness/core/c.py, 2 more files"
+    assert old.difference(new) == words
+    assert old.fingerprint != new.fingerprint
+    assert old.difference(replace(new, versions={**old.versions, "python": "3.12"})) == "python 3.11 -> 3.12"
+    assert old.difference(old) is None

@@ -1,0 +1,154 @@
+"""The trace that a job meets: its hours, its constants, and what does not fit."""
+
+from pathlib import Path
+
+import pytest
+
+from harness.config.costs import job_costs
+from harness.config.model import Config, TraceConfig
+from harness.core.errors import ConfigError, TraceError
+from harness.traces.job_trace import job_trace, on_job, with_profile_of_trace
+from harness.traces.mismatch import mismatches
+from harness.traces.schedule import planned_kills_of
+from harness.traces.trace import Trace, parse_trace
+
+LOG = "# length_h: 40\n# ranks: 2\nhour,rank,repair_h\n1,ps0,2\n9,ps1,\n21,ps0,3\n22,ps1,\n23,ps1,4\n39,ps0,\n"
+"""Six failures in 40 h; the densest 10 h are 20 to 30 (windows start every 0.625 h), the quietest have none."""
+
+
+def read(text: str = LOG) -> Trace:
+    """Parse a text as ``log.csv``."""
+    return parse_trace(text.splitlines(), "log.csv")
+
+
+def config_of(folder: Path, text: str, **trace: object) -> Config:
+    """A job of 10 h with a tiny MTBF and two PS ranks under a trace of this text."""
+    (folder / "log.csv").write_text(text)
+    profile = {"base": "busy", "job_h": 10, "num_ps": 2}
+    return Config.model_validate({"profile": profile, "trace": {"path": str(folder / "log.csv"), **trace}})
+
+
+def said(config: Config, *, total_samples: int = 128_000, is_planned: bool = False) -> list[str]:
+    """What does not fit."""
+    config = with_profile_of_trace(config)
+    return list(mismatches(config, job_costs(config, total_samples), is_planned=is_planned))
+
+
+def test_a_window_has_the_hours_of_the_job() -> None:
+    """Its first hour is hour 0; entries keep their lines, so that drawn ranks stay; repairs keep their length."""
+    trace = on_job(read(), TraceConfig(window="densest"), job_h=10)
+    first_h = float(trace.header["window_h"].partition("-")[0])
+    assert [entry.line for entry in trace.entries] == [6, 7, 8]
+    assert [entry.hour for entry in trace.entries] == [hour - first_h for hour in (21, 22, 23)]
+    assert [entry.repair_h for entry in trace.entries] == [3, None, 4]
+    assert trace.header["length_h"] == "10"
+    assert on_job(read(), TraceConfig(window="quietest"), job_h=10).entries == ()
+
+
+def test_a_stretched_trace_lasts_as_long_as_the_job() -> None:
+    """Hours and repair times scale alike."""
+    trace = on_job(read(), TraceConfig(stretch=True), job_h=10)
+    assert [entry.hour for entry in trace.entries] == [0.25, 2.25, 5.25, 5.5, 5.75, 9.75]
+    assert [entry.repair_h for entry in trace.entries] == [0.5, None, 0.75, None, 1, None]
+    assert on_job(read(), TraceConfig(), job_h=10) == read()
+
+
+def test_what_cannot_be_mapped_is_refused() -> None:
+    """A window longer than the trace, and two mappings at once: one line each."""
+    with pytest.raises(TraceError, match=r"log.csv: trace.window=median: expected .* \(56 h\), got 40 h"):
+        on_job(read(), TraceConfig(window="median"), job_h=56)
+    with pytest.raises(ConfigError, match=r"trace.window, trace.stretch: expected one of them, got both"):
+        on_job(read(), TraceConfig(window="median", stretch=True), job_h=10)
+
+
+def test_kills_are_those_of_the_mapped_trace(tmp_path: Path) -> None:
+    """A run under a window kills at the window's hours, and is refused without one."""
+    config = config_of(tmp_path, LOG)
+    with pytest.raises(TraceError, match=r"log.csv:6: expected an hour up to the end of the job .* trace.window"):
+        planned_kills_of(config, total_samples=12_800, num_steps=100)
+    config = config_of(tmp_path, LOG, stretch=True, repair="reschedule")
+    kills = planned_kills_of(config, total_samples=12_800, num_steps=100)
+    assert [(kill.step, kill.ranks, kill.repair_h) for kill in kills] == [
+        (3, ("ps0",), 0.5), (23, ("ps1",), None), (53, ("ps0",), 0.75), (55, ("ps1",), None), (58, ("ps1",), 1),
+        (98, ("ps0",), None),
+    ]  # fmt: skip
+
+
+def test_a_profile_takes_the_constants_of_the_trace_as_the_job_meets_it(tmp_path: Path) -> None:
+    """MTBF and ranks per failure; the other constants are its base's, and the name says whose."""
+    config = config_of(tmp_path, LOG.replace("9,ps1,", "9,ps0,\n9,ps1,"), stretch=True)
+    config = config.model_copy(update={"profile": config.emulated.model_copy(update={"from_trace": True})})
+    found = with_profile_of_trace(config).emulated
+    assert (found.mtbf_h, found.ranks_per_failure) == (pytest.approx(10 / 6), pytest.approx(7 / 6))
+    assert (found.name, found.from_trace) == ("busy*(log)", False)
+    assert found.o_save_h == config.emulated.o_save_h
+    with pytest.raises(ConfigError, match=r"profile.from_trace: expected a failure trace \(trace.path\), got none"):
+        with_profile_of_trace(Config(profile="from_trace"))
+
+
+@pytest.mark.parametrize("name", ["busy", "poster50", "cpr56"])
+def test_a_shipped_trace_fits_its_profile(name: str) -> None:
+    """Nothing is said of the traces that were made for a profile."""
+    path = {"busy": "busy.csv", "poster50": "poster50.csv", "cpr56": "two_in_56h.csv"}[name]
+    config = Config.model_validate({"profile": name, "trace": {"path": f"failure_traces/{path}"}})
+    assert said(config) == []
+    assert job_trace(config) is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "# length_h: 5\n# ranks: 2\nhour,rank\n4,ps0\n",
+            "the trace lasts 5 h, the job 10 h: no failure after hour 4; ",
+        ),
+        (
+            "# length_h: 15\n# ranks: 2\nhour,rank\n4,ps0\n",
+            "the trace lasts 15 h, the job 10 h: the rest is left out; ",
+        ),
+        ("# ranks: 2\nhour,rank\n1,ps0\n2,ps1\n", "the last failure of the trace is at 2 h, the job 10 h: no failure "),
+        (
+            "# length_h: 10\n# ranks: 2\nhour,rank\n" + "".join(f"{k / 4},ps0\n" for k in range(40)),
+            "MTBF 0.25 h in the trace (40 failures in 10 h), 5.6 h in profile busy*, by which intervals are chosen; ",
+        ),
+        (
+            "# length_h: 10\n# ranks: 2\nhour,rank\n4,ps0\n4,ps1\n",
+            "2 ranks per failure in the trace, 1 in profile busy*; profile.from_trace=true takes the trace's",
+        ),
+        (
+            "# length_h: 10\n# ranks: 9\nhour,rank\n4,ps0\n",
+            "9 ranks in the trace, 2 PS ranks in the job: failures of the others cannot happen; cluster.num_ps=9 ",
+        ),
+        (
+            "# length_h: 10\n# ranks: 1\nhour,rank\n4,ps0\n",
+            "1 ranks in the trace, 2 PS ranks in the job: ranks from ps1 on never fail; cluster.num_ps=1 ",
+        ),
+        (
+            "# length_h: 10\n# ranks: 2\nhour,rank\n4,ps0\n4.001,ps1\n4.002,ps0\n9,ps1\n",
+            "4 failure instants fall on 3 boundaries between steps, and instants at one boundary are one failure: ",
+        ),
+        (
+            "# length_h: 10\n# ranks: 2\nhour,rank,repair_h\n4,ps0,30\n",
+            "repair times of the trace (30 h) are not charged: a failure costs O_res, 3 min, as if another node took ",
+        ),
+    ],
+)
+def test_each_mismatch_is_said_in_one_sentence(tmp_path: Path, text: str, sentence: str) -> None:
+    """What the trace has, what the job has, and what to do."""
+    (found,) = said(config_of(tmp_path, text))
+    assert found.startswith(sentence)
+
+
+def test_repairs_longer_than_the_job_are_said_where_they_are_charged(tmp_path: Path) -> None:
+    """If they are asked for and fit in the job, nothing is said."""
+    text = "# length_h: 10\n# ranks: 2\nhour,rank,repair_h\n4,ps0,{}\n"
+    (found,) = said(config_of(tmp_path, text.format(30), repair="reschedule"))
+    assert found.startswith("repair times of 30 h are charged to a job of 10 h, which waits for its nodes; ")
+    assert said(config_of(tmp_path, text.format(3), repair="reschedule")) == []
+
+
+def test_a_plan_says_nothing_of_steps(tmp_path: Path) -> None:
+    """Closed forms have none; of hours they say what is assumed."""
+    text = "# length_h: 5\n# ranks: 2\nhour,rank\n4,ps0\n4.001,ps1\n"
+    (found,) = said(config_of(tmp_path, text), is_planned=True)
+    assert found.startswith("the trace lasts 5 h, the job 10 h: the trace's MTBF is taken for the job; --stretch ")
