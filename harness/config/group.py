@@ -22,5 +22,8 @@ def group_of(configs: Sequence[Config]) -> str:
 
 
 def _flat(config: Config) -> dict[str, object]:
-    groups = config.model_dump(mode="json", exclude=_LEFT_OUT)
-    return {f"{group}.{key}": value for group, values in groups.items() for key, value in values.items()}
+    flat: dict[str, object] = {}
+    for name, values in config.model_dump(mode="json", exclude=_LEFT_OUT).items():
+        is_group = isinstance(values, dict)
+        flat |= {f"{name}.{key}": value for key, value in values.items()} if is_group else {name: values}
+    return flat
