@@ -399,13 +399,14 @@ def test_a_replay_says_what_does_not_fit_and_offers_the_mapping(cli: Cli) -> Non
         "note: MTBF 1.1 h in the trace (10 failures in 11 h), 40 h in profile busy*, by which intervals are chosen",
         "note: 10 failure instants fall on 4 boundaries between steps, and instants at one boundary are one failure: the run has 18 steps of 3.11 h each",
     ]
-    fitted = cli("replay", "t.csv", "one.yaml", "strategy.name=partial", "--stretch", "profile.from_trace=true")
+    words = ("strategy.name=partial", "profile.from_trace=true", "out=fitted")
+    fitted = cli("replay", "t.csv", "one.yaml", "--stretch", *words)
     assert fitted.code == 0
     assert not [line for line in fitted.errors if line.startswith("note: ")]
-    assert Path("out-t-stretched").is_dir()
+    assert Path("fitted").is_dir()
     assert "profile busy*(t)" in fitted.out
-    assert cli("report", "out-t-stretched").code == 0
-    assert "Failure trace t, stretched to 56 h</h2>" in Path("out-t-stretched/report.html").read_text()
+    assert cli("report", "fitted").code == 0
+    assert "Failure trace t, stretched to 56 h</h2>" in Path("fitted/report.html").read_text()
 
 
 def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
