@@ -9,6 +9,7 @@ import pytest
 
 from harness.config.model import Config
 from harness.data.prepare import prepare
+from harness.record import wandb_session
 from tests.data.logs import random_rows, to_text
 from tests.runs import small_config
 from tests.wandb_server import KEY, WandbServer, serve
@@ -39,7 +40,8 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
 
 @pytest.fixture
 def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address, which wandb uses, of a server that accepts connections and never answers."""
+    """The address, which wandb uses, of a server that accepts connections and never answers; asked for one second."""
+    monkeypatch.setattr(wandb_session, "PROBE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         yield from _used_by_wandb(url, url, monkeypatch)

@@ -1,6 +1,8 @@
 """The examples of docs/EXTENDING.md do what the page says."""
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,13 +21,18 @@ pytestmark = pytest.mark.timeout(180)  # one process for all examples; one of th
 
 @pytest.fixture(scope="module")
 def results(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What the examples gave, by the first comment of each; run in one process of their own."""
-    out = tmp_path_factory.mktemp("extended")
-    config = small_config(click_data).model_dump_json()
-    command = [sys.executable, "-m", "tests.extended", config, str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
-    assert done.returncode == 0, done.stderr
-    return json.loads((out / "results.json").read_text())
+    """What the examples gave, by the first comment of each; run in one process of their own, once for all workers."""
+    base = tmp_path_factory.getbasetemp()
+    out = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "extended"
+    out.mkdir(exist_ok=True)
+    with (out / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (out / "results.json").exists():
+            config = small_config(click_data).model_dump_json()
+            command = [sys.executable, "-m", "tests.extended", config, str(out)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+            assert done.returncode == 0, done.stderr
+        return json.loads((out / "results.json").read_text())
 
 
 def test_a_strategy_with_an_option_of_its_own(results: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ CONFIG = """\
 out: out
 plugins: [mine.py]
 wandb: {{mode: disabled}}
-data: {{path: {data}, max_train_samples: 512}}
+data: {{path: {data}, max_train_samples: 256}}
 model: {{size: tiny}}
 trainer: {{batch_size: 32}}
 profile: busy
@@ -39,7 +39,7 @@ store: {{fsync: false}}
 def folder(tmp_path: Path, click_data: Path) -> Path:
     """A folder with the plugin, a run and a grid."""
     (tmp_path / "mine.py").write_text(IMPORTS + examples()["kind of save"])
-    config = CONFIG.format(data=click_data, trace=ROOT / "failure_traces" / "busy.csv")
+    config = CONFIG.format(data=click_data, trace=ROOT / "failure_traces" / "two_in_56h.csv")
     (tmp_path / "one.yaml").write_text(config)
     (tmp_path / "grid.yaml").write_text(config + "grids:\n- {strategy.name: [none, incremental]}\n")
     return tmp_path
