@@ -15,6 +15,14 @@ from tests.runs import small_config
 from tests.wandb_server import KEY, WandbServer, serve
 
 
+_SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_fits.py"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow files first: at the end no worker is left alone with tests of many seconds."""
+    items.sort(key=lambda item: item.path.name not in _SLOW)
+
+
 @pytest.fixture(scope="session")
 def click_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,200 prepared samples: 1,029 to train on."""

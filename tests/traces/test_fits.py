@@ -157,7 +157,7 @@ def test_a_bootstrap_is_of_its_seed() -> None:
     sample = drawn("weibull", 50, seed=4, is_cut=True)
     plain = fit("weibull", sample)
     first, again, other = (
-        bootstrapped(plain, sample, np.array([sample.exposure_h]), num=40, seed=seed, tick=lambda: None)
+        bootstrapped(plain, sample, np.array([sample.exposure_h]), num=20, seed=seed, tick=lambda: None)
         for seed in (1, 1, 2)
     )
     assert first == again
