@@ -14,7 +14,6 @@ from tests.data.logs import random_rows, to_text
 from tests.runs import small_config
 from tests.wandb_server import KEY, WandbServer, serve
 
-
 _SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_fits.py"}
 
 
