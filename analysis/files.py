@@ -1,6 +1,7 @@
 """The figures and the table of a report as files, for papers. The same cells give the same bytes."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from analysis.advice import DEFAULT_MARGIN
 from analysis.blocks import regimes, summarise
@@ -12,17 +13,23 @@ from analysis.sections import slug
 from analysis.style import style, write_figure
 from harness.record.files import store_errors, write_text
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 _SUFFIXES = {"csv": "csv", "latex": "tex", "markdown": "md"}
 
 
-def write_files(path: Path | str, folder: Path | str, *, margin: float = DEFAULT_MARGIN) -> Path:
+def write_files(
+    path: Path | str, folder: Path | str, *, frame: "pd.DataFrame | None" = None, margin: float = DEFAULT_MARGIN
+) -> Path:
     """Write each figure of the report of ``path`` as SVG, PDF and PNG into ``folder``, and its table; the folder.
 
     A figure is ``KIND.svg``, or ``KIND-SETTING.svg`` if there are several settings; the table is ``table.csv``,
-    ``table.tex`` (package booktabs) and ``table.md``. Raises StoreError as ``load`` does, and if a file cannot be
-    written.
+    ``table.tex`` (package booktabs) and ``table.md``. ``frame``: that of ``path``, if it is loaded already.
+
+    Raises StoreError as ``load`` does, and if a file cannot be written.
     """
-    frame, target = load(path), Path(folder)
+    frame, target = load(path) if frame is None else frame, Path(folder)
     cells = cells_of(frame)
     data = Data(summarise(cells), cells, margin)
     drawn = [(TRADEOFF, Data(regimes(cells), cells, margin)), *((kind, data) for kind in KINDS)]

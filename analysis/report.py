@@ -5,7 +5,7 @@ from contextlib import suppress
 from datetime import datetime
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from analysis.advice import DEFAULT_MARGIN, advice_html
 from analysis.blocks import regimes, strategy_order, summarise
@@ -22,16 +22,25 @@ from harness.record.environment import utc_now
 from harness.record.files import read_json, write_text
 from harness.record.rundir import RunDir
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def report(path: Path | str, *, margin: float = DEFAULT_MARGIN, now: Callable[[], datetime] = utc_now) -> Path:
+
+def report(
+    path: Path | str,
+    *,
+    frame: "pd.DataFrame | None" = None,
+    margin: float = DEFAULT_MARGIN,
+    now: Callable[[], datetime] = utc_now,
+) -> Path:
     """Write ``report.html`` into the folder ``path`` and return its path: tables and figures of the runs below.
 
-    ``margin``: the loss of AUC that the verdicts on strategies accept.
+    ``frame``: the folder's, if it is loaded already. ``margin``: the loss of AUC that the verdicts accept.
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
     root = Path(path)
-    cells = cells_of(load(root))
+    cells = cells_of(load(root) if frame is None else frame)
     blocks = summarise(cells)
     title = ", ".join(dict.fromkeys(str(cell["name"]) for cell in cells if cell["name"])) or root.name
     parts = [

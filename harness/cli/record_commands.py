@@ -47,8 +47,9 @@ def report(options: argparse.Namespace) -> None:
     import analysis
 
     margin = options.margin or analysis.DEFAULT_MARGIN
-    console.say(f"report: {analysis.report(options.dir, margin=margin)}")
-    folder = analysis.write_files(options.dir, options.files or options.dir / "report", margin=margin)
+    frame = analysis.load(options.dir)
+    console.say(f"report: {analysis.report(options.dir, frame=frame, margin=margin)}")
+    folder = analysis.write_files(options.dir, options.files or options.dir / "report", frame=frame, margin=margin)
     console.say(f"figures and tables: {folder}")
 
 

@@ -211,4 +211,4 @@ def _show_grid(out: Path, margin: float | None) -> None:
     console.show(analysis.show_table(frame))
     if (advice := analysis.advice(frame, margin)) is not None:
         console.show(advice)
-    console.say(f"report: {analysis.report(out, margin=margin)}")
+    console.say(f"report: {analysis.report(out, frame=frame, margin=margin)}")
