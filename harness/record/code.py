@@ -3,7 +3,6 @@
 A run's config and data identify what was asked for; ``env.json`` records the code that answered.
 """
 
-import ast
 import hashlib
 import platform
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import metadata
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from harness.core.errors import StoreError
@@ -55,7 +55,7 @@ class Code:
             if self.sources.get(path) != other.sources.get(path)
         )
         if self.versions.get("python") != other.versions.get("python"):
-            changed = []  # a digest depends on the syntax tree, which depends on Python's version
+            changed = []  # a digest is of compiled code, which depends on Python's version
         named = changed[:_MAX_NAMED] + (
             [f"{len(changed) - _MAX_NAMED} more files"] if len(changed) > _MAX_NAMED else []
         )
@@ -90,14 +90,16 @@ def difference_of(run_dir: Path) -> str | None:
 
 
 def _digest(path: Path) -> str:
-    """Of the file's syntax tree without docstrings: comments and text change no result."""
-    tree = ast.parse(path.read_bytes())
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [item for item in body if not _is_text(item)]  # pyright: ignore[reportAttributeAccessIssue]
-    return hashlib.blake2b(ast.dump(tree).encode(), digest_size=4).hexdigest()
+    """Of the file's compiled code without docstrings: comments, text and the numbers of lines change no result."""
+    compiled = compile(path.read_bytes(), "", "exec", optimize=2, dont_inherit=True)
+    return hashlib.blake2b(repr(_content(compiled)).encode(), digest_size=4).hexdigest()
 
 
-def _is_text(node: ast.AST) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+def _content(value: object) -> object:
+    """What a constant of compiled code holds, in an order that is the same in every process."""
+    if isinstance(value, CodeType):
+        names = (value.co_name, value.co_names, value.co_varnames, value.co_freevars, value.co_cellvars)
+        return (names, value.co_flags, value.co_code, value.co_exceptiontable, _content(value.co_consts))
+    if isinstance(value, frozenset):
+        return sorted(map(repr, value))
+    return tuple(map(_content, value)) if isinstance(value, tuple) else repr(value)
