@@ -1,5 +1,6 @@
 """Small prepared click logs that every test of a run shares, and stand-ins of the wandb server."""
 
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,12 @@ from harness.record import wandb_session
 from tests.data.logs import random_rows, to_text
 from tests.runs import small_config
 from tests.wandb_server import KEY, WandbServer, serve
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Workers of `-n auto`: one more than there are cores, since tests wait for processes that they start."""
+    return len(os.sched_getaffinity(0)) + 1
+
 
 _SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_fits.py"}
 
