@@ -4,6 +4,7 @@
     api.grid("experiments/quickstart.yaml", ["seed=[0,1]"])
     frame = analysis.load("demo/quickstart")
 
+Modules with strategies of your own are loaded first: ``from harness.record import plugins; plugins.load(["mine.py"])``.
 ``harness.run`` and ``harness.grid`` are packages, so the functions are here.
 """
 
@@ -22,6 +23,7 @@ from harness.grid.runner import GridView, default_jobs, run_grid
 from harness.grid.worker import run_assembled
 from harness.record.code import difference_of
 from harness.record.folder import State, claim_grid, claim_run, inspect
+from harness.record.plugins import LOADED
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
 from harness.run import assemble
@@ -42,7 +44,10 @@ def run(config: Config | Mapping[str, Any]) -> Finished:
     except ValidationError as error:
         mistakes = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
         raise ConfigError("\n".join(mistakes)) from error
+    _check_plugins(config)
     check(config)
+    if assemble.starts_processes(config):
+        assemble.prepare_fork_server()
     run_dir, digest = Path(config.out), cell_hash(config)
     if inspect(run_dir, digest) is State.DONE:
         finished = read_events(RunDir(run_dir).events)[-1]
@@ -69,7 +74,9 @@ def grid(
     """
     found = load_experiment(Path(experiment), overrides, cell_hash=cell_hash)
     for cell in found.cells:
+        _check_plugins(cell.config)
         check(cell.config)
+    assemble.prepare_fork_server()
     old = [cell for cell in found.cells if is_done(cell) and difference_of(cell.run_dir) is not None]
     if old and stale == "fail":
         raise UserError(
@@ -80,6 +87,13 @@ def grid(
     with claim_grid(found.out):
         jobs = jobs or default_jobs(found.cells)
         return run_grid(found.cells, run_assembled, view or Silent(), jobs=jobs, stale=anew)
+
+
+def _check_plugins(config: Config) -> None:
+    if missing := [name for name in config.plugins if name not in LOADED]:
+        raise ConfigError(
+            f"plugins: {missing[0]}: expected to be loaded by harness.record.plugins.load, before harness.api"
+        )
 
 
 class Silent:

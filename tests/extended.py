@@ -103,10 +103,8 @@ def main(config_text: str, out: Path) -> None:
 
     def run(name: str, strategy: dict[str, Any], *, parts: dict[str, dict[str, Any]] | None = None) -> list[Event]:
         values = {**base, "strategy": strategy}
-        config = Config.model_validate(values)
-        for group, changes in (parts or {}).items():  # names that the page adds to a Literal
-            config = config.model_copy(update={group: getattr(config, group).model_copy(update=changes)})
-        assemble.run(config, out / name)
+        values |= {group: {**base[group], **changes} for group, changes in (parts or {}).items()}
+        assemble.run(Config.model_validate(values), out / name)
         return read_events(out / name / "events.jsonl")
 
     def last(events: list[Event]) -> Finished:

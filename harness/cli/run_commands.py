@@ -11,7 +11,6 @@ from harness.cli import console, progress, wandb_commands
 from harness.cli.parsing import mapping_overrides
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.cli.stale import Stale, stale_runs, to_run_anew
-from harness.cluster.spawn import own_fork_server
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
@@ -84,7 +83,9 @@ def run_experiment(
     done = [cell for cell in experiment.cells if is_done(cell)]  # raises before anything is written
     anew = to_run_anew([cell.run_dir for cell in done], stale)
     if anew or len(done) < len(experiment.cells):
-        _prepare_fork_server()  # before wandb starts a thread
+        from harness.run import assemble
+
+        assemble.prepare_fork_server()  # before wandb starts a thread
         experiment = wandb_commands.prepared(experiment)
     with claim_grid(experiment.out):
         heading = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
@@ -112,6 +113,7 @@ def run_experiment(
 def verify(options: argparse.Namespace) -> int:
     """Compare both engines, for every strategy or the one named on the command line."""
     _say_if_compiling()
+    from harness.run import assemble
     from harness.run import verify as verification
 
     if any(word.startswith("strategy.name=") for word in options.overrides):
@@ -119,7 +121,7 @@ def verify(options: argparse.Namespace) -> int:
     else:
         configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
     is_identical = True
-    _prepare_fork_server()
+    assemble.prepare_fork_server()
     for config in configs:
         name = config.strategy.name
         with progress.run_progress(f"verify {name}") as on_status:
@@ -152,7 +154,7 @@ def _train(config: Config, stale: Stale) -> int:
         console.note(f"{run_dir}: this run is finished already; its results follow")
         return show_run(run_dir)
     if assemble.starts_processes(config):
-        _prepare_fork_server()
+        assemble.prepare_fork_server()
     target = replacement_of(run_dir) if is_replaced else run_dir
     with claim_run(target, digest) as found:
         if found is State.UNFINISHED:
@@ -180,15 +182,6 @@ def _inspect(run_dir: Path, config: Config, digest: str) -> State:
         keys = differing_keys(read_config(run_dir), RunSpec(config).config.model_dump(mode="json"))
         what = ", ".join(keys) if keys else "the content of data or trace"
         raise StoreError(f"{error}; what differs: {what}") from error
-
-
-def _prepare_fork_server() -> None:
-    """Fork later processes from this one, which has imported all that they need and has not started a thread yet."""
-    from harness.record.code import current_code
-    from harness.run import assemble  # noqa: F401
-
-    current_code()  # read once, before an edit, and inherited by every process
-    own_fork_server()
 
 
 def _check_cells(cells: Sequence[Cell], check: Callable[[Config], None]) -> None:

@@ -8,6 +8,7 @@ from harness.client.lookahead import LookaheadClient
 from harness.client.protocol import ClientSpec, EmbeddingClient
 from harness.client.stale import StaleClient
 from harness.config.model import CacheConfig
+from harness.core.names import CLIENT_NAMES, PartTable
 from harness.core.pls import UpdateCounter
 from harness.core.trackers import Tracker
 
@@ -51,8 +52,6 @@ def _stale(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
     )
 
 
-CLIENTS: dict[str, Callable[[ClientSpec, CacheSpec], EmbeddingClient]] = {
-    "none": _direct,
-    "lookahead": _lookahead,
-    "stale": _stale,
-}
+CLIENTS: PartTable[Callable[[ClientSpec, CacheSpec], EmbeddingClient]] = PartTable(
+    CLIENT_NAMES, {"none": _direct, "lookahead": _lookahead, "stale": _stale}
+)

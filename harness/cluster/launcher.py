@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.cluster.spawn import fork_server
 from harness.core.errors import RunFailed
+from harness.core.names import LAUNCHER_NAMES, PartTable
 from harness.core.plans import Rank
 
 if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
@@ -132,5 +133,5 @@ class ForkLauncher:
         """A no-op: the fork server ends with this process."""
 
 
-LAUNCHERS: dict[str, Callable[[], Launcher]] = {"fork": ForkLauncher}
+LAUNCHERS: PartTable[Callable[[], Launcher]] = PartTable(LAUNCHER_NAMES, {"fork": ForkLauncher})
 """Launchers by the value of config key ``cluster.launcher``."""

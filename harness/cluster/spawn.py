@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.cluster.leash import hold_leash
+from harness.record.plugins import LOADED, PRELOAD_VARIABLE
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = ["torch", "harness.run.assemble"]
@@ -29,9 +30,9 @@ def fork_server() -> ForkServerContext:
     it.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["harness.cluster.leash_parent", *_PRELOAD])
+    context.set_forkserver_preload(["harness.cluster.leash_parent", "harness.record.preloaded_plugins", *_PRELOAD])
     resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it must not start below
-    with _import_path(), _interrupts_blocked():
+    with _environment(), _interrupts_blocked():
         forkserver.ensure_running()
     return context
 
@@ -117,17 +118,19 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
 
 
 @contextmanager
-def _import_path() -> Iterator[None]:
-    """The fork server of Python 3.11 does not take over sys.path; the environment tells it where this package is."""
-    before = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before]))
+def _environment() -> Iterator[None]:
+    """What a new fork server is told by its environment: the folder of this package, since that of Python 3.11 does not
+    take over sys.path, and the plugins."""
+    before = os.environ.copy()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before.get("PYTHONPATH")]))
+    os.environ[PRELOAD_VARIABLE] = "\n".join(LOADED)
     try:
         yield
     finally:
-        if before is None:
-            del os.environ["PYTHONPATH"]
-        else:
-            os.environ["PYTHONPATH"] = before
+        for name in ("PYTHONPATH", PRELOAD_VARIABLE):
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
 
 
 @contextmanager

@@ -4,13 +4,44 @@ Keys marked (R) are choices that the CPR paper leaves open or that were reconstr
 each default is the reading this project uses.
 """
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Literal, Union
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    model_validator,
+)
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from harness.config.profiles import MAX_PS, PROFILES, Profile
+from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
 from harness.core.strategies import DEFAULT, OPTIONS, CprVanilla, StrategyOptions, options_of
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A validator of a name by a table of names that a plugin may add to."""
+
+    names: Sequence[str]
+
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "enum": list(self.names)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.names:
+            raise ValueError(f"expected one of {', '.join(self.names)}, got {name!r}")
+        return name
+
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
@@ -69,7 +100,7 @@ class ModelConfig(_Model):
 class TrainerConfig(_Model):
     batch_size: PositiveInt = 128
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
-    optimizer: Literal["sgd"] = "sgd"
+    optimizer: Annotated[str, OneOf(OPTIMIZER_NAMES)] = "sgd"
     """Optimizer of the embedding rows, at the PS ranks and in caches. The dense network is trained by SGD."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense network. Part of the result's hash: with backend `torch`, sums round differently with
@@ -83,7 +114,7 @@ class TrainerConfig(_Model):
 
 
 class CacheConfig(_Model):
-    mode: Literal["none", "lookahead", "stale"] = "none"
+    mode: Annotated[str, OneOf(CLIENT_NAMES)] = "none"
     """`lookahead`: the trainer caches rows that coming batches share (BagPipe); results are bit-equal to `none`.
         `stale`: workers' caches with bounded staleness (HET); results differ unless `staleness` is 0."""
     lookahead: Annotated[int, Field(ge=2)] = 200
@@ -121,7 +152,7 @@ class ClusterConfig(_Model):
     """Parameter-server ranks (N in every formula), each a process with engine `rpc`; null: the profile's number."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
-    launcher: Literal["fork"] = "fork"
+    launcher: Annotated[str, OneOf(LAUNCHER_NAMES)] = "fork"
     """How rank processes are started. `fork`: on this machine, by a fork server with all imports done."""
     host: str = "127.0.0.1"
     """Address that the supervisor's control channel listens on."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.core.names import OPTIMIZER_NAMES, PartTable
 from harness.kernels.rows import NO_COUNTS, sgd_step, sgd_step_shared
 
 I64 = NDArray[np.int64]
@@ -96,5 +97,5 @@ class Sgd:
         sgd_step_shared(out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate)
 
 
-OPTIMIZERS: dict[str, RowOptimizer] = {"sgd": Sgd()}
+OPTIMIZERS: PartTable[RowOptimizer] = PartTable(OPTIMIZER_NAMES, {"sgd": Sgd()})
 """By the name of config key ``trainer.optimizer``."""

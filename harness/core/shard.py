@@ -147,8 +147,9 @@ class Shard:
         if self.pending_M is None:
             return 0
         # numpy adds int32 up in int64 through a small buffer, torch through an int64 copy of everything.
-        total = int(self.pending_M[rows].numpy().sum(dtype=np.int64))
-        self.pending_M[rows] = 0
+        pending_M, chosen = self.pending_M.numpy(), rows if isinstance(rows, slice) else rows.numpy()
+        total = int(pending_M[chosen].sum(dtype=np.int64))
+        pending_M[chosen] = 0
         return total
 
 

@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
@@ -16,11 +17,20 @@ from harness.core.strategies import OPTIONS, STRATEGIES, name_options
 LOADED: dict[str, Path] = {}
 """File of each module that was loaded, by the name that the user gave."""
 
+ENTRY_POINTS = "cpr_harness.plugins"
+"""Group of entry points by which an installed package offers plugins."""
+
+PRELOAD_VARIABLE = "CPR_HARNESS_PLUGINS"
+"""Environment variable with the plugins that a new fork server loads, one name a line."""
+
 _MODELS = "harness.config.model"
 
 
 def load(names: Sequence[str]) -> None:
-    """Import modules by dotted name, or by a path that ends in ``.py``; those that are loaded already are left out.
+    """Import modules by the name of an entry point, by dotted name, or by a path that ends in ``.py``.
+
+    An entry point is one of an installed package, in group ``cpr_harness.plugins``. Modules that are loaded already are
+    left out.
 
     Raises ConfigError for a module that cannot be imported, and if it is too late to enter anything.
     """
@@ -38,7 +48,10 @@ def load(names: Sequence[str]) -> None:
 
 def _imported(name: str) -> ModuleType:
     try:
-        return _from_file(Path(name)) if name.endswith(".py") else importlib.import_module(name)
+        if name.endswith(".py"):
+            return _from_file(Path(name))
+        found = entry_points(group=ENTRY_POINTS, name=name)
+        return importlib.import_module(next(iter(found)).module if found else name)
     except Exception as error:
         raise ConfigError(f"plugins: {name}: {type(error).__name__}: {error}") from error
 

@@ -16,12 +16,14 @@ from harness.cluster.launcher import LAUNCHERS, Launcher, Main
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.spawn import own_fork_server
 from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import RankJob, World
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
 from harness.core.plans import Rank
+from harness.record.code import current_code
 from harness.record.recorder import Recorder
 from harness.run.job import train
 from harness.run.spec import RunSpec
@@ -120,6 +122,15 @@ def run(
         recorder.done()
     status(phase="done")
     return finished
+
+
+def prepare_fork_server() -> None:
+    """Fork later processes from this one, which has imported all that they need, plugins included.
+
+    To be called before a thread is started; too late, it does nothing, and processes import everything themselves.
+    """
+    current_code()  # read once, before an edit, and inherited by every process
+    own_fork_server()
 
 
 def starts_processes(config: Config) -> bool:

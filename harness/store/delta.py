@@ -51,7 +51,10 @@ class DeltaPlan:
 
 
 def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
-    """Sort ``parts`` by row; takes 4 bytes of memory per chosen row. No row may be in two parts."""
+    """Sort ``parts`` by row; takes 4 bytes of memory per chosen row. No row may be in two parts.
+
+    Ranges that follow each other without a gap become one segment.
+    """
     assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
     parts = tuple(parts)
     ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, RowRange))
@@ -66,7 +69,10 @@ def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
         assert last_stop <= start <= stop <= num_shard_rows, "ranges overlap or leave the shard"
         split, after = np.searchsorted(ids_K, [start, stop])
         assert split == after, "a chosen row lies in a range that is written whole"
-        segments += [Segment(None, int(split) - cut), Segment(start, stop - start)]
+        if segments and split == cut and start == last_stop and segments[-1].start is not None:
+            segments[-1] = Segment(segments[-1].start, stop - segments[-1].start)
+        else:
+            segments += [Segment(None, int(split) - cut), Segment(start, stop - start)]
         cut, last_stop = int(split), stop
     segments.append(Segment(None, len(ids_K) - cut))
     return DeltaPlan(tuple(segment for segment in segments if segment.num_rows), ids_K)

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
 import torch
 import xxhash
 from torch import Tensor
@@ -38,7 +39,10 @@ def bytes_of(tensor: Tensor) -> memoryview:
     assert tensor.is_contiguous(), "content files hold contiguous tensors"
     if tensor.numel() == 0:
         return memoryview(bytearray())
-    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data
+    tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:  # numpy has no such type
+        tensor = tensor.view(torch.int16)
+    return tensor.numpy().reshape(-1).view(np.uint8).data
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -1,5 +1,7 @@
 """A strategy with a kind of save of its own, in a file outside the package, is known to every command."""
 
+import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -47,10 +49,11 @@ def folder(tmp_path: Path, click_data: Path) -> Path:
     return tmp_path
 
 
-def command(folder: Path, *arguments: str) -> tuple[int, str, str]:
+def command(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of run.py in ``folder``."""
     words = [sys.executable, str(ROOT / "run.py"), *arguments]
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    env = {**os.environ, **environment}
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False, env=env)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -71,6 +74,21 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
 def test_the_planner_knows_it(folder: Path) -> None:
     """It is simulated beside the built-in strategies. `verify` of such a strategy is in tests/test_extending.py."""
     assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "20")[1]
+
+
+def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
+    """An entry point names the module; its optimizer is an allowed value, and its file is part of the code."""
+    code = "from harness.core.optimizers import OPTIMIZERS, Sgd\n\n\nclass Same(Sgd):\n    pass\n\n\n"
+    code += "OPTIMIZERS['same'] = Same()\n"
+    (folder / "offered.py").write_text(code)
+    (folder / "offered-1.dist-info").mkdir()
+    (folder / "offered-1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: offered\nVersion: 1\n")
+    (folder / "offered-1.dist-info" / "entry_points.txt").write_text("[cpr_harness.plugins]\nmine = offered\n")
+    asked = ("train", "one.yaml", "plugins=[mine]", "engine=rpc", "trainer.optimizer=same")
+    exit_code, _, errors = command(folder, *asked, PYTHONPATH=str(folder))
+    assert exit_code == 0, errors
+    assert "mine" in json.loads((folder / "out-rpc-optimizersame" / "env.json").read_text())["code"]["sources"]
+    assert "did you mean same?" in command(folder, *asked[:-1], "trainer.optimizer=sume", PYTHONPATH=str(folder))[2]
 
 
 @pytest.mark.parametrize(

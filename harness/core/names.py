@@ -1,0 +1,30 @@
+"""Names of replaceable parts that a configuration chooses by a key of its own.
+
+The parts themselves are in rooms above the configuration, or are slow to import; their names are here, so that a wrong
+one is reported at once. A part that is added to its table adds its name.
+"""
+
+from typing import TypeVar
+
+Part = TypeVar("Part")
+
+CLIENT_NAMES = ["none", "lookahead", "stale"]
+"""Allowed values of ``cache.mode``."""
+OPTIMIZER_NAMES = ["sgd"]
+"""Allowed values of ``trainer.optimizer``."""
+LAUNCHER_NAMES = ["fork"]
+"""Allowed values of ``cluster.launcher``."""
+
+
+class PartTable(dict[str, Part]):
+    """Parts by name. A new entry appends its name to ``names``, and is then allowed in a configuration."""
+
+    def __init__(self, names: list[str], parts: dict[str, Part]) -> None:
+        assert names == [*parts], "the names that a configuration knows are those of the table"
+        super().__init__(parts)
+        self._names = names
+
+    def __setitem__(self, name: str, part: Part) -> None:
+        super().__setitem__(name, part)
+        if name not in self._names:
+            self._names.append(name)
