@@ -150,7 +150,8 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
         """\
   run.py data prepare train.txt --out data/kaggle                                      Kaggle
   run.py data prepare day_*.gz --out data/terabyte --max-ind-range 10000000            Terabyte
-  run.py data prepare day_0.gz --out data/hashed --categories hash --max-ind-range 1000000""",
+  run.py data prepare day_0.gz --out data/hashed --categories hash --max-ind-range 1000000
+  run.py data prepare demo/criteo.tsv --out demo/large --categories hash --table-rows 1   as many rows as Kaggle""",
     )
     prepare.add_argument("sources", type=Path, nargs="+", metavar="SRC", help="TSV files, plain or .gz, in order")
     prepare.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to make (the key data.path)")
@@ -158,9 +159,17 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
         "--categories",
         choices=("number", "hash"),
         default="number",
-        help="number ids in order of first appearance, or hash them to --max-ind-range (default: number)",
+        help="number ids in order of first appearance, or hash them to the size of the table (default: number)",
     )
-    prepare.add_argument("--max-ind-range", type=count, metavar="N", help="take every category modulo N")
+    prepare.add_argument(
+        "--max-ind-range", type=count, metavar="N", help="take every category modulo N; hashed, every table has N rows"
+    )
+    prepare.add_argument(
+        "--table-rows",
+        type=positive,
+        metavar="F",
+        help="hashed: the table sizes of Kaggle times F; 1 gives 2.2 GB tables",
+    )
     synth = command(
         kinds,
         "synth",

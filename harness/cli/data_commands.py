@@ -12,6 +12,7 @@ from harness.cli.progress import amount_progress
 def prepare(options: argparse.Namespace) -> None:
     """Pack Criteo's text format into a data folder."""
     from harness.data.prepare import prepare as prepare_data
+    from harness.data.teacher import scaled_cardinalities
 
     with amount_progress("prepare") as progress:
         meta = prepare_data(
@@ -19,6 +20,7 @@ def prepare(options: argparse.Namespace) -> None:
             options.out,
             categories=options.categories,
             max_ind_range=options.max_ind_range,
+            table_sizes=None if options.table_rows is None else scaled_cardinalities(options.table_rows),
             progress=progress,
         )
     rows = sum(meta.cardinalities)

@@ -102,8 +102,9 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     keys = dict.fromkeys(setting.key for combination in combinations for setting in combination)
     varied = [key for key in keys if len({repr(_value(config, key)) for config in configs}) > 1]
     cells: dict[str, Cell] = {}
-    for config in configs:
-        slug, digest = _slug(config, varied), cell_hash(config)
+    for config, combination in zip(configs, combinations, strict=True):
+        own = {setting.key for setting in combination}
+        slug, digest = _slug(config, [key for key in varied if key in own]), cell_hash(config)
         cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
     return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fit))
 
@@ -168,7 +169,7 @@ def _values(setting: Setting) -> list[Setting]:
 
 
 def _slug(config: Config, varied: Iterable[str]) -> str:
-    """A readable name: engine, strategy, seed, then the other keys that differ between the cells."""
+    """A readable name: engine, strategy, seed, then the other keys of its grid that differ between the cells."""
     others = [key for key in varied if key not in _ALWAYS_SHOWN]
     parts = [config.engine, config.strategy.name, f"seed{config.seed}", *_words(config, others)]
     return "-".join(parts)[:_SLUG_LENGTH]

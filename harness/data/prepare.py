@@ -41,28 +41,37 @@ def prepare(
     *,
     categories: Categories = "number",
     max_ind_range: int | None = None,
+    table_sizes: Sequence[int] | None = None,
     progress: Progress | None = None,
     chunk_bytes: int = CHUNK_BYTES,
 ) -> Meta:
     """Pack click logs, concatenated in the given order, into the folder ``out``.
 
     ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM.
-    ``hash``: the value ``% max_ind_range``, which is then the size of every table. ``progress`` is called with (bytes
-    done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time; the result does not depend on it. If
-    ``out`` already holds the same preparation, nothing is done.
+    ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or the 26 ``table_sizes``.
+    ``progress`` is called with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time;
+    the result does not depend on it. If ``out`` already holds the same preparation, nothing is done.
 
     Raises:
         DataError: a source that cannot be read or is not in the format (``file:line: ...``), no rows at all,
-            ``max_ind_range`` missing or out of range, ``out`` not empty and not this preparation, or disk trouble.
+            a size missing, given twice or out of range, ``out`` not empty and not this preparation, or disk trouble.
             ``out`` is then as it was.
     """
     sources = [Path(source) for source in sources]
-    _check(sources, categories, max_ind_range)
+    _check(sources, categories, max_ind_range, table_sizes)
+    sizes = tuple(table_sizes) if table_sizes else max_ind_range and (max_ind_range,) * NUM_TABLES
     counter = _Counter(total_bytes(sources), progress)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        return _existing(sources, out, categories, max_ind_range, counter)
+        return _existing(
+            sources,
+            out,
+            counter,
+            categories=categories,
+            max_ind_range=max_ind_range,
+            sizes=sizes if categories == "hash" else None,
+        )
     with _replacing(out) as folder:
-        packer = _Packer(categories, max_ind_range)
+        packer = _Packer(categories, max_ind_range, sizes)
         read: list[Source] = []
         with (folder / RECORDS_NAME).open("wb") as file:
             for path in sources:
@@ -80,11 +89,19 @@ def prepare(
     return meta
 
 
-def _check(sources: Sequence[Path], categories: Categories, max_ind_range: int | None) -> None:
+_Sizes = tuple[int, ...] | None
+
+
+def _check(
+    sources: Sequence[Path], categories: Categories, max_ind_range: int | None, table_sizes: Sequence[int] | None
+) -> None:
     if not sources:
         raise DataError("sources: expected at least one file, got none")
-    if categories == "hash" and max_ind_range is None:
-        raise DataError("max_ind_range: expected the table size, which hashed categories need; got none")
+    if categories == "hash" and (max_ind_range is None) == (table_sizes is None):
+        got = "none" if table_sizes is None else "both"
+        raise DataError(f"max_ind_range, table_sizes: expected one of them, which hashed categories need; got {got}")
+    if categories == "number" and table_sizes is not None:
+        raise DataError("table_sizes: expected with hashed categories only; numbered ones have as many rows as values")
     if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
         raise DataError(f"max_ind_range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
 
@@ -105,11 +122,12 @@ class _Counter:
 class _Packer:
     """Turns decoded rows into records and collects the contents of meta.json."""
 
-    def __init__(self, categories: Categories, max_ind_range: int | None) -> None:
+    def __init__(self, categories: Categories, max_ind_range: int | None, sizes: _Sizes) -> None:
         self.num_rows = 0
         self._num_positives = 0
         self._categories: Categories = categories
         self._max_ind_range = max_ind_range
+        self._sizes = sizes
         self._numberings = [Numbering() for _ in range(NUM_TABLES)] if categories == "number" else None
         self._hash = xxhash.xxh3_128()
 
@@ -121,8 +139,8 @@ class _Packer:
         # In double precision first: the float32 result then does not depend on which log the CPU has.
         floats_RC[:, 1:FIRST_CATEGORY] = np.log(np.maximum(rows.integers_RI, 0) + 1.0)
         values_RF = rows.categories_RF
-        if self._max_ind_range is not None:
-            values_RF = values_RF % np.uint32(self._max_ind_range)
+        if self._sizes is not None:
+            values_RF = values_RF % np.array(self._sizes, np.uint32)
         if self._numberings is None:
             words_RC[:, FIRST_CATEGORY:] = values_RF
         else:
@@ -136,8 +154,8 @@ class _Packer:
     def meta(self, sources: tuple[Source, ...]) -> Meta:
         """The meta of all rows packed so far."""
         if self._numberings is None:
-            assert self._max_ind_range is not None
-            cardinalities = (self._max_ind_range,) * NUM_TABLES
+            assert self._sizes is not None
+            cardinalities = self._sizes
         else:
             cardinalities = tuple(numbering.num_ids for numbering in self._numberings)
         digest = self._hash.copy()
@@ -154,16 +172,15 @@ class _Packer:
         )
 
 
-def _existing(
-    sources: Sequence[Path], out: Path, categories: Categories, max_ind_range: int | None, counter: _Counter
-) -> Meta:
+def _existing(sources: Sequence[Path], out: Path, counter: _Counter, **options: object) -> Meta:
     """The meta of ``out`` if it was prepared from the same bytes with the same options; file names are ignored."""
     refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
     try:
         meta = read_meta(out)
     except DataError as error:
         raise DataError(refusal) from error
-    if (meta.categories, meta.max_ind_range) != (categories, max_ind_range):
+    sizes = meta.cardinalities if meta.categories == "hash" else None
+    if options != {"categories": meta.categories, "max_ind_range": meta.max_ind_range, "sizes": sizes}:
         raise DataError(refusal)
     present = [fingerprint(path, counter.advance) for path in sources]
     if [(s.num_bytes, s.xxh3) for s in present] != [(s.num_bytes, s.xxh3) for s in meta.sources]:

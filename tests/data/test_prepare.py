@@ -55,6 +55,17 @@ def test_hashed_ids_are_values_modulo_the_range(tmp_path: Path, rows: list[Row])
     assert meta.cardinalities == (1_000,) * NUM_TABLES
 
 
+def test_hashed_tables_may_have_sizes_of_their_own(tmp_path: Path, rows: list[Row]) -> None:
+    """Each column is taken modulo its size, and the folder is another preparation with other sizes."""
+    source, sizes = _write(tmp_path / "a.tsv", to_text(rows)), tuple(range(3, 3 + NUM_TABLES))
+    meta = prepare([source], tmp_path / "out", categories="hash", table_sizes=sizes)
+    assert np.array_equal(_words(tmp_path / "out")[:, 14:], np.array(naive_values(rows)[2]) % np.array(sizes))
+    assert meta.cardinalities == sizes
+    assert prepare([source], tmp_path / "out", categories="hash", table_sizes=sizes) == meta
+    with pytest.raises(DataError, match="is not this preparation"):
+        prepare([source], tmp_path / "out", categories="hash", table_sizes=sizes[::-1])
+
+
 def test_labels_and_integers(tmp_path: Path, rows: list[Row]) -> None:
     """Labels become 0.0 or 1.0 and are counted; integers log(max(x, 0) + 1), so that negative and missing are 0."""
     source = _write(tmp_path / "a.tsv", to_text(rows))
@@ -223,8 +234,12 @@ def test_sources_that_are_not_files_are_named(tmp_path: Path) -> None:
 def test_hash_needs_a_range(tmp_path: Path, rows: list[Row]) -> None:
     """The range is obligatory for hashed categories, and must be one."""
     source = _write(tmp_path / "a", to_text(rows[:20]))
-    with pytest.raises(DataError, match=r"max_ind_range: expected the table size"):
+    with pytest.raises(DataError, match=r"max_ind_range, table_sizes: expected one of them, .*; got none"):
         prepare([source], tmp_path / "out", categories="hash")
+    with pytest.raises(DataError, match=r"max_ind_range, table_sizes: expected one of them, .*; got both"):
+        prepare([source], tmp_path / "out", categories="hash", max_ind_range=5, table_sizes=[5] * NUM_TABLES)
+    with pytest.raises(DataError, match=r"table_sizes: expected with hashed categories only"):
+        prepare([source], tmp_path / "out", table_sizes=[5] * NUM_TABLES)
     for wrong in (0, -5, 2**31 + 1):
         with pytest.raises(DataError, match=rf"max_ind_range: expected 1 to 2147483648, got {wrong}"):
             prepare([source], tmp_path / "out", categories="hash", max_ind_range=wrong)
