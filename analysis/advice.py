@@ -29,6 +29,7 @@ Word = Literal["equal by construction", "superior", "non-inferior", "inferior", 
 
 _HEADINGS = (
     Heading("strategy", is_text=True),
+    Heading("n"),
     Heading("overhead, % of job", "overhead\n%"),
     Heading("AUC loss, 10⁻³", "AUC loss\n10⁻³"),
     Heading("front", is_text=True),
@@ -73,8 +74,8 @@ class Verdict:
         return {
             "equal by construction": "equal by construction: no sample is lost, AUC is equal to the bit",
             "superior": "superior: AUC is higher than without failures",
-            "non-inferior": f"non-inferior: loses less than {self.margin:g} of AUC",
-            "inferior": f"inferior: loses more than {self.margin:g} of AUC",
+            "non-inferior": f"non-inferior: loses less than {_in_thousandths(self.margin)} of AUC",
+            "inferior": f"inferior: loses more than {_in_thousandths(self.margin)} of AUC",
             "open": f"open: {self._missing}",
         }[self.verdict]
 
@@ -87,7 +88,7 @@ class Verdict:
         if not self.loss.standard_error:
             return "the seeds have no spread"
         number = f"more than {MOST_SEEDS}" if self.more_seeds is None else f"{self.more_seeds}"
-        return f"{number} more seed{'' if number == '1' else 's'} would decide"
+        return f"about {number} more seed{'' if number == '1' else 's'} to decide"
 
 
 def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:
@@ -165,7 +166,14 @@ def advice_html(cells: Sequence[Cell], margin: float = DEFAULT_MARGIN) -> str:
 def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
     for each in found:
         loss = "0" if each.verdict == "equal by construction" else show_interval(each.loss, scale=1e3, signed=True)
-        yield (each.label, f"{100 * each.overhead_frac:.2f}", loss, _FRONT if each.on_front else "", each.sentence)
+        yield (
+            each.label,
+            str(len(each.line.cells)),
+            f"{100 * each.overhead_frac:.2f}",
+            loss,
+            _FRONT if each.on_front else "",
+            each.sentence,
+        )
 
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
@@ -174,19 +182,19 @@ def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
 
 
 def _shown(found: Sequence[Verdict]) -> Iterator[str]:
-    margin = found[0].margin
+    margin = _in_thousandths(found[0].margin)
     safe = next((each for each in found if each.verdict in ("superior", "non-inferior")), None)
     full = next((each for each in found if each.verdict == "equal by construction"), None)
     if safe:
         yield (
-            f"Shown: {safe.label} loses less than {margin:g} of AUC, the cheapest strategy of which this is shown: "
+            f"Shown: {safe.label} loses less than {margin} of AUC, the cheapest strategy of which this is shown: "
             f"{_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
         )
     else:
-        keeps = f" Only {full.label} is known to keep AUC: by construction, at {_cost(full)}." if full else ""
-        yield f"No strategy that loses samples is shown to lose less than {margin:g} of AUC.{keeps}"
+        keeps = f" Only {full.label} is known to keep AUC, by construction; it costs {_cost(full)}." if full else ""
+        yield f"Of no strategy that loses samples is it shown that it loses less than {margin} of AUC.{keeps}"
     if inferior := [each.label for each in found if each.verdict == "inferior"]:
-        yield f"Shown to lose more than {margin:g} of AUC: {', '.join(inferior)}."
+        yield f"Shown to lose more than {margin} of AUC: {', '.join(inferior)}."
 
 
 def _cost(verdict: Verdict) -> str:
@@ -195,13 +203,13 @@ def _cost(verdict: Verdict) -> str:
 
 def _open(found: Sequence[Verdict]) -> Iterator[str]:
     if undecided := [each for each in found if each.verdict == "open"]:
-        yield f"Open: {', '.join(each.label for each in undecided)}."
+        yield f"Open, neither shown to lose less nor to lose more: {', '.join(each.label for each in undecided)}."
 
 
 def _rounding(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
     yield rounding_text(block.rounding)
     if block.rounding is not None and found[0].margin < block.rounding.largest:
-        yield "The margin is below the floor of rounding: another machine may decide otherwise."
+        yield "The margin is below the floor of rounding: with another backend, losses near it may be judged otherwise."
 
 
 def _spread(found: Sequence[Verdict]) -> Iterator[str]:
@@ -211,13 +219,18 @@ def _spread(found: Sequence[Verdict]) -> Iterator[str]:
         yield f"Standard deviation of the loss between traces | between seeds of a trace, 10⁻³: {', '.join(parts)}."
 
 
+def _in_thousandths(margin: float) -> str:
+    return f"{1e3 * margin:g}·10⁻³"
+
+
 def reading(margin: float) -> str:
     """How to read the tables."""
     return (
-        f"AUC loss: AUC of none minus that of the strategy, paired by seed and trace, ± half of the two-sided 95 % "
-        f"interval. Non-inferior: shown to be below the margin of {margin:g}; inferior: shown to be above it; "
-        f"superior: shown to be below 0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected for the number of "
-        f"strategies by Holm's method. More seeds: with these, the loss is decided with probability {100 * POWER:g} %, "
-        f"averaged over all losses that the seeds so far allow. {_FRONT}: no other strategy has both a lower overhead "
-        "and a lower mean loss."
+        "AUC loss: AUC of none (the run of the same seed without failures) minus that of the strategy, mean over n "
+        "pairs of seed and failure trace, ± half the width of the two-sided 95 % interval. Non-inferior: shown to be "
+        f"below the margin of {_in_thousandths(margin)}; inferior: shown to be above it; superior: shown to be below "
+        f"0. One-sided paired t-tests at {100 * ALPHA:g} %, corrected for the number of strategies by Holm's method. "
+        f"More seeds: with so many more pairs one verdict or the other is reached with probability {100 * POWER:g} %, "
+        f"averaged over the losses that the pairs so far leave possible. {_FRONT}: no other strategy has both a lower "
+        "overhead and a lower mean loss; that is no verdict."
     )

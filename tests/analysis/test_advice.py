@@ -98,7 +98,7 @@ def test_an_open_strategy_comes_with_the_seeds_that_would_decide() -> None:
     wide, narrow = (found(WIDE, margin=margin)["cpr_ssu"] for margin in (4e-3, 3e-3))
     assert wide.more_seeds is not None
     assert narrow.more_seeds is None or narrow.more_seeds > wide.more_seeds
-    assert f"{wide.more_seeds} more seeds would decide" in wide.sentence
+    assert f"{wide.more_seeds} more seeds to decide" in wide.sentence
 
 
 def test_the_front_holds_what_no_other_strategy_beats() -> None:
@@ -130,7 +130,7 @@ def test_console_and_report_say_the_same(grid: Path, tmp_path: Path) -> None:
     for verdict in verdicts(analysis.regimes_of(frame)[0], 2e-3):
         assert verdict.sentence in text
         assert verdict.sentence in page
-    for words in ("margin of 0.002", "Floor of rounding: unknown"):
+    for words in ("margin of 2·10⁻³", "Floor of rounding: unknown"):
         assert words in text
         assert words in page
     write_run(tmp_path / "none", made_config("none"))

@@ -239,7 +239,11 @@ def test_grids_multiply_and_join(write: Write) -> None:
 def test_a_name_has_the_keys_of_its_own_grid(write: Write) -> None:
     """Law: a key that another mapping sets is in no name of a cell that leaves it at its default."""
     text = "grids:\n- seed: [0, 1]\n- {seed: [0], trainer.backend: [torch]}\n"
-    assert slugs(experiment_of(write(text))) == ["local-full-seed0", "local-full-seed1", "local-full-seed0-backendtorch"]
+    assert slugs(experiment_of(write(text))) == [
+        "local-full-seed0",
+        "local-full-seed1",
+        "local-full-seed0-backendtorch",
+    ]
 
 
 def test_equal_cells_are_merged(write: Write) -> None:
