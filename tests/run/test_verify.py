@@ -13,7 +13,7 @@ from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
 from harness.run.assemble import Parts
-from tests.runs import changed, run
+from tests.runs import changed, run, saving_every
 
 
 class FlippingServer(RankServer):
@@ -54,7 +54,7 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     config = changed(config, cluster__num_ps=3)  # the fewest of which one outlives two that die at once
     config = changed(config, eval__every_steps=25, cache__lookahead=24)
     config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
-    config = changed(config, strategy__name=strategy, strategy__interval_samples=40)
+    config = saving_every(changed(config, strategy__name=strategy), 40)
     assert verify.verify(config, tmp_path) == verify.Verdict(strategy, ())
     events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
@@ -90,7 +90,7 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
 
 def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
     """By strategy, engine and the keys of the variant, with what was expected; and so is the error of a run."""
-    config = changed(config, strategy__name="partial", data__max_train_samples=128, strategy__interval_samples=40)
+    config = saving_every(changed(config, strategy__name="partial", data__max_train_samples=128), 40)
 
     def run_all(cell: Config, run_dir: Path, **_: object) -> None:
         if cell.save.mode == "async":
@@ -118,7 +118,7 @@ def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
 
 def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path) -> None:
     """The lowest bit of one embedding value, flipped once in one rank, makes the records differ."""
-    config = changed(config, strategy__name="partial", data__max_train_samples=512)
+    config = saving_every(changed(config, strategy__name="partial", data__max_train_samples=512), 80)
     run(config, tmp_path / "right")
     run(config, tmp_path / "again")
     assert verify.compare_records(tmp_path / "right", tmp_path / "again") == []
