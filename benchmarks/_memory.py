@@ -60,7 +60,7 @@ class Memory:
 
 
 def memory_of_tree(root: int) -> Memory:
-    """Memory of process ``root`` and all its descendants; those that end meanwhile are left out."""
+    """Memory of process ``root`` and all its descendants; one that ends before it is read counts as 0."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(FileNotFoundError, ProcessLookupError):

@@ -82,7 +82,8 @@ def differences_of_delta(values: dict[str, Any], out: Path) -> list[str]:
     from harness.run.verify import verify
 
     (out / "one.csv").write_text("hour,rank\n20,ps1\n")
-    changes = {"data": {**values["data"], "max_train_samples": 160}, "trace": {"path": str(out / "one.csv")}}
+    changes: dict[str, Any] = {"data": {**values["data"], "max_train_samples": 160}, "cluster": {"num_ps": 2}}
+    changes["trace"] = {"path": str(out / "one.csv")}
     return list(verify(Config.model_validate({**values, **changes}), out / "verify").differences)
 
 
@@ -143,7 +144,11 @@ def main(config_text: str, out: Path) -> None:
 
     clipped = {"trainer": {"optimizer": "clipped_sgd"}}
     runs = [
-        run(f"clipped-{mode}", {"name": "full"}, parts={**clipped, "cache": {"mode": mode, "staleness": 0}})
+        run(
+            f"clipped-{mode}",
+            {"name": "full", "interval_samples": 100},
+            parts={**clipped, "cache": {"mode": mode, "staleness": 0}},
+        )
         for mode in ("none", "lookahead", "stale")
     ]
     results["optimizer"] = {
@@ -154,7 +159,8 @@ def main(config_text: str, out: Path) -> None:
     results["embedding client"] = {
         name: facts(run(f"direct-{name}", strategy))
         == facts(run(f"blocking-{name}", strategy, parts={"cache": {"mode": "blocking"}}))
-        for name, strategy in (("full", {"name": "full"}), ("partial", {"name": "partial", "interval_samples": 100}))
+        for name in ("full", "partial")
+        for strategy in [{"name": name, "interval_samples": 100}]
     }
 
     log, broken = out / "log.txt", out / "broken.txt"

@@ -34,6 +34,15 @@ def small_config(data: Path) -> Config:
     )
 
 
+def saving_every(config: Config, samples: int) -> Config:
+    """``config`` with a save every so many samples: priority saves come 1/r times as often as their interval says.
+
+    The profile's own interval makes fifty saves in 256 steps, which are most of such a run's time.
+    """
+    interval = round(samples / getattr(config.strategy, "r", 1))
+    return changed(config, strategy__interval_samples=interval)
+
+
 def changed(config: Config, **dotted: Any) -> Config:
     """``config`` with keys set: ``changed(config, strategy__name="full")`` sets ``strategy.name``.
 

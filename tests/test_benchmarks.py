@@ -1,12 +1,8 @@
 """Benchmarks measure something real, also when everything is tiny. No figure is judged here: people read those."""
 
 import json
-import os
-import runpy
 import subprocess
 import sys
-import tempfile
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,20 +10,16 @@ import pytest
 
 from benchmarks._common import Spread, config_of, make_data, settings_of, write_trace
 from benchmarks._plain import num_flops, products
-from benchmarks._turns import Tick, Worker, chunks
+from benchmarks._turns import Tick, Worker
 from benchmarks.auc import argsort_auc
 from benchmarks.step import dense
-from harness.cluster.leash import hold_leash
-from harness.cluster.spawn import fork_server, nest_fork_server
-from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.data.dataset import Dataset
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
 from harness.traces.trace import parse_trace
-
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
-PATIENCE_S = 110
+from tests.forked import PATIENCE_S, said_by
+from tests.started import FOLDER, benchmark, count_chunks
 
 
 def start_by_path(name: str, *arguments: str) -> str:
@@ -41,29 +33,7 @@ def start(name: str, *arguments: str) -> str:
 
     Not for a benchmark that starts itself anew, or one whose pools must find its classes in ``__main__``.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        said = Path(folder) / "said"
-        process = fork_server().Process(target=be_started, args=(name, arguments, said, os.getpid()))
-        process.start()
-        process.join(PATIENCE_S)
-        if process.exitcode is None:
-            process.kill()
-            process.join()
-        assert process.exitcode == 0, said.read_text()
-        return said.read_text()
-
-
-def be_started(name: str, arguments: tuple[str, ...], said: Path, owner: int) -> None:
-    """Body of that process: modules are found as they are in one that was started by path."""
-    hold_leash(owner)
-    with said.open("wb") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-    nest_fork_server()
-    sys.argv = [name, *arguments]
-    sys.path[:] = [str(FOLDER), *(path for path in sys.path if Path(path) not in (FOLDER.parent, Path()))]
-    runpy.run_path(str(FOLDER / name), run_name="__main__")
-    sys.stdout.flush()
+    return said_by(benchmark, name, arguments)
 
 
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
@@ -255,15 +225,6 @@ def test_the_cache_moves_less_than_a_run_without(tmp_path: Path) -> None:
     short, long = json.loads(path.read_text())["results"]
     assert short["bytes"] > long["bytes"] >= long["minimum_bytes"] > 0
     assert 0 < short["saved_frac"] < long["saved_frac"] < 1
-
-
-def note_step(folder: Path, step: int) -> None:
-    (folder / "step").write_text(str(step))
-
-
-def count_chunks(config: Config, folder: Path, tick: Tick) -> None:
-    """Body: two steps a chunk; the file holds the number of the step."""
-    chunks(config, partial(note_step, folder), tick)
 
 
 def test_a_worker_stands_still_between_its_turns(tmp_path: Path) -> None:

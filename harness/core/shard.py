@@ -148,8 +148,8 @@ class Shard:
             return 0
         # numpy adds int32 up in int64 through a small buffer, torch through an int64 copy of everything.
         pending_M, chosen = self.pending_M.numpy(), rows if isinstance(rows, slice) else rows.numpy()
-        total = int(pending_M[chosen].sum(dtype=np.int64))
-        pending_M[chosen] = 0
+        if total := int(np.add.reduce(pending_M[chosen], dtype=np.int64)):  # most tables of a small batch have none
+            pending_M[chosen] = 0
         return total
 
 

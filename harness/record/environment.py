@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -53,8 +54,12 @@ def environment(
     }
 
 
+@cache
 def git_state(root: Path) -> dict[str, Any] | None:
-    """``{"commit": hex, "dirty": bool}`` of the checkout whose top folder is ``root``; None where there is none."""
+    """``{"commit": hex, "dirty": bool}`` of the checkout whose top folder is ``root``; None where there is none.
+
+    As of the first call in this process: later changes of the checkout are not in the code that it has loaded.
+    """
     if not (root / ".git").exists():
         return None
     try:
@@ -70,6 +75,7 @@ def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True, timeout=10).stdout
 
 
+@cache
 def _version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -77,6 +83,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def _cpu_info(key: str) -> str | None:
     """A value of the first processor in /proc/cpuinfo; None where it is missing."""
     try:

@@ -154,8 +154,9 @@ class FailoverClient:
         )
 
     def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> frozenset[Rank]:
-        """Replace dead ranks, carry out the strategy's plan, charge it. Deaths meanwhile belong to the same failure.
+        """Replace dead ranks, carry out the strategy's plan, charge it.
 
+        A rank that dies before the recovery is complete belongs to the same failure.
         Returns all ranks that died. Raises RolledBack if the plan was a rollback.
         """
         self._before_recovery()

@@ -2,6 +2,7 @@
 
 import os
 import time
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -53,26 +54,7 @@ def _make_trainer(
 ) -> Trainer:
     """Build the objects of a run, each after those it uses."""
     config, clock = run_spec.config, time.monotonic
-    num_curve_samples = curve_samples(config.eval, run_spec.dataset, run_spec.total_samples)
-    schedule = Schedule(
-        num_steps=run_spec.num_steps,
-        batch_size=config.trainer.batch_size,
-        kill_steps=kill_steps,
-        evaluate_every_steps=steps_between(config.eval, run_spec.num_steps),
-        evaluates_last=num_curve_samples < whole_samples(config.eval, run_spec.dataset),
-    )
-
-    def progress() -> Progress:
-        return Progress(
-            step=steps.step,
-            samples=steps.step * schedule.batch_size,
-            previous_samples=max(0, steps.step - 1) * schedule.batch_size,
-            total_samples=schedule.total_samples,
-            saved_step=saves.saved_step,
-            saved_samples=saves.saved_samples,
-        )
-
-    boundaries = Boundaries(schedule, run_spec.strategy, progress)
+    schedule = _make_schedule(run_spec, kill_steps)
     steps = StepLog(
         supervisor,
         num_steps=schedule.num_steps,
@@ -80,12 +62,9 @@ def _make_trainer(
         every_steps=config.metrics.log_every_steps,
         clock=clock,
     )
-    accounting = Accounting(
-        overhead=OverheadLedger(run_spec.costs),
-        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, config.metrics.pls_since),
-        updates=UpdateLedger(cluster.ranks) if config.metrics.update_pls else None,
-        bytes_full=run_spec.bytes_full,
-    )
+    progress = partial(_progress, schedule, steps, saves)
+    boundaries = Boundaries(schedule, run_spec.strategy, progress)
+    accounting = _make_accounting(run_spec, cluster)
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,
@@ -97,34 +76,21 @@ def _make_trainer(
         clock=clock,
     )
     network = _make_network(run_spec, cluster)
-    checkpointer = Checkpointer(
-        ask=failover.ask,
-        ranks=cluster.ranks,
-        supervisor=supervisor,
-        checkpoints=saves,
-        accounting=accounting,
-        store=StoreSpec(
-            fsync=config.store.fsync,
-            config_hash=run_spec.result_hash,
-            in_background=config.save.mode == "async",
-        ),
-        dense_state=network.state,
-        clock=clock,
-    )
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     client = _make_client(run_spec, failover, boundaries, count_updates)
     failover.attach(client)
-    evaluator = Evaluator(
-        config.eval,
-        dataset=run_spec.dataset,
-        placement=run_spec.placement,
-        network=network,
-        client=client,
-        curve_samples=num_curve_samples,
-    )
     return Trainer(
         failover=failover,
-        checkpointer=checkpointer,
+        checkpointer=Checkpointer(
+            ask=failover.ask,
+            ranks=cluster.ranks,
+            supervisor=supervisor,
+            checkpoints=saves,
+            accounting=accounting,
+            store=_store_spec(run_spec),
+            dense_state=network.state,
+            clock=clock,
+        ),
         accounting=accounting,
         supervisor=supervisor,
         client=client,
@@ -135,10 +101,72 @@ def _make_trainer(
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,
         overlaps=cluster.overlaps,
-        evaluator=evaluator,
+        evaluator=_make_evaluator(run_spec, network, client),
         count_updates=count_updates,
         clock=clock,
     )
+
+
+def _make_schedule(run_spec: RunSpec, kill_steps: frozenset[int]) -> Schedule:
+    """The boundaries at which something is due that no strategy decides."""
+    config = run_spec.config
+    return Schedule(
+        num_steps=run_spec.num_steps,
+        batch_size=config.trainer.batch_size,
+        kill_steps=kill_steps,
+        evaluate_every_steps=steps_between(config.eval, run_spec.num_steps),
+        evaluates_last=_num_curve_samples(run_spec) < whole_samples(config.eval, run_spec.dataset),
+    )
+
+
+def _progress(schedule: Schedule, steps: StepLog, saves: Checkpoints) -> Progress:
+    """How far the run is now."""
+    return Progress(
+        step=steps.step,
+        samples=steps.step * schedule.batch_size,
+        previous_samples=max(0, steps.step - 1) * schedule.batch_size,
+        total_samples=schedule.total_samples,
+        saved_step=saves.saved_step,
+        saved_samples=saves.saved_samples,
+    )
+
+
+def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
+    """The ledgers of the run, with nothing charged yet."""
+    metrics = run_spec.config.metrics
+    return Accounting(
+        overhead=OverheadLedger(run_spec.costs),
+        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
+        updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
+        bytes_full=run_spec.bytes_full,
+    )
+
+
+def _store_spec(run_spec: RunSpec) -> StoreSpec:
+    """How the ranks write their files."""
+    config = run_spec.config
+    return StoreSpec(
+        fsync=config.store.fsync,
+        config_hash=run_spec.result_hash,
+        in_background=config.save.mode == "async",
+    )
+
+
+def _make_evaluator(run_spec: RunSpec, network: DenseNetwork, client: EmbeddingClient) -> Evaluator:
+    """The evaluator, on the dense network and the rows of the run."""
+    return Evaluator(
+        run_spec.config.eval,
+        dataset=run_spec.dataset,
+        placement=run_spec.placement,
+        network=network,
+        client=client,
+        curve_samples=_num_curve_samples(run_spec),
+    )
+
+
+def _num_curve_samples(run_spec: RunSpec) -> int:
+    """Samples of each evaluation for the curve."""
+    return curve_samples(run_spec.config.eval, run_spec.dataset, run_spec.total_samples)
 
 
 def _make_client(

@@ -114,83 +114,87 @@ def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
     assert "events.jsonl:1" in str(frame.loc["a", "failure"])
 
 
-@pytest.mark.parametrize(
-    ("spoil", "found"),
-    [
-        (lambda lines: None, "no file"),
-        (lambda lines: [], "no event"),
-        (lambda lines: [lines[0][:9]], "no event"),
-        (lambda lines: [*lines[:-1], lines[-1][:-1]], "a eval event at step 400"),
-    ],
-    ids=["deleted", "empty", "torn first", "torn last"],
-)
-def test_done_without_a_result_is_damage(
-    tmp_path: Path, spoil: Callable[[list[str]], list[str] | None], found: str
-) -> None:
+SPOILT: dict[str, tuple[Callable[[list[str]], list[str] | None], str]] = {
+    "deleted": (lambda lines: None, "no file"),
+    "empty": (lambda lines: [], "no event"),
+    "torn first": (lambda lines: [lines[0][:9]], "no event"),
+    "torn last": (lambda lines: [*lines[:-1], lines[-1][:-1]], "a eval event at step 400"),
+}
+
+
+def test_done_without_a_result_is_damage(tmp_path: Path) -> None:
     """DONE beside a record without a result is damage, reported with the file in frame, table, story and report."""
-    write_run(tmp_path / "run", made_config())
-    write_run(tmp_path / "well", made_config(seed=1))
-    file = tmp_path / "run" / "events.jsonl"
-    left = spoil(file.read_text().splitlines(keepends=True))
-    file.unlink()
-    if left is not None:
-        file.write_text("".join(left))
-    expected = "expected a finish event at the end, as there is a DONE file"
-    line = f"{file}: {expected}; got {found}; remove DONE to rerun"
-    row = analysis.load(tmp_path).set_index("cell").loc["run"]
-    assert (row["status"], row["failure"]) == ("damaged", line)
-    assert pd.isna(row["auc"])
-    assert analysis.is_damaged(tmp_path / "run")
+    write_run(tmp_path / "well", made_config(seed=9))
+    lines: dict[str, str] = {}
+    for seed, (name, (spoil, found)) in enumerate(SPOILT.items()):
+        write_run(tmp_path / name, made_config(seed=seed))
+        file = tmp_path / name / "events.jsonl"
+        left = spoil(file.read_text().splitlines(keepends=True))
+        file.unlink()
+        if left is not None:
+            file.write_text("".join(left))
+        expected = "expected a finish event at the end, as there is a DONE file"
+        lines[name] = f"{file}: {expected}; got {found}; remove DONE to rerun"
     assert not analysis.is_damaged(tmp_path / "well")
-    story = shown(analysis.show(tmp_path / "run"))
-    assert ": damaged\n" in story
-    assert line in story
-    assert f"damaged: run: {line}" in shown(analysis.show_table(analysis.load(tmp_path)))
-    assert "1 done, 1 damaged" in analysis.report(tmp_path).read_text()
+    frame = analysis.load(tmp_path)
+    told = shown(analysis.show_table(frame))
+    for name, line in lines.items():
+        row = frame.set_index("cell").loc[name]
+        assert (row["status"], row["failure"]) == ("damaged", line)
+        assert pd.isna(row["auc"])
+        assert analysis.is_damaged(tmp_path / name)
+        story = shown(analysis.show(tmp_path / name))
+        assert ": damaged\n" in story
+        assert line in story
+        assert f"damaged: {name}: {line}" in told
+    assert "1 done, 4 damaged" in analysis.report(tmp_path).read_text()
 
 
-@pytest.mark.parametrize(
-    "change", [{"num_ps": 0, "rank_rows": []}, {"bytes_full": 0}, {"num_steps": 0}, {"rank_rows": []}]
-)
-def test_impossible_counts_cost_no_table(tmp_path: Path, change: dict[str, object]) -> None:
+def test_impossible_counts_cost_no_table(tmp_path: Path) -> None:
     """A record whose counts cannot be is a disagreement, and no report fails over it."""
-    write_run(tmp_path / "run", made_config())
-    file = tmp_path / "run" / "events.jsonl"
-    first, *rest = file.read_text().splitlines(keepends=True)
-    file.write_text(json.dumps(json.loads(first) | change) + "\n" + "".join(rest))
-    assert str(analysis.load(tmp_path).iloc[0]["disagreement"]).startswith("event 1: ")
+    impossible = ({"num_ps": 0, "rank_rows": []}, {"bytes_full": 0}, {"num_steps": 0}, {"rank_rows": []})
+    for name, change in zip(("partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu"), impossible, strict=True):
+        write_run(tmp_path / name, made_config(name))
+        file = tmp_path / name / "events.jsonl"
+        first, *rest = file.read_text().splitlines(keepends=True)
+        file.write_text(json.dumps(json.loads(first) | change) + "\n" + "".join(rest))
+    disagreements = analysis.load(tmp_path)["disagreement"]
+    assert len(disagreements) == len(impossible)
+    assert disagreements.str.startswith("event 1: ").all()
     analysis.report(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("seed: 1\n", " name: expected text, got nothing"),
-        ("{", "1: not YAML: "),
-        ("[" * 3000, "1: nested more than 20 levels deep"),
-        ("a", " expected the resolved config of a run (a mapping), got str"),
-        (None, " profile.job_h: expected a number > 0, got 'x'"),
-    ],
-)
-def test_a_config_that_is_none_is_one_line(tmp_path: Path, text: str | None, message: str) -> None:
+NO_CONFIGS = {
+    "half": ("seed: 1\n", " name: expected text, got nothing"),
+    "torn": ("{", "1: not YAML: "),
+    "deep": ("[" * 3000, "1: nested more than 20 levels deep"),
+    "word": ("a", " expected the resolved config of a run (a mapping), got str"),
+    "wrong": (None, " profile.job_h: expected a number > 0, got 'x'"),
+}
+
+
+def test_a_config_that_is_none_is_one_line(tmp_path: Path) -> None:
     """A config.yaml that cannot be used is one line with file and key: a damaged row, and the error of the story."""
-    write_run(tmp_path / "run", made_config())
     write_run(tmp_path / "well", made_config(seed=1))
-    file = tmp_path / "run" / "config.yaml"
-    file.write_text(text or file.read_text().replace("job_h: 56.0", "job_h: x"))
-    with pytest.raises(StoreError) as caught:
-        analysis.show(tmp_path / "run")
-    line = str(caught.value)
-    assert line.startswith(f"{file}:{message}")
-    assert "\n" not in line
+    lines: dict[str, str] = {}
+    for name, (text, message) in NO_CONFIGS.items():
+        write_run(tmp_path / name, made_config())
+        file = tmp_path / name / "config.yaml"
+        file.write_text(text or file.read_text().replace("job_h: 56.0", "job_h: x"))
+        with pytest.raises(StoreError) as caught:
+            analysis.show(tmp_path / name)
+        lines[name] = str(caught.value)
+        assert lines[name].startswith(f"{file}:{message}")
+        assert "\n" not in lines[name]
+        assert analysis.load(tmp_path / name)["status"].to_list() == ["damaged"]
     frame = analysis.load(tmp_path).set_index("cell")
-    assert frame["status"].to_dict() == {"run": "damaged", "well": "done"}
-    assert frame.loc["run", "failure"] == line
-    assert pd.isna(frame.loc["run", "strategy"])
+    assert frame["status"].to_dict() == {"well": "done"} | dict.fromkeys(NO_CONFIGS, "damaged")
     page = analysis.report(tmp_path).read_text()
-    assert "1 done, 1 damaged" in page
-    assert escape(f"damaged: run: {line}") in page
-    assert analysis.load(tmp_path / "run")["status"].to_list() == ["damaged"]
+    assert "1 done, 5 damaged" in page
+    for name, line in lines.items():
+        assert frame.loc[name, "failure"] == line
+        assert pd.isna(frame.loc[name, "strategy"])
+        assert escape(f"damaged: {name}: {line}") in page
 
 
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:

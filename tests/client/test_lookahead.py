@@ -13,7 +13,7 @@ from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from tests.recovery.test_unplanned import MortalRanks, named, run_mortal
-from tests.runs import changed, run
+from tests.runs import changed, run, saving_every
 
 
 def facts(events: list[Event]) -> list[dict]:
@@ -26,7 +26,7 @@ def facts(events: list[Event]) -> list[dict]:
 def test_a_cached_run_equals_the_uncached_one(config: Config, tmp_path: Path, strategy: str, placement: str) -> None:
     """Event for event, under ten failures, whatever the lookahead: losses, saves, what was lost, AUC, parameters."""
     config = changed(config, strategy__name=strategy, cluster__placement=placement, data__max_train_samples=512)
-    config = changed(config, eval__every_steps=45)
+    config = saving_every(changed(config, eval__every_steps=45), 40)
     _, uncached = run(config, tmp_path / "uncached")
     for lookahead in (2, 7, 60, 600):
         looking_ahead = changed(config, cache__mode="lookahead", cache__lookahead=lookahead)
@@ -167,7 +167,7 @@ def test_every_update_is_persisted_lost_or_counted(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
 ) -> None:
     """After ten failures with recovery from the cache: nothing twice, nothing forgotten, and less lost than without."""
-    config = changed(config, data__max_train_samples=512, strategy__name=strategy)
+    config = saving_every(changed(config, data__max_train_samples=512, strategy__name=strategy), 40)
     config = changed(config, cache__mode="lookahead", cache__lookahead=7)
     discarded, _ = run(config, tmp_path / "discarded")
     kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept", Parts(make_ranks=KeptRanks))
@@ -195,7 +195,7 @@ def test_full_recovery_does_not_care(config: Config, tmp_path: Path) -> None:
         *({("ps2", number, Exchange): when} for number in (1, 2, 3, 8, 9, 13) for when in ("before", "after")),
         {("ps2", 4, Exchange): "after", ("ps1", 4, Exchange): "after", ("ps1", 1, Restore): "after"},
         {("ps2", 2, Save): "after"},
-        {("ps2", 2, Save): "before", ("ps3", 2, Save): "after"},
+        {("ps2", 2, Save): "before", ("ps0", 2, Save): "after"},
         {("ps2", 6, Exchange): "after", ("ps2", 7, Exchange): "after", ("ps2", 8, Exchange): "after"},
     ],
     ids=named,
@@ -206,7 +206,8 @@ def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 
     """Whichever message fails, dirty rows and rows on their way included: the ledger and the ranks agree."""
     config = changed(
         config,
-        data__max_train_samples=240,
+        data__max_train_samples=180,
+        cluster__num_ps=3,
         strategy__name=strategy,
         strategy__interval_samples=60,
         cache__mode="lookahead",
@@ -215,4 +216,4 @@ def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 
     )
     finished = run_mortal(config, tmp_path / "mortal", monkeypatch, doom, MortalKeptRanks)
     assert outstanding(read_events(tmp_path / "mortal" / "events.jsonl")) == KeptRanks.num_unsaved
-    assert finished.applied_updates == 240 * 26
+    assert finished.applied_updates == 180 * 26

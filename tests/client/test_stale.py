@@ -23,7 +23,7 @@ from harness.core.pls import UpdateCounter
 from harness.core.shard import Shard
 from tests.client.test_lookahead import facts
 from tests.recovery.test_unplanned import run_mortal
-from tests.runs import changed, losses_of, run
+from tests.runs import changed, losses_of, run, saving_every
 
 CARDINALITIES = (3, 40, 1, 90)
 NUM_PS, NUM_STEPS, BATCH_SIZE, DIM, RATE = 3, 80, 6, 4, 0.5
@@ -314,6 +314,7 @@ def test_without_staleness_a_run_equals_the_uncached_one(
 ) -> None:
     """Event for event, under ten failures, with evictions: losses, saves, what was lost, AUC, parameters."""
     config = changed(config, strategy__name=strategy, cluster__placement=placement, eval__every_steps=45)
+    config = saving_every(config, 80)
     _, uncached = run(config, tmp_path / "uncached")
     finished, cached = run(stale(config, 0, cache__max_rows=400), tmp_path / "cached")
     assert facts(cached) == facts(uncached)

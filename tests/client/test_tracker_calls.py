@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.config.model import Config
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, SsuTracker, TrackerSpec
-from tests.runs import changed, run
+from tests.runs import changed, run, saving_every
 
 Call = tuple[object, ...]
 
@@ -61,6 +61,7 @@ def test_a_tracker_is_told_the_same_on_every_data_path(
     """Call for call between two saves, under ten failures, also on ranks that have no row in most batches."""
     monkeypatch.setitem(TRACKERS, "ssu", RecordingTracker)
     config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=256, cluster__num_ps=num_ps)
+    config = saving_every(config, 48)
     plain = calls_of(config, tmp_path / "plain")
     assert {call[0] for calls in plain.values() for call in calls} == {"touched", "sampled", "saved", "reset"}
     assert all(call[2] for calls in plain.values() for call in calls if call[0] == "touched"), "no call without a row"

@@ -1,7 +1,6 @@
-"""Laws of the grid runner, with real processes: only the training inside a cell is a small function of this file."""
+"""Laws of the grid runner, with real processes: only the training inside a cell is a small function of cells.py."""
 
 import json
-import multiprocessing
 import os
 import re
 import select
@@ -11,105 +10,21 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import pytest
 
 from harness.cli import commands, progress, run_commands
-from harness.cluster.spawn import fork_server
 from harness.config.experiment import Cell, Experiment
-from harness.config.model import Config
-from harness.core.errors import RunFailed, StoreError
-from harness.core.events import Finished
+from harness.core.errors import StoreError
 from harness.grid.process import CellStarter, Outcome, is_done
 from harness.grid.runner import run_grid
-from harness.grid.worker import OnStatus
 from harness.record.folder import claim_run
 from harness.run.assemble import RunStatus
+from tests.grid.cells import cells_of, run_a_rank, run_badly, run_forever, run_interrupted, run_well
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
-
-
-def finished(seed: int) -> Finished:
-    """A last event whose AUC is a tenth of its seed."""
-    return Finished(
-        step=9, samples=9, auc=seed / 10, log_loss=0.5, accuracy=0.5, train_loss=0.5, pls=0.0, update_pls=None,
-        update_pls_tracked=None, applied_updates=None, lost_updates=None, applied_tracked=None, lost_tracked=None,
-        num_failures=0, num_lost_ranks=0, num_unplanned=0, num_saves=0, payload_bytes=0, save_h=0.0, load_h=0.0,
-        lost_h=0.0, reschedule_h=0.0, overhead_frac=0.0, generation=0, digests={},
-    )  # fmt: skip
-
-
-def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """A run that ends well."""
-    assert on_status is not None
-    on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
-    with (run_dir / "events.jsonl").open("a") as events:
-        events.write(f"{os.getpid()}\n")
-    (run_dir / "DONE").write_text("")
-    return finished(config.seed)
-
-
-def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well."""
-    if config.seed == 1:
-        raise RunFailed("ranks keep dying")
-    if config.seed == 2:
-        os.kill(os.getpid(), signal.SIGKILL)
-    if config.seed == 3:
-        raise ZeroDivisionError("a bug of ours")
-    if config.seed == 4:
-        return finished(4)
-    if config.seed == 5:
-        (run_dir / ".error.txt.tmp").symlink_to("/dev/full")
-        raise RunFailed("no space left")
-    return run_well(config, run_dir, on_status=on_status)
-
-
-def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """A terminal's Ctrl-C goes to every process of the foreground."""
-    os.kill(os.getpid(), signal.SIGINT)
-    return run_well(config, run_dir, on_status=on_status)
-
-
-def answer(pipe: Connection) -> None:
-    """Sends the parent's pid, and whether everything a rank needs was imported before."""
-    pipe.send((os.getppid(), "harness.run.assemble" in sys.modules))
-
-
-def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """Starts a process as the rpc engine does, and writes down where it came from."""
-    ours, theirs = multiprocessing.Pipe()
-    rank = fork_server().Process(target=answer, args=(theirs,))
-    rank.start()
-    parent, has_all = ours.recv()
-    rank.join()
-    stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8")
-    grandparent = int(stat.rsplit(")", 1)[1].split()[1])
-    is_fork = Path(f"/proc/{parent}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
-    num_files = len(list(Path(f"/proc/{parent}/fd").iterdir()))
-    facts = [grandparent == os.getpid(), is_fork, has_all, num_files, parent]
-    (run_dir / "facts").write_text(json.dumps(facts))
-    return run_well(config, run_dir, on_status=on_status)
-
-
-def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """Says its pid, reports, and waits for a signal."""
-    assert on_status is not None
-    temporary = run_dir / "pid.tmp"
-    temporary.write_text(str(os.getpid()))
-    temporary.rename(run_dir / "pid")
-    on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
-    signal.pause()
-    return run_well(config, run_dir, on_status=on_status)
-
-
-def cells_of(out: Path, seeds: int, engine: str = "local") -> list[Cell]:
-    """Cells of ``seeds`` seeds."""
-    configs = [Config.model_validate({"seed": seed, "out": str(out), "engine": engine}) for seed in range(seeds)]
-    return [Cell(c, f"{engine}-{c.seed}", f"{engine}{c.seed}", out / f"{engine}-{c.seed}") for c in configs]
 
 
 class Journal:

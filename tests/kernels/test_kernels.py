@@ -1,6 +1,5 @@
 """Compiled loops against plain twins, where no other test does so. N rows of a request, S slots, D embedding dim."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.shard import Shard
 from harness.kernels import compiler, lookup, rows
+from tests.forked import import_from, said_by
 
 
 def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
@@ -104,16 +104,15 @@ def test_a_mistake_in_a_function_is_reported(tmp_path: Path, monkeypatch: pytest
 @pytest.fixture
 def kernels(tmp_path: Path) -> Path:
     """A copy of the compiler in a folder of kernels with one loop, which calls a function of another file."""
-    folder = tmp_path / "harness" / "kernels"
-    folder.mkdir(parents=True)
-    for package in (folder.parent, folder):
-        (package / "__init__.py").touch()
+    folder = tmp_path / "copied"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("from numba.core import config\nconfig.CACHE_DIR = ''\n")
     shutil.copy(compiler.__file__, folder)
     (folder / "inner.py").write_text("import numba\n@numba.njit\ndef factor(): return 2\n")
     (folder / "loops.py").write_text(
         "import numba\n"
-        "from harness.kernels.compiler import compiled_for\n"
-        "from harness.kernels.inner import factor\n"
+        "from copied.compiler import compiled_for\n"
+        "from copied.inner import factor\n"
         "@compiled_for(numba.int64(numba.int64))\n"
         "def scaled(number): return factor() * number\n"
         "print(scaled(21), sum(scaled.stats.cache_hits.values()))\n"
@@ -123,13 +122,7 @@ def kernels(tmp_path: Path) -> Path:
 
 def run_loops(kernels: Path) -> str:
     """The loop's result, and how many functions came from the cache, in a new process."""
-    command = [sys.executable, "-c", "import harness.kernels.loops"]
-    environment = {**os.environ, "PYTHONPATH": str(kernels.parents[1])}
-    environment.pop("NUMBA_CACHE_DIR", None)
-    result = subprocess.run(
-        command, capture_output=True, check=True, text=True, env=environment, cwd=kernels.parents[1]
-    )
-    return result.stdout.strip()
+    return said_by(import_from, kernels.parent, "copied.loops").strip()
 
 
 def test_a_change_in_any_file_compiles_anew(kernels: Path) -> None:

@@ -24,6 +24,7 @@ from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
 from harness.model.sizes import SIZES, ModelSize
+from tests.forked import said_by
 from tests.model.batches import BACKENDS, initial_tables, looked_up, make_batch
 
 needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
@@ -388,9 +389,11 @@ def test_another_process_computes_the_same_bits(backend: BackendName) -> None:
     """Same number of threads: same losses, gradients and parameters to the bit, wherever in memory their operands
     lie.
     """
-    script = (
-        "import torch; kept = torch.empty(1003); from tests.model.test_backends import digest; "
-        f"print(digest({backend!r}))"
-    )
-    other = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
-    assert other == digest(backend) + "\n"
+    assert said_by(print_digest, backend) == digest(backend) + "\n"
+
+
+def print_digest(backend: BackendName) -> None:
+    """Print the digest; what is held before moves its operands to other addresses."""
+    kept = torch.empty(1003)
+    sys.stdout.write(digest(backend) + "\n")
+    del kept

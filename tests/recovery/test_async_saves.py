@@ -21,7 +21,7 @@ from harness.store import newest_checkpoint
 from harness.store.format import HashingWriter
 from tests.cluster.worlds import pids_of
 from tests.recovery.test_unplanned import run_mortal
-from tests.runs import changed, losses_of, run
+from tests.runs import changed, losses_of, run, saving_every
 
 
 def in_background(config: Config, **dotted: object) -> Config:
@@ -46,6 +46,7 @@ def test_a_run_is_what_it_is_with_saves_that_are_waited_for(
 ) -> None:
     """Under ten kills: losses, parameters, PLS, charges and files are equal, and events but for the place of saves."""
     config = changed(config, strategy__name=strategy, data__max_train_samples=512, eval__every_steps=60)
+    config = saving_every(config, 40)
     config = changed(config, cache__mode=cache, cache__lookahead=30)
     _, waited = run(config, tmp_path / "sync")
     _, begun = run(in_background(config), tmp_path / "async")

@@ -12,7 +12,7 @@ from harness.core.errors import RunFailed
 from harness.model.dlrm import DenseNetwork
 from harness.run.assemble import Parts
 from harness.store import ShardStore, newest_checkpoint
-from tests.runs import changed, run
+from tests.runs import changed, run, saving_every
 
 
 class WatchedServer(RankServer):
@@ -57,7 +57,7 @@ def test_a_dead_shard_gets_its_newest_rows_and_no_other_is_touched(
     config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
 ) -> None:
     """Base and all deltas of the newest checkpoint, bit for bit, for exactly the ranks that the trace killed."""
-    run(changed(config, strategy__name=strategy), tmp_path / "run", Parts(make_server=watched))
+    run(saving_every(changed(config, strategy__name=strategy), 40), tmp_path / "run", Parts(make_server=watched))
     killed = ["ps1", "ps0", "ps2", "ps3", "ps0", "ps0", "ps3", "ps1", "ps2", "ps2", "ps3"]
     assert [rank for rank, _ in watched.restored] == killed
     most_files = max(num_files for _, num_files in watched.restored)
@@ -69,7 +69,8 @@ def test_what_was_saved_is_not_chosen_again(
     config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
 ) -> None:
     """Right after a priority save with room for all, trackers find nothing to save: lists and counters are clear."""
-    run(changed(config, strategy__name=strategy, strategy__r=1.0), tmp_path / "run", Parts(make_server=watched))
+    config = saving_every(changed(config, strategy__name=strategy, strategy__r=1.0), 40)
+    run(config, tmp_path / "run", Parts(make_server=watched))
     assert watched.emptied
     assert set(watched.emptied) == {0}
 

@@ -40,20 +40,21 @@ class Unannounced(Stretching):
         return None
 
 
-@pytest.mark.parametrize("lookahead", [2, 30, 400])
 def test_a_forecast_may_be_revised_at_every_save(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lookahead: int
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Saves that follow from the last one fall alike with and without the cache, under ten failures, to the bit."""
     monkeypatch.setitem(strategies.STRATEGIES, "full", Stretching)
     config = changed(config, strategy__name="full", eval__every_steps=45)
     _, uncached = run(config, tmp_path / "uncached")
-    cached, events = run(changed(config, cache__mode="lookahead", cache__lookahead=lookahead), tmp_path / "cached")
-    assert facts(events) == facts(uncached)
     saves = [event.samples for event in uncached if isinstance(event, Saved) and event.charged]
     assert sorted({*saves}) == [100, 200, 300, 452, 680, 1020]
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    assert cached.digests == reference.digests
+    for lookahead in (2, 30, 400):
+        looking_ahead = changed(config, cache__mode="lookahead", cache__lookahead=lookahead)
+        cached, events = run(looking_ahead, tmp_path / f"cached-{lookahead}")
+        assert facts(events) == facts(uncached), lookahead
+        assert cached.digests == reference.digests
 
 
 def test_a_save_that_was_not_announced_fails_the_run(

@@ -16,7 +16,7 @@ from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.made_runs import altered
-from tests.runs import PRIORITY_R, changed, losses_of, run
+from tests.runs import PRIORITY_R, changed, losses_of, run, saving_every
 
 
 def outcome(finished: Finished) -> tuple:
@@ -27,7 +27,7 @@ def outcome(finished: Finished) -> tuple:
 def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Path) -> None:
     """Ten failures and as many rollbacks later, losses, metrics and parameters are those of the run without."""
     reference, without = run(changed(config, strategy__name="none"), tmp_path / "none")
-    recovered, events = run(changed(config, strategy__name="full"), tmp_path / "full")
+    recovered, events = run(saving_every(changed(config, strategy__name="full"), 80), tmp_path / "full")
     assert recovered.num_failures == 10
     assert recovered.lost_h > 0
     assert outcome(recovered) == outcome(reference)
@@ -48,14 +48,14 @@ def test_saving_every_step_makes_partial_recovery_bit_equal_to_no_failure(
     config: Config, tmp_path: Path, placement: str
 ) -> None:
     """Nothing is unsaved when a rank dies, so nothing is lost."""
-    config = changed(config, cluster__placement=placement)
+    config = changed(config, cluster__placement=placement, data__max_train_samples=512)
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     every_step = changed(config, strategy__name="partial", strategy__interval_samples=4)
     saved, events = run(every_step, tmp_path / "partial")
     assert outcome(saved) == outcome(reference)
     assert saved.pls == 0
     assert saved.lost_updates == 0
-    assert sum(isinstance(event, Saved) and event.charged for event in events) == 255
+    assert sum(isinstance(event, Saved) and event.charged for event in events) == 127
 
 
 def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
@@ -105,8 +105,9 @@ def test_a_run_is_charged_as_the_simulator_says(config: Config, tmp_path: Path, 
 def test_evaluation_changes_nothing(config: Config, tmp_path: Path) -> None:
     """Evaluation lookups touch no tracker, counter or row; and a sample position is evaluated once, reruns or not."""
     for name in ("cpr_mfu", "full"):
-        plain, _ = run(changed(config, strategy__name=name), tmp_path / name)
-        watched, events = run(changed(config, strategy__name=name, eval__every_steps=20), tmp_path / f"{name}-watched")
+        unwatched = saving_every(changed(config, strategy__name=name), 60)
+        plain, _ = run(unwatched, tmp_path / name)
+        watched, events = run(changed(unwatched, eval__every_steps=20), tmp_path / f"{name}-watched")
         assert outcome(watched) == outcome(plain)
         assert watched.lost_updates == plain.lost_updates
         steps = [event.step for event in events if isinstance(event, Evaluated)]
@@ -118,7 +119,7 @@ def test_a_curve_of_twenty_points_leaves_the_result_alone(
     config: Config, tmp_path: Path, samples: int | None, sizes: list[int]
 ) -> None:
     """By default AUC is measured at 20 points on a fixed part of the set, and the result on the whole set as before."""
-    config = changed(config, strategy__name="full")
+    config = saving_every(changed(config, strategy__name="full"), 80)
     plain, (*_, whole, _) = run(config, tmp_path / "plain")
     finished, events = run(changed(config, eval__points=20, eval__curve_samples=samples), tmp_path / "curve")
     assert outcome(finished) == outcome(plain)
@@ -173,14 +174,14 @@ def test_a_planned_kill_that_does_not_happen_fails_the_run(config: Config, tmp_p
 
 def test_every_entry_of_a_trace_kills_once(config: Config, tmp_path: Path) -> None:
     """Also under full recovery, which passes the boundary of a kill twice."""
-    _, events = run(changed(config, strategy__name="full"), tmp_path / "run")
+    _, events = run(saving_every(changed(config, strategy__name="full"), 80), tmp_path / "run")
     kills = [(event.rank, event.line) for event in events if isinstance(event, Killed)]
     assert len(kills) == len(set(kills)) == 11
 
 
 def test_seeds_decide(config: Config, tmp_path: Path) -> None:
     """The same seed gives the same bits, another one others."""
-    config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=512)
+    config = saving_every(changed(config, strategy__name="cpr_ssu", data__max_train_samples=512), 40)
     first, _ = run(config, tmp_path / "a")
     again, _ = run(config, tmp_path / "b")
     other, _ = run(changed(config, seed=1), tmp_path / "c")
@@ -191,7 +192,7 @@ def test_seeds_decide(config: Config, tmp_path: Path) -> None:
 def test_update_pls_counts_every_update_once(config: Config, tmp_path: Path) -> None:
     """Applied updates are samples times tables whatever was run again; full recovery loses none."""
     for name in ("full", "partial", "cpr_mfu"):
-        finished, _ = run(changed(config, strategy__name=name), tmp_path / name)
+        finished, _ = run(saving_every(changed(config, strategy__name=name), 80), tmp_path / name)
         assert finished.applied_updates == 1024 * 26
         assert (finished.lost_updates == 0) == (name == "full")
         assert 0 < (finished.applied_tracked or 0) < 1024 * 26

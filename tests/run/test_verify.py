@@ -13,7 +13,7 @@ from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
 from harness.run.assemble import Parts
-from tests.runs import changed, run
+from tests.runs import changed, run, saving_every
 
 
 class FlippingServer(RankServer):
@@ -36,13 +36,12 @@ hour,rank,note
 3.0697,ps1,before the first save
 23.2807,ps0,
 24.6000,ps0,the same rank again before the next save
-37.2503,ps2,two at once
-37.2503,ps1,two at once
-52.0000,ps3,late
+52.0000,ps2,two at once and late
+52.0000,ps1,two at once and late
 """
 
 
-@pytest.mark.timeout(400)  # four of the ten runs form a world eight times, which takes a busy machine long
+@pytest.mark.timeout(400)  # four of the ten runs form a world seven times, which takes a busy machine long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
     """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
@@ -52,9 +51,10 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     config = changed(config, trainer__num_threads=1 + [*STRATEGIES].index(strategy) % 2)
     (tmp_path / "trace.csv").write_text(TRACE)
     config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=256)
+    config = changed(config, cluster__num_ps=3)  # the fewest of which one outlives two that die at once
     config = changed(config, eval__every_steps=25, cache__lookahead=24)
     config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
-    config = changed(config, strategy__name=strategy, strategy__interval_samples=40)
+    config = saving_every(changed(config, strategy__name=strategy), 40)
     assert verify.verify(config, tmp_path) == verify.Verdict(strategy, ())
     events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
@@ -62,8 +62,8 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     if strategy == "none":
         assert not kills
         return
-    assert len({kill.step for kill in kills}) == 7
-    assert len(kills) == 8
+    assert len({kill.step for kill in kills}) == 6
+    assert len(kills) == 7
     assert all(kill.machine["exitcode"] == -9 for kill in kills)
     if strategy != "never_save":
         kill_steps = {kill.step for kill in kills}
@@ -90,7 +90,7 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
 
 def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
     """By strategy, engine and the keys of the variant, with what was expected; and so is the error of a run."""
-    config = changed(config, strategy__name="partial", data__max_train_samples=256)
+    config = saving_every(changed(config, strategy__name="partial", data__max_train_samples=128), 40)
 
     def run_all(cell: Config, run_dir: Path, **_: object) -> None:
         if cell.save.mode == "async":
@@ -118,7 +118,7 @@ def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
 
 def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path) -> None:
     """The lowest bit of one embedding value, flipped once in one rank, makes the records differ."""
-    config = changed(config, strategy__name="partial")
+    config = saving_every(changed(config, strategy__name="partial", data__max_train_samples=512), 80)
     run(config, tmp_path / "right")
     run(config, tmp_path / "again")
     assert verify.compare_records(tmp_path / "right", tmp_path / "again") == []

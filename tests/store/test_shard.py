@@ -195,8 +195,9 @@ def test_a_row_is_in_one_part_and_in_the_shard(tmp_path: Path, parts: list[Part]
 def test_every_flipped_bit_of_a_delta_is_noticed(tmp_path: Path, chunk_bytes: int) -> None:
     """No flipped bit of row ids or rows ends in anything but an error that names the file: no crash, no wrong rows."""
     store = ShardStore(tmp_path, "ps0", chunk_bytes=chunk_bytes, fsync=False)
-    base = store.write_base(0, 0, rows_of(0))
-    delta = store.write_delta(1, 1, rows_of(1), [chosen(2, 30), RowRange(50, 52), chosen(98, 100)])
+    old_N1, new_N1 = (rows_of(step)[:, :1].contiguous() for step in (0, 1))  # one value a row: each bit costs a test
+    base = store.write_base(0, 0, old_N1)
+    delta = store.write_delta(1, 1, new_N1, [chosen(2, 30), RowRange(50, 52), chosen(98, 100)])
     path = tmp_path / delta.path
     whole = path.read_bytes()
     for bit in range(8 * (delta.num_bytes - delta.payload_bytes), 8 * delta.num_bytes):
@@ -204,6 +205,6 @@ def test_every_flipped_bit_of_a_delta_is_noticed(tmp_path: Path, chunk_bytes: in
         content[bit // 8] ^= 1 << bit % 8
         path.write_bytes(content)
         with pytest.raises(StoreError, match=r"delta-000001\.bin: damaged"):
-            store.read_into([base, delta], torch.empty(NUM_ROWS, DIM))
+            store.read_into([base, delta], torch.empty(NUM_ROWS, 1))
         with pytest.raises(StoreError, match=r"delta-000001\.bin: damaged"):
             store.compact([base, delta], 2)
