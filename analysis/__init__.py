@@ -1,5 +1,7 @@
 """Tables, statistics, figures and a report from run directories. Reads the event logs; runs nothing."""
 
+from typing import TYPE_CHECKING, Any
+
 from analysis.advice import DEFAULT_MARGIN, Verdict, advice, verdicts
 from analysis.audit import check
 from analysis.blocks import blocks_of, regimes_of
@@ -10,8 +12,10 @@ from analysis.frames import FORMATS, compare, compare_to, comparison_text, table
 from analysis.report import report
 from analysis.show import is_damaged, show
 from analysis.table import show_table
-from analysis.trace_figures import draw_trace
-from analysis.trace_show import show_trace
+
+if TYPE_CHECKING:
+    from analysis.trace_figures import draw_trace
+    from analysis.trace_show import show_trace
 
 __all__ = [
     "DEFAULT_MARGIN",
@@ -40,3 +44,16 @@ __all__ = [
     "verdicts",
     "write_files",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """What is shown of a trace, imported when it is first used: scipy.stats takes half a second."""
+    if name == "draw_trace":
+        from analysis.trace_figures import draw_trace  # noqa: PLC0415
+
+        return draw_trace
+    if name == "show_trace":
+        from analysis.trace_show import show_trace  # noqa: PLC0415
+
+        return show_trace
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

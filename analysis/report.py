@@ -16,7 +16,6 @@ from analysis.render import Heading, Html, html_table
 from analysis.sections import contents, sections, tradeoff_section
 from analysis.style import UNKNOWN
 from analysis.table import CAPTION, footnotes, missing
-from analysis.trace_report import trace_sections
 from harness.core.errors import StoreError
 from harness.record.environment import utc_now
 from harness.record.files import read_json, write_text
@@ -39,6 +38,8 @@ def report(
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
+    from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
+
     root = Path(path)
     cells = cells_of(load(root) if frame is None else frame)
     blocks = summarise(cells)

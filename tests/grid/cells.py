@@ -1,18 +1,20 @@
-"""What cells of the grid runner's tests do instead of training. Their processes import this file, and not pytest."""
+"""What cells of the grid runner's tests do instead of training, and a grid of them whose processes import no pytest."""
 
 import json
 import multiprocessing
 import os
 import signal
 import sys
+from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from harness.cluster.spawn import fork_server
-from harness.config.experiment import Cell
+from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Finished
+from harness.grid.process import Outcome
 from harness.grid.worker import OnStatus
 from harness.run.assemble import RunStatus
 
@@ -95,3 +97,49 @@ def cells_of(out: Path, seeds: int, engine: str = "local") -> list[Cell]:
     """Cells of ``seeds`` seeds."""
     configs = [Config.model_validate({"seed": seed, "out": str(out), "engine": engine}) for seed in range(seeds)]
     return [Cell(c, f"{engine}-{c.seed}", f"{engine}{c.seed}", out / f"{engine}-{c.seed}") for c in configs]
+
+
+class Journal:
+    """A view that records its calls."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+
+    def started(self, cell: Cell) -> None:
+        self.lines.append(("started", cell.slug))
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        self.lines.append((f"{status.phase} {status.step}", cell.slug))
+
+    def ended(self, outcome: Outcome) -> None:
+        self.lines.append((outcome.status, outcome.cell.slug))
+
+    def most_at_once(self) -> int:
+        """How many cells ran at a time, at most."""
+        running = most = 0
+        for what, _ in self.lines:
+            running += (what == "started") - (what in ("done", "failed"))
+            most = max(most, running)
+        return most
+
+
+class Witness(Journal):
+    """A view that creates a file for each cell that has sent a status."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self._folder = folder
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        super().status(cell, status)
+        (self._folder / f"heard-{cell.slug}").touch()
+
+
+def endless_grid(out: str) -> int:
+    """What `run.py grid` does, with cells that do not end."""
+    from harness.cli import commands, progress, run_commands
+
+    progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
+    experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
+    commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, run_forever, 2)
+    return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])

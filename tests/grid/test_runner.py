@@ -9,46 +9,19 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from harness.cli import commands, progress, run_commands
-from harness.config.experiment import Cell, Experiment
+from harness.cli import commands, progress
 from harness.core.errors import StoreError
-from harness.grid.process import CellStarter, Outcome, is_done
+from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
 from harness.record.folder import claim_run
-from harness.run.assemble import RunStatus
-from tests.grid.cells import cells_of, run_a_rank, run_badly, run_forever, run_interrupted, run_well
+from tests.grid.cells import Journal, cells_of, run_a_rank, run_badly, run_forever, run_interrupted, run_well
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
-
-
-class Journal:
-    """A view that records its calls."""
-
-    def __init__(self) -> None:
-        self.lines: list[tuple[str, str]] = []
-
-    def started(self, cell: Cell) -> None:
-        self.lines.append(("started", cell.slug))
-
-    def status(self, cell: Cell, status: RunStatus) -> None:
-        self.lines.append((f"{status.phase} {status.step}", cell.slug))
-
-    def ended(self, outcome: Outcome) -> None:
-        self.lines.append((outcome.status, outcome.cell.slug))
-
-    def most_at_once(self) -> int:
-        """How many cells ran at a time, at most."""
-        running = most = 0
-        for what, _ in self.lines:
-            running += (what == "started") - (what in ("done", "failed"))
-            most = max(most, running)
-        return most
 
 
 def test_outcomes_come_in_order_and_reach_the_view(tmp_path: Path) -> None:
@@ -187,7 +160,7 @@ def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> Non
 
     Its cells are forked from itself, so that torch, imported to check them, is not imported again.
     """
-    code = f"import sys; from tests.grid.test_runner import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
+    code = f"import sys; from tests.grid.cells import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
     for seed in range(2):  # a runner that hears its cells has started all of them, and does nothing but listen
         wait_for(tmp_path / f"heard-local-{seed}", runner.poll)
@@ -199,26 +172,6 @@ def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> Non
     if how is signal.SIGINT:
         assert runner.returncode == commands.INTERRUPTED
         assert said == "interrupted; the same command continues with the cells that are not done: run.py grid x.yaml\n"
-
-
-class Witness(Journal):
-    """A view that creates a file for each cell that has sent a status."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__()
-        self._folder = folder
-
-    def status(self, cell: Cell, status: RunStatus) -> None:
-        super().status(cell, status)
-        (self._folder / f"heard-{cell.slug}").touch()
-
-
-def endless_grid(out: str) -> int:
-    """What `run.py grid` does, with cells that do not end."""
-    progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
-    experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
-    commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, run_forever, 2)
-    return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])
 
 
 def is_forked_from(pid: int, cell: int) -> bool:
