@@ -22,7 +22,7 @@ from harness.core.strategies import Strategy, make_strategy
 from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
-from harness.model.sizes import ModelSize, model_size
+from harness.model.sizes import Footprint, ModelSize, footprint, model_size
 from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_kills_of, trace_digest
 
@@ -72,6 +72,11 @@ class RunSpec:
     def size(self) -> ModelSize:
         """The model's size. Raises ConfigError."""
         return model_size(self.config.model)
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """Sizes of the model, state of the optimizers included."""
+        return footprint(self.size, self.config.trainer)
 
     @cached_property
     def num_steps(self) -> int:
@@ -133,8 +138,8 @@ class RunSpec:
 
     @property
     def bytes_full(self) -> int:
-        """Payload of a full save: every row, and the dense network."""
-        return self.num_rows * self.size.embedding_dim * 4 + self.size.dense_bytes
+        """Payload of a full save: every row and the dense network, with the state of their optimizers."""
+        return self.footprint.num_bytes(self.num_rows)
 
     @cached_property
     def result_hash(self) -> str:
