@@ -1,5 +1,6 @@
 """The constants of a run that follow from its config, data and trace."""
 
+import dataclasses
 import glob
 import hashlib
 import json
@@ -7,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -130,6 +132,18 @@ class RunSpec:
         cache = self.config.cache
         is_asked = cache.mode == "lookahead" and cache.recover_from_cache
         return is_asked or (self.config.metrics.update_pls and self.strategy.saves_initially)
+
+    @property
+    def data_facts(self) -> dict[str, Any]:
+        """Facts about the click log for env.json, as plain JSON types. ``synthetic`` is None for real logs."""
+        meta = self.dataset.meta
+        synthetic = dataclasses.asdict(meta.synthetic) if meta.synthetic else None
+        return {
+            "num_samples": meta.num_rows,
+            "num_table_rows": self.num_rows,
+            "digest": meta.digest,
+            "synthetic": synthetic,
+        }
 
     @property
     def num_rows(self) -> int:
