@@ -138,7 +138,17 @@ def _commit(env: dict[str, Any]) -> str:
     return str(git.get("commit")) + (", with changes not committed" if git.get("dirty") else "")
 
 
+def _data(env: dict[str, Any]) -> str:
+    data = env.get("data")
+    if not isinstance(data, dict):
+        return "unknown"
+    size = f"{data['num_samples']:,} samples, {data['num_table_rows']:,} embedding rows"
+    made = data["synthetic"]
+    return f"{size}, synthetic: scale {made['scale']:g}, taper {made['taper']:g}, seed {made['seed']}" if made else size
+
+
 _FACTS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "data": _data,
     "commit": _commit,
     "command": lambda env: str(env.get("command")),
     "versions": lambda env: ", ".join(f"{name} {env.get(name)}" for name in ("python", "torch", "numpy", "wandb")),

@@ -49,7 +49,7 @@ def kaggle_job(profile: str, strategy: StrategyOptions, metrics: MetricsConfig =
         weights=rank_weights(placement),
         sizes=save_sizes(
             placement,
-            dim=size.embedding_dim,
+            width=size.embedding_dim,
             dense_bytes=size.dense_bytes,
             tracked=tracked_tables(KAGGLE_CARDINALITIES, metrics.num_tracked),
             r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,

@@ -180,6 +180,12 @@ def _add_data(commands: argparse._SubParsersAction) -> None:
     synth.add_argument("--out", type=Path, required=True, metavar="FILE.tsv", help="file to write; .gz compresses")
     synth.add_argument("--seed", type=int, default=0, metavar="S", help="same seed, same bytes (default: 0)")
     synth.add_argument("--scale", type=float, metavar="F", help="size of the tables as a fraction of Kaggle's")
+    synth.add_argument(
+        "--taper",
+        type=float,
+        metavar="T",
+        help="effect of the row of rank r on the label: as (1 + r/100)^-T; 0: rare rows as much as hot ones (0.5)",
+    )
     summary = "verify a data folder; show its rows, positives, table sizes and skew"
     _add_dir(kinds, "info", summary, "run.py data info demo/data", "folder written by `data prepare`")
 

@@ -31,9 +31,10 @@ def synth(options: argparse.Namespace) -> None:
     """Write a synthetic click log."""
     from harness.data.synth import synth as synth_data
 
-    scale = {} if options.scale is None else {"scale": options.scale}
+    given = {"scale": options.scale, "taper": options.taper}
+    given = {name: value for name, value in given.items() if value is not None}
     with amount_progress("synth") as progress:
-        report = synth_data(options.rows, options.out, seed=options.seed, progress=progress, **scale)
+        report = synth_data(options.rows, options.out, seed=options.seed, progress=progress, **given)
     console.show_values(report)
 
 

@@ -23,7 +23,7 @@ from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERA
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
 from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority
-from harness.model.sizes import model_size
+from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
 from harness.planning.spread import job_of, simulate_all, spec_of
 from harness.traces.gaps import observe
@@ -44,11 +44,13 @@ def plan(options: argparse.Namespace) -> None:
     _check(options, costs)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
     assert isinstance(config.strategy, CprPriority.Options)
+    size = model_size(config.model)
     advice = advise(
         costs,
         config.strategy,
         cardinalities,
-        embedding_dim=model_size(config.model).embedding_dim,
+        embedding_dim=size.embedding_dim,
+        row_width=footprint(size, config.trainer).row_width,
         num_tracked=config.metrics.num_tracked,
     )
     console.say(source)

@@ -1,6 +1,6 @@
 """The client without a cache: one message per step and rank, sent while the next step is computed.
 
-N distinct rows of a batch, rank-major; D embedding dim.
+N distinct rows of a batch, rank-major; D embedding dim, X columns of a row: D values, then state of the optimizer.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -40,22 +40,22 @@ class DirectClient:
     def reset(self) -> None:
         """Drop the rows that were looked up ahead."""
         self._planned: dict[int, tuple[Batch, BatchPlan]] = {}  # of this step and later ones
-        self._rows_ND: Tensor | None = None  # of the batch that was pulled last
-        self._next_ND: Tensor | None = None  # of the batch after it
+        self._rows_NX: Tensor | None = None  # of the batch that was pulled last
+        self._next_NX: Tensor | None = None  # of the batch after it
         self._started: StartedRequests | None = None
         self._is_void = False
 
     def pull(self, progress: Progress) -> Pulled:
         """The next batch; its rows were looked up ahead or are looked up now."""
         batch, plan = self._batch(progress.step)
-        self._rows_ND, self._next_ND = self._next_ND, None
-        if self._rows_ND is None:
+        self._rows_NX, self._next_NX = self._next_NX, None
+        if self._rows_NX is None:
             self._receive(progress)
-            self._rows_ND = look_up(self._failover, plan, progress)
+            self._rows_NX = look_up(self._failover, plan, progress)
             ahead = self._ahead(progress.step + 1)
             if ahead is not None:
                 self._start([None] * len(self._ranks), ahead)
-        return Pulled(batch, plan, self._rows_ND)
+        return Pulled(batch, plan, self._rows_NX)
 
     def push(
         self,
@@ -71,19 +71,19 @@ class DirectClient:
         No rows are looked up if a boundary precedes that step.
         """
         step = progress.step
-        next_ND = self._receive(progress)
-        if next_ND is not None:
-            assert self._rows_ND is not None
+        next_NX = self._receive(progress)
+        if next_NX is not None:
+            assert self._rows_NX is not None
             self._optimizer.step_shared(
-                next_ND,
+                next_NX,
                 self._batch(step + 1)[1].keys_N,
                 plan.keys_N,
-                self._rows_ND,
+                self._rows_NX,
                 grads_ND,
                 learning_rate=self._learning_rate,
             )
-            self._next_ND = next_ND
-        ahead = None if next_ND is None else self._ahead(step + 2)
+            self._next_NX = next_NX
+        ahead = None if next_NX is None else self._ahead(step + 2)
         self._start(make_pushes(plan, grads_ND, step + 1, self._learning_rate), ahead)
         del self._planned[step]
         if step + 3 < self._num_steps:
@@ -104,7 +104,7 @@ class DirectClient:
 
     def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
         """Drop the rows that were looked up ahead: they precede the restore."""
-        self._next_ND = None
+        self._next_NX = None
         self._is_void = True
         return {}
 

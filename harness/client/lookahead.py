@@ -16,7 +16,7 @@ after every save, and each write-back carries the count since the last save inst
 replacement thereby receives both the value and the count of a row.
 
 Keys are rows in the rank-major order of all rows (``Placement.positions``). U distinct keys of a window, H rows that
-are held, N distinct rows of a batch, D embedding dim.
+are held, N distinct rows of a batch, D embedding dim, X columns of a row: D values, then state of the optimizer.
 """
 
 import dataclasses
@@ -68,7 +68,7 @@ class LookaheadClient:
     ) -> None:
         self._failover = spec.failover
         self._batches = spec.batches
-        self._dim = spec.dim
+        self._width = spec.width
         self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
         self._num_steps = spec.num_steps
@@ -81,7 +81,7 @@ class LookaheadClient:
         spans = RankSpans(spec.batches.placement, spec.failover.ranks)
         self._spans = {rank: spans.span(rank) for rank in spec.failover.ranks}
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
-        self.traffic = Traffic(spec.dim)
+        self.traffic = Traffic(spec.dim, spec.width)
         self._num_evicted = self._minimum_bytes = 0
         self.reset()
 
@@ -89,7 +89,7 @@ class LookaheadClient:
         """Drop all cached rows and planned windows."""
         max_window_rows = None if self._max_rows is None else max(1, self._max_rows // WINDOWS_AT_ONCE)
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
-        self._cache = RowCache(self._dim, max_rows=self._max_rows)
+        self._cache = RowCache(self._width, max_rows=self._max_rows)
         self._held = Rows.none()  # cached, or under way
         self._touches = TouchLog(*self._needs)
         self._window: Window | None = None
@@ -111,7 +111,7 @@ class LookaheadClient:
         assert self._window is not None
         index = progress.step - self._window.first
         planned, self._slots_N = self._window.steps[index], self._window.slots[index]
-        return Pulled(planned.batch, planned.plan, self._cache.values_SD, self._slots_N)
+        return Pulled(planned.batch, planned.plan, self._cache.values_SX, self._slots_N)
 
     def push(
         self,
@@ -124,7 +124,7 @@ class LookaheadClient:
     ) -> None:
         """Update the cached rows; at a boundary, flush."""
         assert self._window is not None
-        self._optimizer.step(self._cache.values_SD, self._slots_N, grads_ND, self._learning_rate)
+        self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate)
         if progress.step + 1 == self._window.stop:
             self._count(self._window)
         if is_boundary:
@@ -255,7 +255,7 @@ class LookaheadClient:
             requests[rank] = Several((lookup, *pushes))
         self.traffic.fetch(len(wanted), with_counts=self._recovers)
         if dirty is not None:
-            self.traffic.write(len(dirty.keys_N))
+            self.traffic.write_back(len(dirty.keys_N))
             self.traffic.sent_bytes += dirty.touches.num_bytes
         self._under_way = wanted, dirty, self._failover.start(requests)
 
@@ -268,8 +268,8 @@ class LookaheadClient:
         self._under_way = None
         if self._recovers:
             counted = cast("list[Counted]", replies)
-            values_KD = torch.cat([each.rows_ND for each in counted])
-            self._cache.insert(rows.slots, values_KD, torch.cat([each.unsaved_NM for each in counted]))
+            values_KX = torch.cat([each.rows_NX for each in counted])
+            self._cache.insert(rows.slots, values_KX, torch.cat([each.unsaved_NM for each in counted]))
         else:
             self._cache.insert(rows.slots, torch.cat(replies), None)
 

@@ -4,7 +4,8 @@ A client sees each step twice, ``pull`` and ``push``, and ``is_boundary`` names 
 due: a save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch
 number t (from 0), and the ``push`` that follows makes it t + 1.
 
-N distinct rows of a batch, rank-major; D embedding dim.
+N distinct rows of a batch, rank-major; S rows of a cache or of a batch; D embedding dim, X columns of a row: D values,
+then state of the optimizer.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan, plan_batch
-from harness.core.optimizers import RowOptimizer
+from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_index
 from harness.data.dataset import Batch, Dataset
@@ -32,20 +33,20 @@ Keys = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Pulled:
-    """A batch, its plan, and its N rows: ``rows_XD[slots_N]``, or all of ``rows_XD`` in order; float32.
+    """A batch, its plan, and its N rows: ``rows_SX[slots_N]``, or all of ``rows_SX`` in order; float32.
 
     With ``slots_N`` (int64) they are the rows of a cache itself, which the push of this batch changes.
     """
 
     batch: Batch
     plan: BatchPlan
-    rows_XD: Tensor
+    rows_SX: Tensor
     slots_N: Tensor | None = None
 
     @property
     def rows_ND(self) -> Tensor:
-        """The rows, in the order of the plan."""
-        return self.rows_XD if self.slots_N is None else self.rows_XD.index_select(0, self.slots_N)
+        """The rows, in the order of the plan, (N, X)."""
+        return self.rows_SX if self.slots_N is None else self.rows_SX.index_select(0, self.slots_N)
 
 
 class EmbeddingClient(Protocol):
@@ -76,7 +77,7 @@ class EmbeddingClient(Protocol):
         ...
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch at a boundary, (N, D), for an evaluation. Changes no tracker, no counter and no cache."""
+        """Rows of any batch at a boundary, (N, X), for an evaluation. Changes no tracker, no counter and no cache."""
         ...
 
     def saved(self, progress: Progress) -> None:
@@ -117,6 +118,11 @@ class ClientSpec:
     num_steps: int
     is_boundary: Callable[[int], bool]
     needs_all: Callable[[int], bool]
+
+    @property
+    def width(self) -> int:
+        """X."""
+        return row_width(self.optimizer, self.dim)
 
 
 class Batches:
@@ -168,7 +174,7 @@ class RankSpans:
 
 
 def look_up(failover: FailoverClient, plan: BatchPlan, progress: Progress) -> Tensor:
-    """Look up the rows of ``plan`` on all ranks, (N, D). Changes no tracker and no counter."""
+    """Look up the rows of ``plan`` on all ranks, (N, X). Changes no tracker and no counter."""
     requests = {rank: Exchange(pull_N=rows_N) for rank, rows_N in zip(failover.ranks, plan.rows, strict=True)}
     return torch.cat(list(failover.ask(requests, progress).values()))
 

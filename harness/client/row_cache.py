@@ -1,6 +1,6 @@
 """The trainer's cache of embedding rows, indexed by slot.
 
-S slots, K rows that a call addresses, D embedding dim.
+S slots, K rows that a call addresses, X columns of a row: its values, then state of the optimizer.
 """
 
 import numpy as np
@@ -23,9 +23,9 @@ class RowCache:
     meaningful only for a client that keeps it up to date.
     """
 
-    def __init__(self, dim: int, *, max_rows: int | None) -> None:
+    def __init__(self, width: int, *, max_rows: int | None) -> None:
         self._max_rows = max_rows
-        self.values_SD = torch.empty((0, dim))
+        self.values_SX = torch.empty((0, width))
         self.dirty_S = np.zeros(0, np.int32)
         self.unsaved_S = np.zeros(0, np.int32)
         self.is_cached_S = np.zeros(0, bool)
@@ -33,34 +33,34 @@ class RowCache:
     @property
     def num_bytes(self) -> int:
         """Bytes of all slots, used or free."""
-        arrays = (self.values_SD.numpy(), self.dirty_S, self.unsaved_S, self.is_cached_S)
+        arrays = (self.values_SX.numpy(), self.dirty_S, self.unsaved_S, self.is_cached_S)
         return sum(array.nbytes for array in arrays)
 
     def reserve(self, num_slots: int) -> None:
         """Grow to at least ``num_slots`` slots; beyond ``max_rows`` only if ``num_slots`` is larger."""
-        present, dim = self.values_SD.shape
+        present, width = self.values_SX.shape
         if num_slots <= present:
             return
         spacious = int(num_slots * _GROWTH)
         size = spacious if self._max_rows is None else max(num_slots, min(spacious, self._max_rows))
-        values_SD = torch.empty((size, dim))
-        values_SD[:present] = self.values_SD
-        self.values_SD = values_SD
+        values_SX = torch.empty((size, width))
+        values_SX[:present] = self.values_SX
+        self.values_SX = values_SX
         added = size - present
         self.dirty_S = np.pad(self.dirty_S, (0, added))
         self.unsaved_S = np.pad(self.unsaved_S, (0, added))
         self.is_cached_S = np.pad(self.is_cached_S, (0, added))
 
-    def insert(self, slots_K: Slots, values_KD: Tensor, unsaved_K: Tensor | None) -> None:
+    def insert(self, slots_K: Slots, values_KX: Tensor, unsaved_K: Tensor | None) -> None:
         """Insert rows as fetched from their rank; they are clean."""
-        rows.put_rows(self.values_SD.numpy(), slots_K, values_KD.numpy())
+        rows.put_rows(self.values_SX.numpy(), slots_K, values_KX.numpy())
         self.is_cached_S[slots_K] = True
         if unsaved_K is not None:
             self.unsaved_S[slots_K] = unsaved_K.numpy()
 
     def values(self, slots_K: Slots) -> Tensor:
-        """Present values of the rows, (K, D); a copy."""
-        return torch.from_numpy(rows.take_rows(self.values_SD.numpy(), slots_K))
+        """Present values of the rows, (K, X); a copy."""
+        return torch.from_numpy(rows.take_rows(self.values_SX.numpy(), slots_K))
 
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
         """Add ``updates_K`` to the counts of dirty and unsaved updates of distinct rows."""

@@ -30,7 +30,7 @@ tracker's choice include every update, and what follows a checkpoint depends on 
 to no failure. Evaluations and kills change nothing: an evaluation reads rows with everything pending, which stays
 pending. When a shard is restored alone, copies of its rows are discarded; their pending updates count as lost.
 
-N distinct rows of a batch, K keys of rows to fetch, D embedding dim.
+N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -107,9 +107,13 @@ class StaleClient:
         self._count_updates = count_updates
         self._spans = RankSpans(spec.batches.placement, self._ranks)
         self._caches = WorkerCaches(
-            num_workers=num_workers, num_keys=self._spans.num_keys, dim=spec.dim, max_rows=max_rows
+            num_workers=num_workers,
+            num_keys=self._spans.num_keys,
+            dim=spec.dim,
+            width=spec.width,
+            max_rows=max_rows,
         )
-        self.traffic = Traffic(spec.dim)
+        self.traffic = Traffic(spec.dim, spec.width)
         self.seen = Staleness()
         self.reset()
 
@@ -254,7 +258,7 @@ class StaleClient:
 
     def _pushes(self, pending: Pending, step: int) -> list[Push]:
         """The gradients of ``pending`` for each rank, as those of step ``step``."""
-        self.traffic.write(len(pending.keys_N), with_flags=True)
+        self.traffic.push(len(pending.keys_N))
         rows = self._spans.local(pending.keys_N).values()
         return [
             Push(

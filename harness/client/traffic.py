@@ -10,13 +10,14 @@ ID_BYTES, VALUE_BYTES, COUNT_BYTES, FLAG_BYTES = 8, 4, 4, 1
 
 @dataclass
 class Traffic:
-    """Rows and bytes moved between a cache and the PS ranks. ``dim``: values of a row.
+    """Rows and bytes moved between a cache and the PS ranks. ``dim``: values of a gradient; ``width``: of a row.
 
     ``sent_bytes`` go to the ranks, ``received_bytes`` come from them. ``uncached_bytes`` is what one message a step and
     rank, deduplicated, would have moved. ``peak_rows``: cached or under way at one time.
     """
 
     dim: int
+    width: int
     accessed_rows: int = 0
     fetched_rows: int = 0
     written_rows: int = 0
@@ -27,13 +28,19 @@ class Traffic:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row's values."""
+        """Bytes of a row: its values and its optimizer's state."""
+        return VALUE_BYTES * self.width
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of a row's gradient."""
         return VALUE_BYTES * self.dim
 
     def access(self, num_rows: int) -> None:
         """Count reads of distinct rows; without a cache each costs a lookup and the push of a gradient."""
         self.accessed_rows += num_rows
-        self.uncached_bytes += num_rows * (2 * (ID_BYTES + self.row_bytes) + COUNT_BYTES + FLAG_BYTES)
+        moved_bytes = 2 * ID_BYTES + self.row_bytes + self.gradient_bytes + COUNT_BYTES + FLAG_BYTES
+        self.uncached_bytes += num_rows * moved_bytes
 
     def fetch(self, num_rows: int, *, with_counts: bool = False) -> None:
         """Count rows fetched from the ranks, perhaps with their counts of unsaved updates."""
@@ -41,13 +48,15 @@ class Traffic:
         self.sent_bytes += num_rows * ID_BYTES
         self.received_bytes += num_rows * (self.row_bytes + (COUNT_BYTES if with_counts else 0))
 
-    def write(self, num_rows: int, *, with_flags: bool = False) -> None:
-        """Count rows whose values or gradients are sent to the ranks, each with its number of updates.
-
-        ``with_flags``: each row has a flag besides.
-        """
+    def write_back(self, num_rows: int) -> None:
+        """Count rows that are sent to the ranks, each with its number of updates."""
         self.written_rows += num_rows
-        self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES + (FLAG_BYTES if with_flags else 0))
+        self.sent_bytes += num_rows * (ID_BYTES + self.row_bytes + COUNT_BYTES)
+
+    def push(self, num_rows: int) -> None:
+        """Count gradients that are sent to the ranks, each with its number of updates and a flag."""
+        self.written_rows += num_rows
+        self.sent_bytes += num_rows * (ID_BYTES + self.gradient_bytes + COUNT_BYTES + FLAG_BYTES)
 
     def peak(self, num_rows: int) -> None:
         """Record that ``num_rows`` rows are cached or in flight now."""

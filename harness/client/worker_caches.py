@@ -2,7 +2,7 @@
 
 Keys are rows in the rank-major order of all rows (``Placement.positions``). M all keys, W workers, E rows that some
 worker caches (entries), S cached copies (slots; a worker has at most one of a row), N keys of a request, P slots that
-are flushed, D embedding dim.
+are flushed, D embedding dim, X columns of a row: D values, then state of the optimizer.
 
 A row is found by one look-up in an array of 4 bytes a row (only pages in use take memory), so the cost of a step does
 not depend on the number of cached rows.
@@ -47,10 +47,10 @@ class WorkerCaches:
         the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
     """
 
-    def __init__(self, *, num_workers: int, num_keys: int, dim: int, max_rows: int | None) -> None:
+    def __init__(self, *, num_workers: int, num_keys: int, dim: int, width: int, max_rows: int | None) -> None:
         self._entry_of_M = np.zeros(num_keys, np.int32)  # 0: no worker caches the row; else its entry + 1
         self._num_workers = num_workers
-        self._dim = dim
+        self._dim, self._width = dim, width
         self._max_rows = max_rows
         self._start_empty()
 
@@ -67,7 +67,7 @@ class WorkerCaches:
         self._counts_S = np.empty(0, np.int32)
         self._sampled_S = np.empty(0, bool)
         self._grads_SD = torch.empty((0, self._dim))
-        self._values_SD = torch.empty((0, self._dim))
+        self._values_SX = torch.empty((0, self._width))
         self._flushed: list[tuple[Keys, Slots]] = []  # keys and slots whose gradients go out with the next message
         self._recency = None if self._max_rows is None else Recency()
         self._grow_entries(_FIRST_CAPACITY)
@@ -95,10 +95,10 @@ class WorkerCaches:
         return (slots_N < 0) | (self.behind(slots_N) > staleness)
 
     def use(self, slots_N: Keys, step: int) -> Tensor:
-        """The values of copies, float32 (N, D), for the batch number ``step``."""
+        """The values of copies, float32 (N, X), for the batch number ``step``."""
         if self._recency is not None:
             self._recency.use(step, slots_N)
-        return self._values_SD.index_select(0, torch.from_numpy(slots_N))
+        return self._values_SX.index_select(0, torch.from_numpy(slots_N))
 
     def pending(self, keys_N: Keys) -> tuple[Keys, Tensor]:
         """Indices of the ``keys_N`` with unpushed gradients, ascending, and these gradients summed over workers."""
@@ -115,7 +115,7 @@ class WorkerCaches:
     def update(
         self,
         slots_N: Keys,
-        updated_ND: Tensor,
+        updated_NX: Tensor,
         grads_ND: Tensor,
         counts_N: NDArray[np.int32],
         sampled_N: Flags,
@@ -125,7 +125,7 @@ class WorkerCaches:
         Returns the number of pending updates of each copy.
         """
         index_N = torch.from_numpy(slots_N)
-        self._values_SD.index_put_((index_N,), updated_ND)
+        self._values_SX.index_put_((index_N,), updated_NX)
         is_more_N = self._updates_S[slots_N] > 0
         before_ND = self._grads_SD.index_select(0, index_N)
         before_ND[torch.from_numpy(~is_more_N)] = 0
@@ -175,13 +175,13 @@ class WorkerCaches:
             np.logical_or.reduceat(self._sampled_S[slots_P], starts),
         )
 
-    def insert(self, worker: int, keys_N: Keys, values_ND: Tensor) -> None:
+    def insert(self, worker: int, keys_N: Keys, values_NX: Tensor) -> None:
         """Insert copies that have just been fetched; they have no pending gradients."""
         slots_N = self.find(worker, keys_N)
         is_new_N = slots_N < 0
         slots_N[is_new_N] = self._add(worker, keys_N[is_new_N])
         assert not self._updates_S[slots_N].any(), "pending gradients are flushed before a row is fetched anew"
-        self._values_SD.index_put_((torch.from_numpy(slots_N),), values_ND)
+        self._values_SX.index_put_((torch.from_numpy(slots_N),), values_NX)
         self._version_S[slots_N] = self._clock_E[self._entry_S[slots_N]]
 
     # --- leaving --------------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ class WorkerCaches:
         self._counts_S = grown(self._counts_S, capacity)
         self._sampled_S = grown(self._sampled_S, capacity)
         self._grads_SD = torch.cat([self._grads_SD, torch.empty((capacity - len(self._grads_SD), self._dim))])
-        self._values_SD = torch.cat([self._values_SD, torch.empty((capacity - len(self._values_SD), self._dim))])
+        self._values_SX = torch.cat([self._values_SX, torch.empty((capacity - len(self._values_SX), self._width))])
 
     def _sums(self, slots_P: Keys, starts_N: Keys) -> Tensor:
         return sum_runs(self._grads_SD, torch.from_numpy(slots_P), torch.from_numpy(starts_N))

@@ -1,6 +1,7 @@
 """Data that a caching client sends back to the ranks: dirty rows, and the rows that each step touched.
 
-Keys are rows in the rank-major order of all rows. N rows to write back, S rows that a step touched.
+Keys are rows in the rank-major order of all rows. N rows to write back, each of D values and state of the optimizer, S
+rows that a step touched.
 """
 
 from collections.abc import Iterator

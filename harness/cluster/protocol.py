@@ -1,6 +1,7 @@
 """Requests, replies and the ``Cluster`` protocol, which maps requests by rank to replies by rank.
 
-Requests and replies are plain data that can be pickled. N rows of a request, D embedding dim.
+Requests and replies are plain data that can be pickled. N rows of a request, D embedding dim, X columns of a row: D
+values, then state of the optimizer.
 """
 
 from collections.abc import Mapping
@@ -34,9 +35,9 @@ class Push:
 class WriteBack:
     """Rows that the trainer updated, as of step ``step``; a message that is sent again is not applied again.
 
-    ``rows_N`` (int64, distinct) now have ``values_ND`` (float32). ``counts_N`` (int32) are the updates of each since
-    the last message or, with ``counts_all``, all that no save has persisted: such a message gives absolute counts, so
-    it is also valid for a shard that was restored after it was made.
+    ``rows_N`` (int64, distinct) now have ``values_ND`` (float32, (N, X)). ``counts_N`` (int32) are the updates of each
+    since the last message or, with ``counts_all``, all that no save has persisted: such a message gives absolute
+    counts, so it is also valid for a shard that was restored after it was made.
 
     ``sampled``, where the tracker ``needs_samples``: ``(step, rows_N)`` in order, for each step since the last message
     in which sub-sampled inputs touched rows of this shard, and these rows (int64, ascending, distinct). ``touched``,
@@ -55,7 +56,7 @@ class WriteBack:
 
 @dataclass(frozen=True, kw_only=True)
 class Exchange:
-    """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, D) or None.
+    """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, X) or None.
 
     The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter. With
     ``unsaved_M`` (rows again) the reply is :class:`Counted`; such a message has a ``pull_N``.
@@ -70,7 +71,7 @@ class Exchange:
 class Counted:
     """Rows that were looked up, and counts of unsaved updates (int32): those of the N rows, then of M others."""
 
-    rows_ND: Tensor
+    rows_NX: Tensor
     unsaved_NM: Tensor
 
 
@@ -90,10 +91,14 @@ class Initialise:
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """Read the newest saved version of every row; ``step`` steps count as applied. Reply: :class:`Restored`."""
+    """Read the newest saved version of every row; ``step`` steps count as applied. Reply: :class:`Restored`.
+
+    ``resets_states``: the optimizer's state columns are then set to their initial value.
+    """
 
     records: tuple[FileRecord, ...]
     step: int
+    resets_states: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,10 +100,10 @@ class RankServer:
             self._apply(push)
         if request.pull_N is None:
             return None
-        rows_ND = self.shard.gather(request.pull_N)
+        rows_NX = self.shard.gather(request.pull_N)
         if request.unsaved_M is None:
-            return rows_ND
-        return Counted(rows_ND, self.shard.unsaved(torch.cat([request.pull_N, request.unsaved_M])))
+            return rows_NX
+        return Counted(rows_NX, self.shard.unsaved(torch.cat([request.pull_N, request.unsaved_M])))
 
     def _apply(self, push: Push) -> None:
         if not self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate):
@@ -136,6 +136,8 @@ class RankServer:
     def _restore(self, request: Restore) -> Restored:
         self._saver.abandon()
         self._store.read_into(request.records, self.shard.rows_MD)
+        if request.resets_states:
+            self.shard.reset_states()
         self.shard.reset_counts(applied_step=request.step)
         self._tracker.reset()
         return Restored(num_rows=len(self.shard.rows_MD))

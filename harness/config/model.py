@@ -45,6 +45,7 @@ class OneOf:
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
+DenseOptimizerName = Literal["sgd", "adagrad"]
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
@@ -101,7 +102,10 @@ class TrainerConfig(_Model):
     batch_size: PositiveInt = 128
     learning_rate: Annotated[float, Field(gt=0, le=1e6)] = 0.1
     optimizer: Annotated[str, OneOf(OPTIMIZER_NAMES)] = "sgd"
-    """Optimizer of the embedding rows, at the PS ranks and in caches. The dense network is trained by SGD."""
+    """Optimizer of the embedding rows, at the PS ranks and in caches. `rowwise_adagrad` has one sum of squares a row,
+    `adagrad` one a value. Sums are columns of the row: they are saved, moved and lost with it."""
+    dense_optimizer: DenseOptimizerName = "sgd"
+    """Optimizer of the dense network, at the same learning rate. Sums of `adagrad` are part of every checkpoint."""
     num_threads: Annotated[int, Field(ge=1, le=256)] = 1
     """Threads of the dense network. Part of the result's hash: with backend `torch`, sums round differently with
     another number."""

@@ -10,7 +10,7 @@ Part = TypeVar("Part")
 
 CLIENT_NAMES = ["none", "lookahead", "stale"]
 """Allowed values of ``cache.mode``."""
-OPTIMIZER_NAMES = ["sgd"]
+OPTIMIZER_NAMES = ["sgd", "rowwise_adagrad", "adagrad"]
 """Allowed values of ``trainer.optimizer``."""
 LAUNCHER_NAMES = ["fork"]
 """Allowed values of ``cluster.launcher``."""

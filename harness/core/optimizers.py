@@ -3,18 +3,22 @@
 A PS rank updates rows of its shard, a trainer updates rows of a cache or rows that it looked up before their update
 arrived. All of them use the same optimizer, so that a row has the same bits wherever it was updated.
 
-M rows of a shard or a cache, N distinct rows of an update, D embedding dim, X = D + ``num_states`` columns of a row,
+M rows of a shard or a cache, N distinct rows of an update, D embedding dim, X = D + ``num_states(D)`` columns of a row,
 H rows that were looked up, all float32 unless noted.
 """
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from harness.core.names import OPTIMIZER_NAMES, PartTable
-from harness.kernels.rows import NO_COUNTS, sgd_step, sgd_step_shared
+from harness.kernels import rows
+
+if TYPE_CHECKING:
+    from torch import Tensor
+else:
+    Tensor = Any  # `run.py plan` counts state columns here, and must not wait for torch
 
 I64 = NDArray[np.int64]
 
@@ -22,14 +26,16 @@ I64 = NDArray[np.int64]
 class RowOptimizer(Protocol):
     """The update rule of embedding rows. An optimizer object is stateless: its state is stored in the rows.
 
-    A row is its D values, then ``num_states`` columns of state, so that lookups, caches, saves and restores carry the
-    state along. To add one: one class and one entry in :data:`OPTIMIZERS`.
+    A row is its D values, then its columns of state, so that lookups, caches, saves and restores carry the state along.
+    To add one: one class and one entry in :data:`OPTIMIZERS`.
     """
 
-    num_states: int
-    """State columns of a row."""
     initial_state: float
     """Value of every state column before the first update."""
+
+    def num_states(self, dim: int) -> int:
+        """State columns of a row of ``dim`` values."""
+        ...
 
     def step(
         self,
@@ -61,11 +67,11 @@ class RowOptimizer(Protocol):
         ...
 
 
-class Sgd:
-    """Plain stochastic gradient descent: ``row -= learning_rate * gradient``. No state."""
+class _Compiled:
+    """A rule of the compiled loops."""
 
-    num_states = 0
     initial_state = 0.0
+    _rule: ClassVar[int]
 
     def step(
         self,
@@ -78,24 +84,68 @@ class Sgd:
         counts_N: Tensor | None = None,
     ) -> None:
         """See :meth:`RowOptimizer.step`."""
-        counts = NO_COUNTS if counts_N is None else counts_N.numpy()
-        pending = NO_COUNTS if pending_M is None else pending_M.numpy()
-        sgd_step(rows_MX.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending, counts)
+        counts = rows.NO_COUNTS if counts_N is None else counts_N.numpy()
+        pending = rows.NO_COUNTS if pending_M is None else pending_M.numpy()
+        rows.step_rows(self._rule, rows_MX.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending, counts)
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
         """See :meth:`RowOptimizer.stepped`."""
         new_NX = rows_NX.clone()
-        every_N = np.arange(len(new_NX))
-        nothing = NO_COUNTS
-        sgd_step(new_NX.numpy(), every_N, grads_ND.numpy(), learning_rate, nothing, nothing)
+        every_N, nothing = np.arange(len(new_NX)), rows.NO_COUNTS
+        rows.step_rows(self._rule, new_NX.numpy(), every_N, grads_ND.numpy(), learning_rate, nothing, nothing)
         return new_NX
 
     def step_shared(
         self, out_HX: Tensor, keys_H: I64, keys_N: I64, rows_NX: Tensor, grads_ND: Tensor, *, learning_rate: float
     ) -> None:
         """See :meth:`RowOptimizer.step_shared`."""
-        sgd_step_shared(out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate)
+        rows.step_shared_rows(
+            self._rule, out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate
+        )
 
 
-OPTIMIZERS: PartTable[RowOptimizer] = PartTable(OPTIMIZER_NAMES, {"sgd": Sgd()})
+class Sgd(_Compiled):
+    """Plain stochastic gradient descent: ``row -= learning_rate * gradient``. No state."""
+
+    _rule = rows.SGD
+
+    def num_states(self, dim: int) -> int:
+        """None."""
+        return 0
+
+
+class RowwiseAdagrad(_Compiled):
+    """Adagrad with one sum per row, as FBGEMM and torchrec define it: memory grows by 1 / D.
+
+    ``sum += mean over D of gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``.
+    """
+
+    _rule = rows.ROWWISE_ADAGRAD
+
+    def num_states(self, dim: int) -> int:
+        """One sum."""
+        return 1
+
+
+class Adagrad(_Compiled):
+    """Adagrad with one sum per value, as torch.optim.Adagrad: memory doubles.
+
+    ``sum += gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``, for each of D values.
+    """
+
+    _rule = rows.ADAGRAD
+
+    def num_states(self, dim: int) -> int:
+        """A sum for each value."""
+        return dim
+
+
+OPTIMIZERS: PartTable[RowOptimizer] = PartTable(
+    OPTIMIZER_NAMES, {"sgd": Sgd(), "rowwise_adagrad": RowwiseAdagrad(), "adagrad": Adagrad()}
+)
 """By the name of config key ``trainer.optimizer``."""
+
+
+def row_width(optimizer: RowOptimizer, dim: int) -> int:
+    """X: columns of a row of ``dim`` values, its state included."""
+    return dim + optimizer.num_states(dim)

@@ -97,9 +97,11 @@ class RecoveryPlan:
 
     ``rollback``: every rank and the trainer return to the newest checkpoint, and lost steps are repeated.
     Otherwise only ``ranks`` are restored: from the newest saved version of each row (``checkpoint``), or to their
-    initial values (``initial``).
+    initial values (``initial``). ``resets_states``: the state of the optimizer that was saved with these rows is not
+    used; it begins anew.
     """
 
     rollback: bool
     ranks: frozenset[Rank]
     source: Literal["checkpoint", "initial"] = "checkpoint"
+    resets_states: bool = False

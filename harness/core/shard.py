@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core.optimizers import OPTIMIZERS, RowOptimizer
+from harness.core.optimizers import OPTIMIZERS, RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.seeds import derive, words
 
@@ -53,7 +53,7 @@ class Shard:
         self.seed = seed
         self._dim = dim
         self._optimizer = optimizer
-        num_rows, width = placement.num_rows(rank_index), dim + optimizer.num_states
+        num_rows, width = placement.num_rows(rank_index), row_width(optimizer, dim)
         # numpy's memory: it asks the system for huge pages, torch does not, and random rows cost a fifth less in them.
         # They begin on a cache line, so that a row of 16 values is one and not two: a tenth less.
         memory = np.empty(num_rows * width + _LINE, np.float32)
@@ -75,7 +75,7 @@ class Shard:
         columns take the optimizer's initial value. All counts of unsaved updates become 0.
         """
         rows_MX, dim = self.rows_MD.numpy(), self._dim
-        rows_MX[:, dim:] = self._optimizer.initial_state
+        self.reset_states()
         columns_D = np.arange(dim, dtype=np.uint64)
         for table, cardinality in enumerate(self.placement.cardinalities):
             key = derive(self.seed, "embedding", table)
@@ -92,6 +92,10 @@ class Shard:
                 unit_KD *= np.float32(1 / math.sqrt(cardinality))
                 rows_MX[span.start + start : span.start + stop, :dim] = unit_KD
         self.reset_counts(applied_step=applied_step)
+
+    def reset_states(self) -> None:
+        """Set the optimizer's state of every row to its initial value; the D values stay."""
+        self.rows_MD[:, self._dim :] = self._optimizer.initial_state
 
     def reset_counts(self, *, applied_step: int) -> None:
         """Set all counts of unsaved updates to 0; the next step to apply is ``applied_step + 1``."""
@@ -120,7 +124,7 @@ class Shard:
     def write(
         self, step: int, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor, *, counts_all: bool = False
     ) -> bool:
-        """Overwrite rows that were updated elsewhere, as of ``step``.
+        """Overwrite rows that were updated elsewhere with ``values_ND`` (N, X), as of ``step``.
 
         ``counts_N`` (int32) are the updates of each row since its last write, and are added to ``pending_M``. Returns
         False, and changes nothing, if ``step`` was applied before. With ``counts_all`` they are all unsaved updates

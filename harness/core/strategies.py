@@ -169,15 +169,28 @@ class Full(_Saving):
 class Partial(_Saving):
     """``partial``: saves as ``full`` does, but only the lost shards are restored."""
 
+    class Options(_Saving.Options):
+        """Options of every strategy with partial recovery."""
+
+        restore_optimizer: Literal["with_rows", "reset"] = "with_rows"
+        """Optimizer state of a shard that is restored alone: `with_rows` as it was saved with each row, `reset` the
+        initial state. `sgd` has none."""
+
+    _resets_states = False
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        self._resets_states = options.restore_optimizer == "reset"
+
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """Restore the lost shards."""
-        return RecoveryPlan(rollback=False, ranks=lost)
+        return RecoveryPlan(rollback=False, ranks=lost, resets_states=self._resets_states)
 
 
-class CprVanilla(_Saving):
+class CprVanilla(Partial):
     """``cpr_vanilla``: partial recovery at ``T_save,part``; acts as ``full`` if full recovery costs no more."""
 
-    class Options(_Saving.Options):
+    class Options(Partial.Options):
         """Options of the strategies that choose their interval by a PLS target."""
 
         pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
@@ -186,11 +199,14 @@ class CprVanilla(_Saving):
         """Divide T_save,part by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
 
     def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
         self.interval = _part_interval(options, costs)
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """A plan that restores the lost shards; on fallback, one that rolls back all ranks and the trainer."""
-        return RecoveryPlan(rollback=self.interval.fallback, ranks=lost)
+        if self.interval.fallback:
+            return RecoveryPlan(rollback=True, ranks=lost)
+        return super().plan_recovery(lost, progress)
 
 
 class CprPriority(CprVanilla):
@@ -208,9 +224,9 @@ class CprPriority(CprVanilla):
     _tracker: ClassVar[str]
 
     def __init__(self, options: Options, costs: Costs) -> None:
-        whole = _part_interval(options, costs)
+        super().__init__(options, costs)
+        whole = self.interval
         if whole.fallback:
-            self.interval = whole
             return
         self.interval = Interval(samples=whole.samples, divisor=1 / options.r, overridden=whole.overridden)
         self.tracker, self._r, self._kind = self._tracker, exact(options.r), "priority"

@@ -48,6 +48,8 @@ class Info:
     """Contents and skew of a prepared folder. Overall shares treat all tables as one, with 26 accesses a sample."""
 
     meta: Meta
+    scale: float | None  # of a synthetic log, as is the taper; None for real logs
+    taper: float | None
     num_rows: int
     num_positives: int
     positive_frac: float
@@ -75,6 +77,8 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
     whole = _table(-1, np.concatenate(counts_F), tracked=False)
     return Info(
         meta=meta,
+        scale=meta.synthetic.scale if meta.synthetic else None,
+        taper=meta.synthetic.taper if meta.synthetic else None,
         num_rows=meta.num_rows,
         num_positives=meta.num_positives,
         positive_frac=meta.num_positives / meta.num_rows,

@@ -25,11 +25,13 @@ from harness.data.records import (
     Categories,
     Meta,
     Source,
+    Synthetic,
     Words,
     fsync_folder,
     read_meta,
     write_meta,
 )
+from harness.data.sidecar import read_sidecar
 from harness.data.sources import CHUNK_BYTES, Progress, SourceReader, fingerprint, total_bytes
 
 MAX_IND_RANGE_LIMIT = 1 << 31  # row ids are int32
@@ -84,7 +86,8 @@ def prepare(
             os.fsync(file.fileno())
         if packer.num_rows == 0:
             raise DataError(f"{', '.join(map(str, sources))}: expected at least one row, got none")
-        meta = packer.meta(tuple(read))
+        synthetic = read_sidecar(sources[0], read[0]) if len(sources) == 1 else None
+        meta = packer.meta(tuple(read), synthetic)
         write_meta(folder, meta)
     return meta
 
@@ -151,7 +154,7 @@ class _Packer:
         self._hash.update(words_RC.data)
         return words_RC
 
-    def meta(self, sources: tuple[Source, ...]) -> Meta:
+    def meta(self, sources: tuple[Source, ...], synthetic: Synthetic | None) -> Meta:
         """The meta of all rows packed so far."""
         if self._numberings is None:
             assert self._sizes is not None
@@ -169,6 +172,7 @@ class _Packer:
             max_ind_range=self._max_ind_range,
             digest=digest.hexdigest(),
             sources=sources,
+            synthetic=synthetic,
         )
 
 

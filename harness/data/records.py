@@ -44,8 +44,21 @@ class Source:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Synthetic:
+    """The arguments from which `run.py data synth` made a log."""
+
+    rows: int
+    seed: int
+    scale: float
+    taper: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class Meta:
-    """The contents of ``meta.json``. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record."""
+    """The contents of ``meta.json``. ``digest`` is the XXH3 (128 bits) of the cardinalities and of every record.
+
+    ``synthetic``: how the only source was made; None for real logs, and where it is not known.
+    """
 
     format_version: int
     num_rows: int
@@ -55,6 +68,7 @@ class Meta:
     max_ind_range: int | None
     digest: str
     sources: tuple[Source, ...]
+    synthetic: Synthetic | None = None
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
@@ -168,4 +182,5 @@ def _parse(values: dict[str, Any]) -> Meta:
         max_ind_range=None if values["max_ind_range"] is None else int(values["max_ind_range"]),
         digest=str(values["digest"]),
         sources=tuple(Source(**source) for source in values["sources"]),
+        synthetic=Synthetic(**values["synthetic"]) if values.get("synthetic") else None,
     )

@@ -17,9 +17,11 @@ import numpy as np
 
 from harness.core.errors import DataError
 from harness.core.seeds import generator
+from harness.data.records import Synthetic
+from harness.data.sidecar import write_sidecar
 from harness.data.sources import Progress
 from harness.data.split import split_rows
-from harness.data.teacher import Samples, Teacher, World, category_values
+from harness.data.teacher import DEFAULT_TAPER, Samples, Teacher, World, category_values
 from harness.data.text import format_rows
 from harness.data.zipf import Floats
 
@@ -32,6 +34,7 @@ _FIT_ROWS = 1 << 16
 _NUM_BINS = 1 << 16
 _LOGIT_RANGE = 20.0
 _GZIP_LEVEL = 3
+_MAX_TAPER = 10.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +42,7 @@ class SynthReport:
     """Facts about a written log. ``bayes_auc``: the AUC of the true probabilities, an upper bound for any model."""
 
     num_rows: int
+    taper: float
     num_positives: int
     cardinalities: tuple[int, ...]  # nominal; not every row occurs
     large_tables: tuple[int, ...]
@@ -49,25 +53,35 @@ class SynthReport:
 
 
 def synth(
-    rows: int, out: Path, *, seed: int, scale: float = DEFAULT_SCALE, progress: Progress | None = None
+    rows: int,
+    out: Path,
+    *,
+    seed: int,
+    scale: float = DEFAULT_SCALE,
+    taper: float = DEFAULT_TAPER,
+    progress: Progress | None = None,
 ) -> SynthReport:
-    """Write ``rows`` rows to the new file ``out``, gzipped if its name ends in ``.gz``.
+    """Write ``rows`` rows to the new file ``out``, gzipped if its name ends in ``.gz``, and its sidecar beside it.
 
-    The bytes (before gzip) are a function of (rows, scale, seed). ``progress`` is called with (rows done, rows).
+    The bytes (before gzip) are a function of (rows, scale, seed, taper). The effect of a row of popularity rank r on
+    the log-odds shrinks as ``(1 + r / 100) ** -taper``. ``progress`` is called with (rows done, rows).
     Memory: about 30 bytes per row of the tables, and a chunk.
 
     Raises:
-        DataError: ``out`` exists, ``rows`` or ``scale`` is out of range, or the disk failed; ``out`` is left as it was.
+        DataError: ``out`` exists, ``rows``, ``scale`` or ``taper`` is out of range, or the disk failed; ``out`` is left
+            as it was.
     """
     if rows < 1:
         raise DataError(f"rows: expected at least 1 row to write, got {rows}")
     if not 0 < scale <= 1:
         raise DataError(f"scale: expected more than 0 and at most 1, got {scale}")
+    if not 0 <= taper <= _MAX_TAPER:
+        raise DataError(f"taper: expected 0 to {_MAX_TAPER:g}, got {taper}")
     out = Path(out)
     if out.exists():
         raise DataError(f"{out}: exists; remove it or choose another name")
     world = World(scale, rows, seed)
-    teacher = Teacher(world, seed)
+    teacher = Teacher(world, seed, taper=taper)
     random = generator(seed, "synth", "fit")
     teacher.fit(world.draw(random, random.random(_FIT_ROWS)), positive_frac=POSITIVE_FRAC, auc=BAYES_AUC)
     whole, test = _Quality(), _Quality()
@@ -87,8 +101,10 @@ def synth(
             test.add(logits[first:last], labels[first:last])
             if progress is not None:
                 progress(end, rows)
+    write_sidecar(out, Synthetic(rows=rows, seed=seed, scale=scale, taper=taper))
     return SynthReport(
         num_rows=rows,
+        taper=taper,
         num_positives=whole.num_positives,
         cardinalities=world.cardinalities,
         large_tables=world.large,

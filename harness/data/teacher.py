@@ -22,6 +22,7 @@ LARGE_TABLES = (2, 3, 11, 15, 20, 23, 25)  # the seven largest, which CPR tracks
 MIN_TABLE_ROWS = 4
 LARGE_TOP_SHARE = 0.72  # wanted of each large table: the accesses of the top 1 % of its rows
 SMALL_EXPONENT = 1.1
+DEFAULT_TAPER = 0.5
 MAX_TABLE_ROWS = 1 << 27  # so that the values of all tables fit side by side in 32 bits
 
 # Made up after the look of the Kaggle log: fractions missing, and the spread of log(x) of the integers.
@@ -38,7 +39,7 @@ _NUM_FACTORS = 2
 _MAX_STRENGTH = 4.0  # standard deviation of the logit; 0.80 needs about 1.3
 _NEWTON_STEPS = 8  # quadratic from a start this near: six reach the last bit
 _TURN = 0.4  # radians by which effects turn from the first day to the last
-_FULL_EFFECT_ROWS, _TAPER = 100, 0.5  # effects of rarer rows shrink as (1 + rank / 100) ** -0.5
+_FULL_EFFECT_ROWS = 100  # effects of rarer rows shrink as (1 + rank / 100) ** -taper
 _MIN_TEACHING_ROWS = 3  # a smaller table has too few distinct effects for a term of its own
 
 
@@ -105,14 +106,18 @@ class World:
 
 
 class Teacher:
-    """The true model of the synthetic log: gives the log-odds of every sample."""
+    """The true model of the synthetic log: gives the log-odds of every sample.
 
-    def __init__(self, world: World, seed: int) -> None:
+    ``taper``: how fast the effect of a row on the label falls with its popularity rank; 0: all rows of a table alike.
+    """
+
+    def __init__(self, world: World, seed: int, *, taper: float = DEFAULT_TAPER) -> None:
         self._dense_I = generator(seed, "synth", "dense").standard_normal(NUM_DENSE)
         self._teaching = [t for t, size in enumerate(world.cardinalities) if size >= _MIN_TEACHING_ROWS]
         # Row by row the two ends of its turn; the last row, one past the table, stands for missing.
         self._effects = [
-            _effects(generator(seed, "synth", "effects", table), world.cardinalities[table]) for table in self._teaching
+            _effects(generator(seed, "synth", "effects", table), world.cardinalities[table], taper)
+            for table in self._teaching
         ]
         self._factors = {
             table: generator(seed, "synth", "factors", table).standard_normal(
@@ -169,15 +174,15 @@ class Teacher:
         return np.concatenate([[_DENSE_SHARE], tables, np.full(len(_PAIRS), _PAIR_SHARE / len(_PAIRS))])
 
 
-def _effects(random: np.random.Generator, num_rows: int) -> NDArray[np.float32]:
-    """The coefficients a, b of each row's effect, (N + 1, 2); smaller for rarer rows.
+def _effects(random: np.random.Generator, num_rows: int, taper: float) -> NDArray[np.float32]:
+    """The coefficients a, b of each row's effect, (N + 1, 2); with a ``taper`` above 0, smaller for rarer rows.
 
-    A large effect of a rare row could not be learned from its few samples and would only be noise in the labels.
+    A large effect of a rare row can hardly be learned from its few samples, and is mostly noise in the labels.
     """
     effects = random.standard_normal((num_rows + 1, 2), np.float32)
     rank = np.arange(num_rows + 1, dtype=np.float32)
     rank[num_rows] = 0  # missing
-    effects *= ((1 + rank / _FULL_EFFECT_ROWS) ** -_TAPER)[:, None]
+    effects *= ((1 + rank / _FULL_EFFECT_ROWS) ** -taper)[:, None]
     return effects
 
 

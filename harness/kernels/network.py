@@ -17,6 +17,7 @@ import numpy as np
 from numba import float32
 from numba.np.numpy_support import carray
 
+from harness.kernels.adagrad import adagrad
 from harness.kernels.native import pointer, prefetch
 from harness.kernels.products import multiply
 
@@ -28,6 +29,7 @@ LAYER = np.dtype(
             *("inputs", "inputs_width"),  # rows of ``inputs_width`` numbers, a one behind each sample's inputs
             *("outputs", "outputs_width"),
             *("input_grad", "output_grad"),  # dL/d(inputs), dL/d(outputs): rows of the same widths
+            *("sums", "affine_grad"),  # of Adagrad: sums of squared gradients, and dL/dA, like A; 0: SGD
             "has_relu",
         )
     ]
@@ -43,7 +45,7 @@ JOB = np.dtype(
         *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
         *((name, np.int64) for name in ("command", "is_running", "spin_ns")),
         # of the batch at hand
-        *((name, np.int64) for name in ("dense", "labels", "rows", "slots", "inverse", "num_rows")),
+        *((name, np.int64) for name in ("dense", "labels", "rows", "row_width", "slots", "inverse", "num_rows")),
         *((name, np.int64) for name in ("order_A", "starts", "losses", "row_grads")),
         ("marks", np.int64, (len(PARTS) + 1,)),
         ("learning_rate", np.float32),
@@ -52,7 +54,8 @@ JOB = np.dtype(
 """A team's work on batches of one size: sizes, the address of ``num_layers`` LAYERs, and addresses of arrays.
 
 Each of ``num_shares`` has a thread, the first of which is the caller's. ``counters``, ``semaphores``: see
-:mod:`harness.kernels.team`. Access a reads row ``inverse[a]``, or row ``slots[inverse[a]]`` where ``slots`` is not 0.
+:mod:`harness.kernels.team`. Access a reads row ``inverse[a]``, or row ``slots[inverse[a]]`` where ``slots`` is not 0:
+the first D of ``row_width`` numbers.
 """
 
 inlined = numba.njit(nogil=True, error_model="numpy")
@@ -126,13 +129,22 @@ def backward(layer: Any, num_samples: int, first: int, last: int) -> None:
 
 
 @inlined
-def sgd_step(job: Any, layer: Any, part: int, num_parts: int) -> None:
-    """A <- A - lr x̃ᵀ g, for a share of A's rows."""
+def step(job: Any, layer: Any, part: int, num_parts: int) -> None:
+    """A <- A - lr x̃ᵀ g, or a step of Adagrad with the gradient x̃ᵀ g, for a share of A's rows."""
     first, last = share(layer.fan_in + 1, part, num_parts, 16)
     affine = matrix(layer.affine, layer.fan_in + 1, layer.fan_out)[first:last]
     inputs = matrix(layer.inputs, job.num_samples, layer.inputs_width)[:, first:last]
     grads = matrix(layer.output_grad, job.num_samples, layer.outputs_width)[:, : layer.fan_out]
-    _multiply(inputs.T, grads, affine, -job.learning_rate, True)
+    if layer.sums == 0:
+        _multiply(inputs.T, grads, affine, -job.learning_rate, True)
+        return
+    sums = matrix(layer.sums, layer.fan_in + 1, layer.fan_out)[first:last]
+    affine_grad = matrix(layer.affine_grad, layer.fan_in + 1, layer.fan_out)[first:last]
+    _multiply(inputs.T, grads, affine_grad, 1.0, False)
+    for j in range(affine.shape[0]):
+        for o in range(affine.shape[1]):
+            sums[j, o] += affine_grad[j, o] * affine_grad[j, o]
+            affine[j, o] = adagrad(affine[j, o], affine_grad[j, o], sums[j, o], job.learning_rate)
 
 
 @inlined
@@ -144,7 +156,7 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
     dim, num_vectors = job.dim, job.num_vectors
     bottom_BD = matrix(bottom.outputs, job.num_samples, bottom.outputs_width)
     top_BT = matrix(top.inputs, job.num_samples, top.inputs_width)
-    rows_ND = matrix(job.rows, job.num_rows, dim)
+    rows_NX = matrix(job.rows, job.num_rows, job.row_width)
     slots_N = carray(pointer(job.slots), job.num_rows, np.int64)
     inverse_A = carray(pointer(job.inverse), job.num_samples * (num_vectors - 1), np.int64)
     vectors_BVD = carray(pointer(job.vectors), (job.num_samples, num_vectors, dim), np.float32)
@@ -161,9 +173,9 @@ def interact(job: Any, bottom: Any, top: Any, first: int, last: int) -> None:
                 if b + 1 < last:
                     ahead = slots_N[inverse_A[access + num_vectors - 1]]
                     for line in range(0, dim, 16):
-                        prefetch(job.rows + (ahead * dim + line) * 4)
+                        prefetch(job.rows + (ahead * job.row_width + line) * 4)
             for d in range(dim):
-                vectors_VD[v, d] = rows_ND[row, d]
+                vectors_VD[v, d] = rows_NX[row, d]
         _multiply(vectors_VD, vectors_VD.T, products_VV, 1.0, False)
         at = dim
         for i in range(1, num_vectors):

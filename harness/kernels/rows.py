@@ -1,7 +1,7 @@
-"""Gather, scatter, sum and SGD step of embedding rows.
+"""Gather, scatter, sum and optimizer step of embedding rows.
 
 F tables, V vectors of a sample, N distinct rows of a batch, K rows of a request, M rows of a shard, S slots of a cache,
-H rows that are held, P positions in an order of accesses, D embedding dim.
+H rows that are held, P positions in an order of accesses, D embedding dim, X columns of a row: D values, then state.
 """
 
 from typing import Any
@@ -10,6 +10,7 @@ import numba
 import numpy as np
 from numba import float32, float64, int32, int64, void
 
+from harness.kernels.adagrad import EPS, adagrad
 from harness.kernels.compiler import AHEAD, compiled_for
 from harness.kernels.native import prefetch
 
@@ -43,34 +44,55 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
 
 
 NO_COUNTS = np.empty(0, np.int32)
-"""For :func:`sgd_step`, where updates are not counted."""
+"""For :func:`step_rows`, where updates are not counted."""
+
+SGD, ROWWISE_ADAGRAD, ADAGRAD = range(3)
+"""Rules of an update: 0, 1 and D state columns."""
 
 
-@numba.njit(nogil=True)
-def _sgd(value: Any, gradient: Any, learning_rate: Any) -> Any:
-    """SGD on one value, float32: a product, then a difference, each rounded. Every update of a row goes by it."""
-    return value - learning_rate * gradient
+@numba.njit(nogil=True, error_model="numpy")
+def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: Any) -> None:
+    """Update one row in place, each operation rounded to float32. Every update of a row goes by it.
 
-
-@compiled_for(void(float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
-def sgd_step(  # noqa: PLR0917 - compiled functions take values by place
-    rows_MD: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
-) -> None:
-    """One SGD step on distinct rows of a shard, in place; ``pending_M`` grows by ``counts_N``, unless it is empty.
-
-    Rows lie far apart in memory, so they are prefetched.
+    Row-wise Adagrad has one sum a row, of the mean of the squared gradient over D, added up in the order of D, as in
+    FBGEMM (``rowwise_adagrad``) and torchrec.
     """
-    num_rows, dim = len(rows_N), rows_MD.shape[1]
+    dim = len(gradient_D)
+    if rule == SGD:
+        for d in range(dim):
+            rows_MX[row, d] = rows_MX[row, d] - learning_rate * gradient_D[d]
+    elif rule == ROWWISE_ADAGRAD:
+        squares = float32(0)
+        for d in range(dim):
+            squares += gradient_D[d] * gradient_D[d]
+        rows_MX[row, dim] += squares / float32(dim)
+        rate = learning_rate / (np.sqrt(rows_MX[row, dim]) + EPS)
+        for d in range(dim):
+            rows_MX[row, d] = rows_MX[row, d] - rate * gradient_D[d]
+    else:
+        for d in range(dim):
+            rows_MX[row, dim + d] += gradient_D[d] * gradient_D[d]
+            rows_MX[row, d] = adagrad(rows_MX[row, d], gradient_D[d], rows_MX[row, dim + d], learning_rate)
+
+
+@compiled_for(void(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
+def step_rows(  # noqa: PLR0917 - compiled functions take values by place
+    rule: int, rows_MX: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
+) -> None:
+    """One optimizer step on distinct rows of a shard, in place.
+
+    ``pending_M`` grows by ``counts_N``, unless it is empty. Rows lie far apart in memory, so they are prefetched.
+    """
+    num_rows, width = len(rows_N), rows_MX.shape[1]
     counts = len(pending_M) > 0
     for n in range(num_rows):
         if n + AHEAD < num_rows:
-            for line in range(0, dim, 16):
-                prefetch(rows_MD.ctypes.data + (rows_N[n + AHEAD] * dim + line) * 4)
+            for line in range(0, width, 16):
+                prefetch(rows_MX.ctypes.data + (rows_N[n + AHEAD] * width + line) * 4)
             if counts:
                 prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
         row = rows_N[n]
-        for d in range(dim):
-            rows_MD[row, d] = _sgd(rows_MD[row, d], grads_ND[n, d], learning_rate)
+        _update(rule, rows_MX, row, grads_ND[n], learning_rate)
         if counts:
             pending_M[row] += counts_N[n]
 
@@ -101,18 +123,19 @@ def put_rows(out_SD: Any, slots_K: Any, values_KD: Any) -> None:
             out_SD[slots_K[k], d] = values_KD[k, d]
 
 
-@compiled_for(void(float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
-def sgd_step_shared(  # noqa: PLR0917 - compiled functions take values by place
-    out_rows_HD: Any, keys_H: Any, keys_N: Any, rows_ND: Any, grads_ND: Any, learning_rate: float
+@compiled_for(void(int64, float32[:, ::1], int64[::1], int64[::1], float32[:, ::1], float32[:, ::1], float32))
+def step_shared_rows(  # noqa: PLR0917 - compiled functions take values by place
+    rule: int, out_rows_HX: Any, keys_H: Any, keys_N: Any, rows_NX: Any, grads_ND: Any, learning_rate: float
 ) -> None:
-    """For keys of both ``keys_H`` and ``keys_N`` (ascending): ``out_rows_HD`` gets row N after one SGD step.
+    """For keys of both ``keys_H`` and ``keys_N`` (ascending): ``out_rows_HX`` gets row N after one step.
 
-    The same bits as :func:`sgd_step`.
+    The same bits as :func:`step_rows`.
     """
     n = 0
     for h in range(len(keys_H)):
         while n < len(keys_N) and keys_N[n] < keys_H[h]:
             n += 1
         if n < len(keys_N) and keys_N[n] == keys_H[h]:
-            for d in range(rows_ND.shape[1]):
-                out_rows_HD[h, d] = _sgd(rows_ND[n, d], grads_ND[n, d], learning_rate)
+            for x in range(rows_NX.shape[1]):
+                out_rows_HX[h, x] = rows_NX[n, x]
+            _update(rule, out_rows_HX, h, grads_ND[n], learning_rate)

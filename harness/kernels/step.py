@@ -1,8 +1,8 @@
 """What one thread of the team does of a command: train or predict on its share of the samples, run tasks of an update.
 
-The SGD step of the dense parameters, and the bottom's backward, which only that needs, are cut into tasks. Any thread
-claims the next one: workers while the caller does something else, the caller while it waits, or all of them before the
-next batch. Which thread does a task changes no bit.
+The optimizer's step of the dense parameters, and the bottom's backward, which only that needs, are cut into tasks. Any
+thread claims the next one: workers while the caller does something else, the caller while it waits, or all of them
+before the next batch. Which thread does a task changes no bit.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ from harness.kernels.network import (
     interact_backward,
     mask,
     matrix,
-    sgd_step,
     share,
+    step,
 )
 
 COMMANDS, ARRIVED, FINISHED, CLAIMED, BACK, DONE, ASLEEP = range(7)
@@ -116,7 +116,7 @@ def _train_share(job: Any, thread: int) -> None:
 
 @inlined
 def num_tasks(job: Any) -> int:
-    """Number of tasks of an update: the SGD step of each layer, the bottom MLP's backward, ``num_shares`` each."""
+    """Number of tasks of an update: the step of each layer, the bottom MLP's backward, ``num_shares`` each."""
     return (job.num_layers + 1) * job.num_shares
 
 
@@ -135,7 +135,7 @@ def run_tasks(job: Any) -> None:
             break
         part = task % num_shares
         if task < num_top:
-            sgd_step(job, layers[num_bottom + task // num_shares], part, num_shares)
+            step(job, layers[num_bottom + task // num_shares], part, num_shares)
         elif task < num_top + num_shares:
             first, last = share(job.num_samples, part, num_shares, 16)
             for index in range(num_bottom - 1, -1, -1):
@@ -145,7 +145,7 @@ def run_tasks(job: Any) -> None:
             fetch_add(counter(job, BACK), 1)
         else:
             wait_for(counter(job, BACK), num_shares)
-            sgd_step(job, layers[(task - num_top) // num_shares - 1], part, num_shares)
+            step(job, layers[(task - num_top) // num_shares - 1], part, num_shares)
         fetch_add(counter(job, DONE), 1)
 
 

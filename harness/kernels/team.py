@@ -127,17 +127,17 @@ def stop_workers(job_1: Any) -> None:
 
 
 @compiled_for(void(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1]))
-def predict(job_1: Any, dense_BI: Any, rows_ND: Any, inverse_A: Any) -> None:
+def predict(job_1: Any, dense_BI: Any, rows_NX: Any, inverse_A: Any) -> None:
     """Compute the logits of a batch and write them to the outputs of the last layer."""
     job = job_1[0]
-    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_ND.ctypes.data, inverse_A.ctypes.data
-    job.slots, job.num_rows = 0, len(rows_ND)
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_NX.ctypes.data, inverse_A.ctypes.data
+    job.slots, job.num_rows, job.row_width = 0, len(rows_NX), rows_NX.shape[1]
     _command(job, PREDICT)
 
 
 @compiled_for(void(_JOB_1, boolean))
 def update(job_1: Any, is_alone: bool) -> None:
-    """Apply the pending SGD step of the last batch, if there is one.
+    """Apply the pending step of the last batch, if there is one.
 
     ``is_alone``: this thread computes it alone, unless the workers are running. Otherwise the team does.
     """
@@ -159,7 +159,7 @@ def update(job_1: Any, is_alone: bool) -> None:
 def train(  # noqa: PLR0917 - compiled functions take values by place
     job_1: Any,
     dense_BI: Any,
-    rows_XD: Any,
+    rows_SX: Any,
     slots_N: Any,
     inverse_A: Any,
     order_A: Any,
@@ -169,15 +169,16 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     losses_B: Any,
     is_eager: bool,
 ) -> float:
-    """Apply the pending SGD step, then compute the mean loss and the row gradients of a batch.
+    """Apply the pending step, then compute the mean loss and the row gradients of a batch.
 
-    The SGD step of this batch is pending afterwards.
+    The step of this batch is pending afterwards.
 
     ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
     """
     job = job_1[0]
-    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_XD.ctypes.data, inverse_A.ctypes.data
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data
     job.slots, job.num_rows = slots_N.ctypes.data if len(slots_N) else 0, len(out_ND)
+    job.row_width = rows_SX.shape[1]
     job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
     job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
     job.spin_ns = _SPIN_NS if is_eager else 0

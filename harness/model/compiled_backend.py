@@ -1,7 +1,7 @@
 """The dense part of DLRM by the compiled program of :mod:`harness.kernels.team`: float32 on the CPU.
 
 B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses.
-J, O: a layer's inputs and a one, its outputs.
+J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, X columns of a row, D or more.
 """
 
 import weakref
@@ -26,45 +26,51 @@ _IN_ORDER = np.empty(0, np.int64)
 class CompiledBackend:
     """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
 
-    ``bottom_JO``, ``top_JO``: the matrices of the layers, contiguous float32 on the CPU, which steps update in place.
+    ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place.
     Threads: as many as torch has when a batch size is first met. Their number changes no bit of a result.
-    ``is_eager``: worker threads begin the SGD step of a batch at once, while the caller does something else.
+    ``is_eager``: worker threads begin the step of a batch at once, while the caller does something else.
     """
 
     def __init__(
-        self, bottom_JO: Sequence[Tensor], top_JO: Sequence[Tensor], *, learning_rate: float, is_eager: bool
+        self,
+        bottom_JO: Sequence[Tensor],
+        top_JO: Sequence[Tensor],
+        sums_JO: Sequence[Tensor] = (),
+        *,
+        learning_rate: float,
+        is_eager: bool,
     ) -> None:
-        self._bottom_JO, self._top_JO = tuple(bottom_JO), tuple(top_JO)
+        self._bottom_JO, self._top_JO, self._sums_JO = tuple(bottom_JO), tuple(top_JO), tuple(sums_JO)
         self._learning_rate = learning_rate
         self._is_eager = is_eager
         self._training: TeamPass | None = None  # of the last batch trained on
         self._predicting: TeamPass | None = None  # of the last batch predicted
 
     def train(
-        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D).
 
-        The batch's SGD step of the dense parameters is pending afterwards. The next call of any method applies it.
+        The batch's step of the dense parameters is pending afterwards. The next call of any method applies it.
         """
         last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
         if last is not None and last is not self._training:
             last.update()
-        return self._training.train(dense_BI, rows_XD, plan, labels_B, slots_N)
+        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending SGD step of the last batch, if there is one.
+        """Apply the pending step of the last batch, if there is one.
 
         ``is_alone``: the calling thread computes it alone, unless the workers are running.
         """
         if self._training is not None:
             self._training.update(is_alone=is_alone)
 
-    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,)."""
         self.step()
         self._predicting = self._pass_for(len(dense_BI), self._predicting)
-        return self._predicting.predict(dense_BI, rows_ND, inverse_A)
+        return self._predicting.predict(dense_BI, rows_NX, inverse_A)
 
     def _pass_for(self, num_samples: int, last: "TeamPass | None") -> "TeamPass":
         """``last`` if it is for batches of this size, otherwise a new one."""
@@ -74,6 +80,7 @@ class CompiledBackend:
             self._bottom_JO,
             self._top_JO,
             num_samples,
+            self._sums_JO,
             learning_rate=self._learning_rate,
             is_eager=self._is_eager,
         )
@@ -90,6 +97,7 @@ class TeamPass:
         bottom_JO: Sequence[Tensor],
         top_JO: Sequence[Tensor],
         num_samples: int,
+        sums_JO: Sequence[Tensor] = (),
         *,
         learning_rate: float,
         is_eager: bool,
@@ -97,11 +105,11 @@ class TeamPass:
         self.num_samples = num_samples
         self._is_eager = is_eager
         num_shares = torch.get_num_threads()
-        bottom = _Stack(bottom_JO, num_samples, ends_in_relu=True)
-        top = _Stack(top_JO, num_samples, ends_in_relu=False)
+        bottom = _Stack(bottom_JO, sums_JO[: len(bottom_JO)], num_samples, ends_in_relu=True)
+        top = _Stack(top_JO, sums_JO[len(bottom_JO) :], num_samples, ends_in_relu=False)
         layers = np.array([*bottom.layers, *top.layers], LAYER)
-        dim = bottom_JO[-1].shape[1]
-        vectors_BVD = torch.empty((num_samples, NUM_TABLES + 1, dim))
+        self._dim = bottom_JO[-1].shape[1]
+        vectors_BVD = torch.empty((num_samples, NUM_TABLES + 1, self._dim))
         vector_grads_BVD = torch.empty_like(vectors_BVD)
         counters = _lines(num_counters(num_shares))
         semaphores = _lines(num_shares)
@@ -118,7 +126,18 @@ class TeamPass:
         job["learning_rate"] = learning_rate
         team.prepare(self._job_1)
         # The program has addresses only: this object and each worker keep the arrays alive.
-        self._buffers = (bottom, top, bottom_JO, top_JO, layers, vectors_BVD, vector_grads_BVD, counters, semaphores)
+        self._buffers = (
+            bottom,
+            top,
+            bottom_JO,
+            top_JO,
+            sums_JO,
+            layers,
+            vectors_BVD,
+            vector_grads_BVD,
+            counters,
+            semaphores,
+        )
         workers = [
             Thread(target=_run_worker, args=(self._job_1, thread, self._buffers), daemon=True)
             for thread in range(1, num_shares)
@@ -129,18 +148,18 @@ class TeamPass:
             worker.start()
 
     def train(
-        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row in a new tensor, (N, D).
 
-        The rows are ``rows_XD[slots_N]``, or all of ``rows_XD`` in order if ``slots_N`` is None.
+        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None.
         """
         assert len(dense_BI) == self.num_samples
-        grads_ND = torch.empty((len(plan.keys_N), rows_XD.shape[1]))
+        grads_ND = torch.empty((len(plan.keys_N), self._dim))
         loss = team.train(
             self._job_1,
             dense_BI.numpy(),
-            rows_XD.numpy(),
+            rows_SX.numpy(),
             _IN_ORDER if slots_N is None else slots_N.numpy(),
             plan.inverse_A.numpy(),
             plan.order_A.numpy(),
@@ -153,16 +172,16 @@ class TeamPass:
         return loss, grads_ND
 
     def update(self, *, is_alone: bool = False) -> None:
-        """Apply the pending SGD step of the last :meth:`train`, if there is one.
+        """Apply the pending step of the last :meth:`train`, if there is one.
 
         ``is_alone``: the calling thread computes it alone, unless the workers are running. Otherwise the team does.
         """
         team.update(self._job_1, is_alone)
 
-    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,), in a new tensor."""
         assert len(dense_BI) == self.num_samples
-        team.predict(self._job_1, dense_BI.numpy(), rows_ND.numpy(), inverse_A.numpy())
+        team.predict(self._job_1, dense_BI.numpy(), rows_NX.numpy(), inverse_A.numpy())
         return self._logits_BX[:, 0].clone()
 
     def seconds(self, parts: Sequence[str] = PARTS) -> dict[str, float]:
@@ -189,9 +208,12 @@ class _Stack:
     """Layers one after the other, with buffers for their inputs, the last outputs, and the gradients of these.
 
     Each row of a buffer begins on a cache line and has a one behind its values, which multiplies the bias.
+    ``sums_JO``: of Adagrad, one for each layer; empty for SGD, which needs no gradients of the weights in memory.
     """
 
-    def __init__(self, affines_JO: Sequence[Tensor], num_samples: int, *, ends_in_relu: bool) -> None:
+    def __init__(
+        self, affines_JO: Sequence[Tensor], sums_JO: Sequence[Tensor], num_samples: int, *, ends_in_relu: bool
+    ) -> None:
         widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
         self.values = [
             torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in widths
@@ -199,11 +221,16 @@ class _Stack:
         for values, width in zip(self.values, widths, strict=True):
             values[:, width] = 1
         self._grads = [torch.empty_like(values) for values in self.values]
+        self._affine_grads = [torch.empty_like(sum_JO) for sum_JO in sums_JO]
+        of_adagrad = [
+            (_address(sum_JO), _address(grad_JO)) for sum_JO, grad_JO in zip(sums_JO, self._affine_grads, strict=True)
+        ] or [(0, 0)] * len(affines_JO)
         self.layers = [
             (
                 *(_address(affine_JO), len(affine_JO) - 1, affine_JO.shape[1]),
                 *(_address(inputs), inputs.shape[1], _address(outputs), outputs.shape[1]),
                 *(_address(input_grads), _address(output_grads)),
+                *of_adagrad[k],
                 ends_in_relu or k + 1 < len(affines_JO),
             )
             for k, (affine_JO, (inputs, outputs), (input_grads, output_grads)) in enumerate(

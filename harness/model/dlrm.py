@@ -1,13 +1,15 @@
-"""The dense network of DLRM (Naumov et al. 2019): bottom MLP, dot interaction, top MLP, binary cross-entropy, SGD.
+"""The dense network of DLRM (Naumov et al. 2019): bottom MLP, dot interaction, top MLP, binary cross-entropy, SGD or
+Adagrad.
 
 This module has the parameters, their names and initial values, and is the one that others import. The arithmetic is a
 backend's; :mod:`harness.model.torch_backend` states its mathematics.
 
-Gradients of embedding rows, which ranks wait for, come first. The SGD step of the dense parameters is then
+Gradients of embedding rows, which ranks wait for, come first. The step of the dense parameters is then
 pending. It is applied by :meth:`DenseNetwork.step`, or before anything else is computed.
 
 B batch, F tables, D embedding dim, N distinct rows of a batch, A = B*F accesses, I integer features.
-J, O: a layer's inputs and a one, its outputs.
+J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, X columns of a row: D values, then state
+of its optimizer, which the network does not read.
 """
 
 import math
@@ -19,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.config.model import BackendName
+from harness.config.model import BackendName, DenseOptimizerName
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.seeds import generator
@@ -36,32 +38,41 @@ class Backend(Protocol):
     """The arithmetic of the network. Results are new tensors on the CPU; no index is checked."""
 
     def __init__(
-        self, bottom_JO: Sequence[Tensor], top_JO: Sequence[Tensor], *, learning_rate: float, is_eager: bool
+        self,
+        bottom_JO: Sequence[Tensor],
+        top_JO: Sequence[Tensor],
+        sums_JO: Sequence[Tensor] = (),
+        *,
+        learning_rate: float,
+        is_eager: bool,
     ) -> None:
         """The matrices of the layers, Wᵀ above b, are shared with the caller and updated in place.
+
+        So are ``sums_JO``, Adagrad's sums of squared gradients: one for each layer, those of the bottom first. With
+        none the optimizer is SGD.
 
         ``is_eager``: a step may begin as soon as it is pending, on threads of the backend's own.
         """
         ...
 
     def train(
-        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D).
 
-        The pending SGD step of the previous batch is applied first.
+        The pending step of the previous batch is applied first.
         """
         ...
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending SGD step of the last :meth:`train`, if there is one.
+        """Apply the pending step of the last :meth:`train`, if there is one.
 
         ``is_alone``: see :meth:`DenseNetwork.step`.
         """
         ...
 
-    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
-        """Logits, (B,). Access a reads ``rows_ND[inverse_A[a]]``."""
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
+        """Logits, (B,). Access a reads ``rows_NX[inverse_A[a]]``."""
         ...
 
 
@@ -75,7 +86,7 @@ if products.AVAILABLE:
 
 
 class DenseNetwork:
-    """A replica of the dense network with its optimizer (plain SGD, which has no state besides the parameters).
+    """A replica of the dense network with its optimizer: SGD without state, or Adagrad.
 
     Same parameters, batch, device, ``backend`` and, with ``torch``, number of threads: same bits, in every process. A
     ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: the step of a batch begins at once, on
@@ -91,6 +102,7 @@ class DenseNetwork:
         learning_rate: float,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
+        optimizer: DenseOptimizerName = "sgd",
         backend: BackendName = "torch",
         is_eager: bool = False,
     ) -> None:
@@ -99,21 +111,24 @@ class DenseNetwork:
         self.size = size
         bottom_JO = _initial_layers("bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, device, dtype)
         top_JO = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, device, dtype)
-        self._parameters = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
-        self._backend = BACKENDS[backend](bottom_JO, top_JO, learning_rate=learning_rate, is_eager=is_eager)
+        self._state = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
+        sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
+        self._state |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
+        self._state |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
+        self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
 
     def train(
-        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None
     ) -> tuple[float, Tensor]:
         """Mean loss of a batch, and the gradient of each of its N distinct rows, (N, D) on the CPU.
 
-        The rows are ``rows_XD[slots_N]``, or all of ``rows_XD`` in order. No index is checked.
-        The SGD step of the batch is pending afterwards. The next call of any method applies it.
+        The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order. No index is checked.
+        The step of the batch is pending afterwards. The next call of any method applies it.
         """
-        return self._backend.train(dense_BI, rows_XD, plan, labels_B, slots_N)
+        return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending SGD step of the last :meth:`train`, if there is one.
+        """Apply the pending step of the last :meth:`train`, if there is one.
 
         A caller that waits anyway, for instance for replies to its gradients, can apply the step in that time.
         Otherwise the next batch applies it at a lower cost. A rollback of the batch must load earlier parameters.
@@ -122,25 +137,26 @@ class DenseNetwork:
         """
         self._backend.step(is_alone=is_alone)
 
-    def predict(self, dense_BI: Tensor, rows_ND: Tensor, plan: BatchPlan) -> Tensor:
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, plan: BatchPlan) -> Tensor:
         """Logits, (B,) on the CPU."""
         parts = zip(dense_BI.split(PREDICT_SAMPLES), plan.inverse_A.split(PREDICT_SAMPLES * NUM_TABLES), strict=True)
-        return torch.cat([self._backend.predict(part_BI, rows_ND, inverse_A) for part_BI, inverse_A in parts])
+        return torch.cat([self._backend.predict(part_BI, rows_NX, inverse_A) for part_BI, inverse_A in parts])
 
     def state(self) -> dict[str, Tensor]:
         """All parameters by name, on the CPU; those of a network on the CPU share its memory.
 
-        Weights are (O, I), whatever their layout in memory.
+        Weights are (O, I), whatever their layout in memory. With Adagrad the sums of squared gradients follow, each
+        shaped as its parameter and named after it: ``top.0.weight.sum``.
         """
         self.step()
-        return {name: parameter.cpu() for name, parameter in self._parameters.items()}
+        return {name: value.cpu() for name, value in self._state.items()}
 
     def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """Set all parameters. ``state`` must name each of them, with its shape."""
-        assert state.keys() == self._parameters.keys()
+        """Set all that :meth:`state` gives. ``state`` must name each of them, with its shape."""
+        assert state.keys() == self._state.keys()
         self.step()  # so that no thread works on the parameters any more
-        for name, parameter in self._parameters.items():
-            parameter.copy_(state[name])
+        for name, value in self._state.items():
+            value.copy_(state[name])
 
 
 def _initial_layers(name: str, widths: tuple[int, ...], seed: int, device: str, dtype: torch.dtype) -> list[Tensor]:
@@ -158,10 +174,10 @@ def _initial_layers(name: str, widths: tuple[int, ...], seed: int, device: str, 
     return layers_JO
 
 
-def _named(name: str, layers_JO: Sequence[Tensor]) -> dict[str, Tensor]:
+def _named(name: str, layers_JO: Sequence[Tensor], suffix: str = "") -> dict[str, Tensor]:
     """Views of the parameters by the names that they have in checkpoints: weights (O, I), biases (O,)."""
     named: dict[str, Tensor] = {}
     for index, affine_JO in enumerate(layers_JO):
-        named[f"{name}.{index}.weight"] = affine_JO[:-1].t()
-        named[f"{name}.{index}.bias"] = affine_JO[-1]
+        named[f"{name}.{index}.weight{suffix}"] = affine_JO[:-1].t()
+        named[f"{name}.{index}.bias{suffix}"] = affine_JO[-1]
     return named

@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 from itertools import pairwise
 
-from harness.config.model import ModelConfig
+from harness.config.model import ModelConfig, TrainerConfig
 from harness.core.errors import ConfigError
+from harness.core.optimizers import OPTIMIZERS, row_width
 
 NUM_INTEGERS = 13
 NUM_TABLES = 26
@@ -64,3 +65,26 @@ def model_size(config: ModelConfig) -> ModelSize:
             f"model.top_mlp: expected the last width to be 1, the number of logits, got {size.top_mlp[-1]}"
         )
     return size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Footprint:
+    """Sizes of a trained model, state of the optimizers included.
+
+    ``row_width``: float32 numbers of an embedding row. ``dense_bytes``: of the dense network.
+    """
+
+    row_width: int
+    dense_bytes: int
+
+    def num_bytes(self, num_rows: int) -> int:
+        """Bytes of the whole model: the payload of a full save."""
+        return 4 * self.row_width * num_rows + self.dense_bytes
+
+
+def footprint(size: ModelSize, trainer: TrainerConfig) -> Footprint:
+    """The sizes of a model of ``size`` that ``trainer`` trains."""
+    return Footprint(
+        row_width=row_width(OPTIMIZERS[trainer.optimizer], size.embedding_dim),
+        dense_bytes=size.dense_bytes * (2 if trainer.dense_optimizer == "adagrad" else 1),
+    )

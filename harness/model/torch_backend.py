@@ -1,7 +1,8 @@
 """The dense part of DLRM by plain torch operations: the readable reference, on any device, in any precision.
 
 Letters: B batch, I inputs of a layer, J = I + 1, O its outputs, F tables, V = F + 1 vectors of a sample, D embedding
-dim, P = V (V - 1) / 2 pairs of vectors, T = D + P inputs of the top, N distinct rows of a batch, A = B F accesses.
+dim, P = V (V - 1) / 2 pairs of vectors, T = D + P inputs of the top, N distinct rows of a batch, A = B F accesses,
+S rows of a cache or of a batch, X columns of a row: D values, then columns that the network does not read.
 
 **Perceptrons** (:class:`Mlp`). A layer is one matrix A (J, O), Wᵀ above b, and reads x̃ (B, J), x and a column of ones.
 Weights and bias so are one product in every direction. With g = dL/dy where y > 0 and 0 elsewhere, (B, O)::
@@ -24,7 +25,10 @@ and with v_j by v_i, and v_0 stands in z itself::
 
     L = mean over B of log(1 + exp(s a))        dL/da = s sigmoid(s a) / B
 
-**Optimizer**: SGD without state, for dense parameters here, for embedding rows on their ranks.
+**Optimizer** of the dense parameters: SGD as above, or Adagrad with G (J, O), sums of squares that begin at zero. With
+the gradient D = x̃ᵀ g, each operation element by element::
+
+    G <- G + D²        A <- A - lr D / (sqrt(G) + 1e-10)
 
 Source: Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems".
 """
@@ -35,6 +39,7 @@ import torch
 from torch import Tensor
 
 from harness.core.lookup import BatchPlan, coalesce_vectors
+from harness.kernels.adagrad import EPS
 
 _NUMBERS_PER_LINE = 16  # float32 of a cache line
 
@@ -42,29 +47,36 @@ _NUMBERS_PER_LINE = 16  # float32 of a cache line
 class TorchBackend:
     """The network's arithmetic; see :class:`harness.model.dlrm.Backend`.
 
-    ``bottom_JO``, ``top_JO``: the matrices of the layers, which :meth:`step` updates in place; their device and dtype
-    are those of the network. The bits of a result depend on torch's number of threads.
+    ``bottom_JO``, ``top_JO``, ``sums_JO``: updated in place by :meth:`step`; their device and dtype are those of the
+    network. The bits of a result depend on torch's number of threads.
     """
 
     def __init__(
-        self, bottom_JO: Sequence[Tensor], top_JO: Sequence[Tensor], *, learning_rate: float, is_eager: bool = False
+        self,
+        bottom_JO: Sequence[Tensor],
+        top_JO: Sequence[Tensor],
+        sums_JO: Sequence[Tensor] = (),
+        *,
+        learning_rate: float,
+        is_eager: bool = False,
     ) -> None:
-        self._bottom = Mlp(bottom_JO, ends_in_relu=True)
-        self._top = Mlp(top_JO, ends_in_relu=False)
+        self._bottom = Mlp(bottom_JO, sums_JO[: len(bottom_JO)], ends_in_relu=True)
+        self._top = Mlp(top_JO, sums_JO[len(bottom_JO) :], ends_in_relu=False)
+        self._dim = bottom_JO[-1].shape[1]
         self._learning_rate = learning_rate
         self._like = bottom_JO[0]
         self._step_is_due = False
 
     def train(
-        self, dense_BI: Tensor, rows_XD: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
+        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
     ) -> tuple[float, Tensor]:
         """Mean loss, and the gradient of each distinct row, (N, D) on the CPU.
 
-        The SGD step of the batch is pending afterwards.
+        The step of the batch is pending afterwards.
         """
         self.step()
-        rows_ND = rows_XD if slots_N is None else rows_XD[slots_N]
-        logits_B1, vectors_BVD = self._forward(dense_BI, rows_ND, plan.inverse_A)
+        rows_NX = rows_SX if slots_N is None else rows_SX[slots_N]
+        logits_B1, vectors_BVD = self._forward(dense_BI, rows_NX, plan.inverse_A)
         loss, grad_B1 = cross_entropy(logits_B1, labels_B)
         vector_grads_BVD = interact_backward(vectors_BVD, self._top.backward(grad_B1))
         self._bottom.backward(vector_grads_BVD[:, 0])
@@ -72,7 +84,7 @@ class TorchBackend:
         return loss, coalesce_vectors(vector_grads_BVD.cpu(), plan)
 
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending SGD step of the last batch, if there is one.
+        """Apply the pending step of the last batch, if there is one.
 
         ``is_alone`` is ignored, since one thread would compute other bits.
         """
@@ -81,24 +93,29 @@ class TorchBackend:
             self._top.step(self._learning_rate)
         self._step_is_due = False
 
-    def predict(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> Tensor:
+    def predict(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> Tensor:
         """Logits, (B,) on the CPU."""
         self.step()
-        return self._forward(dense_BI, rows_ND, inverse_A)[0].squeeze(1).cpu()
+        return self._forward(dense_BI, rows_NX, inverse_A)[0].squeeze(1).cpu()
 
-    def _forward(self, dense_BI: Tensor, rows_ND: Tensor, inverse_A: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(self, dense_BI: Tensor, rows_NX: Tensor, inverse_A: Tensor) -> tuple[Tensor, Tensor]:
         """Logits, (B, 1), and the vectors of each sample, (B, V, D)."""
         bottom_BD = self._bottom.forward(dense_BI.to(self._like))
-        embeddings_BFD = rows_ND[inverse_A].view(len(dense_BI), -1, rows_ND.shape[1]).to(self._like)
+        rows_ND = rows_NX[:, : self._dim]
+        embeddings_BFD = rows_ND[inverse_A].view(len(dense_BI), -1, self._dim).to(self._like)
         vectors_BVD = torch.cat([bottom_BD.unsqueeze(1), embeddings_BFD], dim=1)
         return self._top.forward(interact(vectors_BVD)), vectors_BVD
 
 
 class Mlp:
-    """Layers one after the other, each ``affine_JO``. All end in a ReLU, the last one if ``ends_in_relu``."""
+    """Layers one after the other, each ``affine_JO``. All end in a ReLU, the last one if ``ends_in_relu``.
 
-    def __init__(self, layers_JO: Sequence[Tensor], *, ends_in_relu: bool) -> None:
+    ``sums_JO``: of Adagrad, one for each layer; empty for SGD.
+    """
+
+    def __init__(self, layers_JO: Sequence[Tensor], sums_JO: Sequence[Tensor] = (), *, ends_in_relu: bool) -> None:
         self.layers_JO = tuple(layers_JO)
+        self._sums_JO = tuple(sums_JO) or (None,) * len(layers_JO)
         self._has_relu = [True] * (len(layers_JO) - 1) + [ends_in_relu]
         self._values_BJ: list[Tensor] = []  # of the last forward: x̃ of each layer, and that of the outputs
         self._grads_BO: list[Tensor] = []  # of the last backward: g of each layer
@@ -128,9 +145,15 @@ class Mlp:
         return grad_BO
 
     def step(self, learning_rate: float) -> None:
-        """One SGD step of all layers with the gradients of the last :meth:`backward`."""
-        for affine_JO, inputs_BJ, grad_BO in zip(self.layers_JO, self._values_BJ, self._grads_BO, strict=False):
-            if grad_BO.shape[1] > 1:
+        """One step of all layers with the gradients of the last :meth:`backward`."""
+        for affine_JO, sums_JO, inputs_BJ, grad_BO in zip(
+            self.layers_JO, self._sums_JO, self._values_BJ, self._grads_BO, strict=False
+        ):
+            if sums_JO is not None:
+                grad_JO = torch.mm(inputs_BJ.t(), grad_BO)
+                sums_JO.addcmul_(grad_JO, grad_JO)
+                affine_JO.addcdiv_(grad_JO, sums_JO.sqrt().add_(float(EPS)), value=-learning_rate)
+            elif grad_BO.shape[1] > 1:
                 affine_JO.addmm_(inputs_BJ.t(), grad_BO, alpha=-learning_rate)
             else:  # a product with one column would add term by term to A, and round each time
                 affine_JO.sub_(torch.mm(inputs_BJ.t(), grad_BO), alpha=learning_rate)

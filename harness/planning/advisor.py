@@ -90,9 +90,13 @@ def advise(
     cardinalities: Sequence[int],
     *,
     embedding_dim: int,
+    row_width: int,
     num_tracked: int,
 ) -> Advice:
-    """The closed forms for one job, whose tables have ``cardinalities`` rows of ``embedding_dim`` values."""
+    """The closed forms for one job, whose tables have ``cardinalities`` rows of ``embedding_dim`` values.
+
+    ``row_width``: numbers of a row, state of its optimizer included.
+    """
     counts_ranks = options.interval_counts_ranks
     full_h, part_h = t_save_full_h(costs), t_save_part_h(costs, counts_ranks=counts_ranks)
     is_full = o_part_h(costs, part_h) >= o_full_h(costs, full_h)
@@ -104,7 +108,9 @@ def advise(
         ),
         decision="full" if is_full else "partial",
         flips=flips(costs, counts_ranks=counts_ranks),
-        trackers=tuple(tracker_memory(cardinalities, dim=embedding_dim, num_tracked=num_tracked, r=options.r)),
+        trackers=tuple(
+            tracker_memory(cardinalities, dim=embedding_dim, row_width=row_width, num_tracked=num_tracked, r=options.r)
+        ),
     )
 
 
@@ -147,11 +153,13 @@ def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
     )
 
 
-def tracker_memory(cardinalities: Sequence[int], *, dim: int, num_tracked: int, r: float) -> Iterator[TrackerMemory]:
-    """SCAR keeps a second copy of the tracked tables, MFU 4 bytes for each of their rows, SSU r of that."""
+def tracker_memory(
+    cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float
+) -> Iterator[TrackerMemory]:
+    """SCAR keeps a second copy of the D values of tracked rows, MFU 4 bytes for each of them, SSU r of that."""
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows = sum(cardinalities[table] for table in tables)
-    total_bytes = 4 * dim * sum(cardinalities)
+    total_bytes = 4 * row_width * sum(cardinalities)
     for name, num_bytes in (("scar", 4 * dim * rows), ("cpr_mfu", 4 * rows), ("cpr_ssu", round(r * 4 * rows))):
         yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)
 

@@ -31,11 +31,12 @@ class SaveSizes:
         return self.full if plan.kind == "full" else self.priority
 
 
-def save_sizes(placement: Placement, *, dim: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
-    """Sizes of saves of float32 rows of ``dim`` values. A priority save writes K rows and their ids per shard and
-    tracked table, and the other tables and the dense network whole (reconstructed: docs/CPR.md).
+def save_sizes(placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
+    """Sizes of saves of rows of ``width`` float32 numbers, state of the optimizer included. A priority save writes K
+    rows and their ids per shard and tracked table, and the other tables and the dense network whole (reconstructed:
+    docs/CPR.md).
     """
-    row_bytes = dim * _FLOAT32_BYTES
+    row_bytes = width * _FLOAT32_BYTES
     num_rows = sum(placement.cardinalities)
     tracked = tuple(tracked)
     num_chosen = sum(budget_rows(placement.local_rows(k, t), r) for k in range(placement.num_ps) for t in tracked)

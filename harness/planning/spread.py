@@ -9,7 +9,7 @@ from harness.core.placement import tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.pls import rank_weights
 from harness.core.strategies import CprPriority, StrategyOptions
-from harness.model.sizes import model_size
+from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
@@ -21,7 +21,8 @@ _TRACES_AT_ONCE = 500
 
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
     """The simulator's job for a run of ``config`` over tables of these cardinalities."""
-    placement, size = placement_of(cardinalities, costs.num_ps), model_size(config.model)
+    placement = placement_of(cardinalities, costs.num_ps)
+    model = footprint(model_size(config.model), config.trainer)
     strategy = config.strategy
     return Job(
         costs=costs,
@@ -30,8 +31,8 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
         weights=rank_weights(placement),
         sizes=save_sizes(
             placement,
-            dim=size.embedding_dim,
-            dense_bytes=size.dense_bytes,
+            width=model.row_width,
+            dense_bytes=model.dense_bytes,
             tracked=tracked_tables(tuple(cardinalities), config.metrics.num_tracked),
             r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
         ),

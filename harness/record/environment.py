@@ -5,7 +5,7 @@ import platform
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -28,13 +28,15 @@ def environment(
     *,
     num_threads: int,
     backend: str | None = None,
+    data: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
     root: Path = _ROOT,
 ) -> dict[str, Any]:
     """Facts as plain JSON types; unknown is null.
 
-    ``backend``: the dense network's. ``command``: sys.argv if None. ``root``: the folder whose git commit is recorded.
+    ``backend``: the dense network's. ``data``: facts about the click log. ``command``: sys.argv if None. ``root``: the
+    folder whose git commit is recorded.
     """
     return {
         "time": now().isoformat(timespec="seconds"),
@@ -46,6 +48,7 @@ def environment(
         "num_threads": num_threads,
         "cpu": _cpu_info("model name") or platform.processor() or None,
         "backend": backend,
+        "data": data,
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_THREAD_VARIABLES)},
         "num_cores": len(os.sched_getaffinity(0)),
         "load_average": [round(load, 2) for load in os.getloadavg()],

@@ -7,7 +7,7 @@ are on disk when ``record`` returns.
 import json
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -28,7 +28,8 @@ class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
     ``view`` makes the sink that gets every event after it is written; by default wandb, as the config's
-    ``wandb.mode`` says. A context manager: an exception that leaves the block is recorded as the reason of failure.
+    ``wandb.mode`` says. ``data``: facts about the click log, for env.json. A context manager: an exception that leaves
+    the block is recorded as the reason of failure.
 
     Raises StoreError if the folder holds a record already or cannot be written, ConfigError if the view cannot start.
     """
@@ -39,11 +40,16 @@ class Recorder:
         config: Config,
         *,
         view: Callable[[RunDir, Config], EventSink] = wandb_sink,
+        data: Mapping[str, Any] | None = None,
         command: Sequence[str] | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
         env = environment(
-            num_threads=config.trainer.num_threads, backend=config.trainer.backend, command=command, now=now
+            num_threads=config.trainer.num_threads,
+            backend=config.trainer.backend,
+            data=data,
+            command=command,
+            now=now,
         )
         self.run = prepare(run_dir, config, env)
         self._fsync = config.store.fsync

@@ -26,10 +26,14 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSpec:
-    """How checkpoints are written. ``in_background``: training goes on while a save is written."""
+    """How checkpoints are written. ``in_background``: training goes on while a save is written.
+
+    ``dense_optimizer`` is recorded in the file of the dense network.
+    """
 
     fsync: bool
     config_hash: str
+    dense_optimizer: str
     in_background: bool = False
 
 
@@ -93,7 +97,7 @@ class Checkpointer:
     """Begins saves and commits them.
 
     Args:
-        dense_state: gives the dense parameters by name.
+        dense_state: gives the dense parameters and the state of their optimizer by name.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
 
@@ -213,6 +217,9 @@ class Checkpointer:
             progress.step,
             tensors=tensors,
             # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
-            extra={"position": {"step": progress.step, "samples": progress.samples}, "optimizer": "sgd"},
+            extra={
+                "position": {"step": progress.step, "samples": progress.samples},
+                "optimizer": self._store.dense_optimizer,
+            },
             fsync=self._store.fsync,
         )

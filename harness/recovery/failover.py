@@ -228,5 +228,8 @@ class FailoverClient:
         else:
             assert newest is not None, "a strategy that recovers from checkpoints saves before the first step"
             step = newest.step if plan.rollback else progress.step
-            requests = {rank: Restore(records=newest.shards[rank], step=step) for rank in ranks}
+            requests = {
+                rank: Restore(records=newest.shards[rank], step=step, resets_states=plan.resets_states)
+                for rank in ranks
+            }
         return sum(reply.num_rows for reply in self._cluster.call(requests).values())

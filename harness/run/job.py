@@ -149,6 +149,7 @@ def _store_spec(run_spec: RunSpec) -> StoreSpec:
         fsync=config.store.fsync,
         config_hash=run_spec.result_hash,
         in_background=config.save.mode == "async",
+        dense_optimizer=config.trainer.dense_optimizer,
     )
 
 
@@ -201,6 +202,7 @@ def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
         run_spec.size,
         seed=config.seed,
         learning_rate=config.trainer.learning_rate,
+        optimizer=config.trainer.dense_optimizer,
         device=config.trainer.device,
         backend=choose_backend(config.trainer),
         is_eager=not cluster.overlaps or config.cache.mode != "none" or has_spare_core,

@@ -1,5 +1,6 @@
 """The constants of a run that follow from its config, data and trace."""
 
+import dataclasses
 import glob
 import hashlib
 import json
@@ -7,6 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +24,7 @@ from harness.core.strategies import Strategy, make_strategy
 from harness.core.trackers import TrackerSpec
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
-from harness.model.sizes import ModelSize, model_size
+from harness.model.sizes import Footprint, ModelSize, footprint, model_size
 from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_kills_of, trace_digest
 
@@ -72,6 +74,11 @@ class RunSpec:
     def size(self) -> ModelSize:
         """The model's size. Raises ConfigError."""
         return model_size(self.config.model)
+
+    @cached_property
+    def footprint(self) -> Footprint:
+        """Sizes of the model, state of the optimizers included."""
+        return footprint(self.size, self.config.trainer)
 
     @cached_property
     def num_steps(self) -> int:
@@ -127,14 +134,26 @@ class RunSpec:
         return is_asked or (self.config.metrics.update_pls and self.strategy.saves_initially)
 
     @property
+    def data_facts(self) -> dict[str, Any]:
+        """Facts about the click log for env.json, as plain JSON types. ``synthetic`` is None for real logs."""
+        meta = self.dataset.meta
+        synthetic = dataclasses.asdict(meta.synthetic) if meta.synthetic else None
+        return {
+            "num_samples": meta.num_rows,
+            "num_table_rows": self.num_rows,
+            "digest": meta.digest,
+            "synthetic": synthetic,
+        }
+
+    @property
     def num_rows(self) -> int:
         """Embedding rows of all tables."""
         return sum(self.dataset.cardinalities)
 
     @property
     def bytes_full(self) -> int:
-        """Payload of a full save: every row, and the dense network."""
-        return self.num_rows * self.size.embedding_dim * 4 + self.size.dense_bytes
+        """Payload of a full save: every row and the dense network, with the state of their optimizers."""
+        return self.footprint.num_bytes(self.num_rows)
 
     @cached_property
     def result_hash(self) -> str:

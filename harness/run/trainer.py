@@ -106,7 +106,7 @@ class Trainer:
         began_s = self._clock()
         pulled = self._client.pull(self._progress())
         batch, plan = pulled.batch, pulled.plan
-        loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_XD, plan, batch.labels_B, pulled.slots_N)
+        loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
         due = self._boundaries.at(self._steps.step + 1)
         self._client.push(plan, grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)

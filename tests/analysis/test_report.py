@@ -1,5 +1,6 @@
 """The HTML report and its figures."""
 
+import json
 import re
 import shutil
 from collections import Counter
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +96,24 @@ def test_page_names_what_is_missing_and_where_figures_come_from(page: tuple[str,
     assert text.index("unfinished: unfinished-s0") < text.index("<h2")
     assert "run.py grid made.yaml" in text
     assert "torch 2." in text
+
+
+def test_the_data_line_names_how_a_log_was_made(grid: Path, tmp_path: Path) -> None:
+    """A synthetic log by its scale and taper, a real one by its size; unknown where the record does not say."""
+    shutil.copytree(grid / "full-s0", tmp_path / "grid" / "full-s0")
+    env = tmp_path / "grid" / "full-s0" / "env.json"
+
+    def line(data: dict[str, Any] | None) -> str:
+        env.write_text(json.dumps({**json.loads(env.read_text()), "data": data}))
+        found = re.search(r"<dt>data</dt><dd>(.*?)</dd>", analysis.report(tmp_path / "grid").read_text())
+        assert found is not None
+        return found.group(1)
+
+    size = {"num_samples": 250_000, "num_table_rows": 1_234, "digest": "0"}
+    assert line({**size, "synthetic": None}) == "250,000 samples, 1,234 embedding rows"
+    made = {"rows": 250_000, "seed": 3, "scale": 0.005, "taper": 0.0}
+    assert line({**size, "synthetic": made}).endswith("synthetic: scale 0.005, taper 0, seed 3")
+    assert line(None) == "unknown"
 
 
 def test_the_same_cells_give_the_same_bytes(grid: Path, tmp_path: Path) -> None:

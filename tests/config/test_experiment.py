@@ -132,7 +132,7 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("strategy.name: CPR_MFU", "", "x.yaml:1: strategy.name: 'CPR_MFU' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
         ("strategy: {name: [full]}", "", "x.yaml:1: strategy.name: [\"full\"] is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; a list is an axis of `run.py grid`"),
         ("strategy.name: 3", "", "x.yaml:1: strategy.name: 3 is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu"),
-        ("strategy: 3", "", "x.yaml:1: strategy: takes no value such as 3; it holds strategy.name, strategy.interval_samples, strategy.pls_target, strategy.interval_counts_ranks, strategy.r, strategy.pool, strategy.period"),
+        ("strategy: 3", "", "x.yaml:1: strategy: takes no value such as 3; it holds strategy.name, strategy.interval_samples, strategy.restore_optimizer, strategy.pls_target, strategy.interval_counts_ranks, strategy.r, strategy.pool, strategy.period"),
         ("strategy: {period: 2}", "", "x.yaml:1: strategy.period: not an option of strategy full; cpr_ssu has it"),
         ("strategy: {name: none}", "strategy.r=0.5", "strategy.r: not an option of strategy none; cpr_random, cpr_mfu, cpr_ssu have it (strategy.r=0.5 on the command line)"),
         ("strategy: {name: cpr_ssu, period: 2}", "strategy.pool=all", "strategy.pool: not an option of strategy cpr_ssu; cpr_random has it (strategy.pool=all on the command line)"),

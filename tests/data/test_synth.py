@@ -1,4 +1,7 @@
+import dataclasses
 import gzip
+import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +11,7 @@ from harness.core.errors import DataError
 from harness.data.criteo import parse_rows
 from harness.data.info import Info, info
 from harness.data.prepare import prepare
+from harness.data.records import Synthetic, read_meta
 from harness.data.synth import SynthReport, synth
 from harness.data.teacher import LARGE_TABLES
 
@@ -58,7 +62,7 @@ def _bytes(folder: Path, name: str, rows: int = 3_000, **options: float | int) -
     return (folder / name).read_bytes()
 
 
-def test_is_a_function_of_rows_scale_and_seed(tmp_path: Path) -> None:
+def test_is_a_function_of_its_arguments(tmp_path: Path) -> None:
     """The same arguments give the same bytes, gzipped too; any other argument gives others."""
     first = _bytes(tmp_path, "a")
     assert _bytes(tmp_path, "b") == first
@@ -66,6 +70,8 @@ def test_is_a_function_of_rows_scale_and_seed(tmp_path: Path) -> None:
     assert _bytes(tmp_path, "d.gz") == (tmp_path / "c.gz").read_bytes()
     assert _bytes(tmp_path, "e", seed=2) != first
     assert _bytes(tmp_path, "f", scale=0.001) != first
+    assert _bytes(tmp_path, "h", taper=0.5) == first
+    assert _bytes(tmp_path, "i", taper=0.0) != first
     assert not _bytes(tmp_path, "g", rows=3_001).startswith(first)
 
 
@@ -78,12 +84,12 @@ def test_chunks_do_not_show(tmp_path: Path) -> None:
 
 
 def test_progress_ends_at_all_rows_and_nothing_else_is_left(tmp_path: Path) -> None:
-    """Rows done never goes back and ends at the rows asked for; the folder holds the log alone."""
+    """Rows done never goes back and ends at the rows asked for; the folder holds the log and its sidecar."""
     seen: list[tuple[int, int]] = []
     report = synth(40_000, tmp_path / "a", seed=0, scale=0.0005, progress=lambda done, rows: seen.append((done, rows)))
     assert seen == sorted(seen)
     assert seen[-1] == (40_000, 40_000)
-    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "a.synth.json"]
     assert report.num_bytes == (tmp_path / "a").stat().st_size
 
 
@@ -106,11 +112,43 @@ def test_an_existing_file_is_never_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "train.txt").read_bytes() == b"precious"
 
 
-@pytest.mark.parametrize(("rows", "scale"), [(0, 0.1), (-1, 0.1), (10, 0.0), (10, 1.5), (10, float("nan"))])
-def test_senseless_sizes_are_refused(tmp_path: Path, rows: int, scale: float) -> None:
-    """No rows, or a scale outside (0, 1], is one line."""
-    with pytest.raises(DataError, match=r"^(rows|scale): .*expected"):
-        synth(rows, tmp_path / "a", seed=0, scale=scale)
+@pytest.mark.parametrize(
+    ("rows", "scale", "taper"),
+    [(0, 0.1, 0), (-1, 0.1, 0), (10, 0.0, 0), (10, 1.5, 0), (10, float("nan"), 0), (10, 0.1, -1), (10, 0.1, math.nan)],
+)
+def test_senseless_arguments_are_refused(tmp_path: Path, rows: int, scale: float, taper: float) -> None:
+    """No rows, a scale outside (0, 1], or a taper outside [0, 10], is one line."""
+    with pytest.raises(DataError, match=r"^(rows|scale|taper): .*expected"):
+        synth(rows, tmp_path / "a", seed=0, scale=scale, taper=taper)
+
+
+def test_prepared_data_says_how_it_was_made(tmp_path: Path) -> None:
+    """The sidecar's facts are in the meta and in `info`; other bytes under that name, or two files, have none."""
+    log = tmp_path / "a.tsv"
+    text = _bytes(tmp_path, "a.tsv", taper=0.25)
+    meta = prepare([log], tmp_path / "one")
+    assert meta.synthetic == Synthetic(rows=3_000, seed=1, scale=0.0005, taper=0.25)
+    assert read_meta(tmp_path / "one") == meta
+    found = info(tmp_path / "one")
+    assert (found.scale, found.taper) == (0.0005, 0.25)
+    assert prepare([log, log], tmp_path / "two").synthetic is None
+    log.write_bytes(text[: text.rindex(b"\n", 0, -1) + 1])
+    assert prepare([log], tmp_path / "other").synthetic is None
+    assert info(tmp_path / "other").taper is None
+    (tmp_path / "a.tsv.synth.json").write_text("{}")
+    with pytest.raises(DataError, match=r"a\.tsv\.synth\.json: expected what `run.py data synth` wrote"):
+        prepare([log], tmp_path / "broken")
+
+
+def test_meta_without_the_fact_is_read(tmp_path: Path) -> None:
+    """A folder that was prepared before logs had sidecars: not known to be synthetic."""
+    _bytes(tmp_path, "a.tsv")
+    meta = prepare([tmp_path / "a.tsv"], tmp_path / "data")
+    path = tmp_path / "data" / "meta.json"
+    values = json.loads(path.read_text())
+    del values["synthetic"]
+    path.write_text(json.dumps(values))
+    assert read_meta(tmp_path / "data") == dataclasses.replace(meta, synthetic=None)
 
 
 def test_effects_drift_along_the_file(tmp_path: Path) -> None:

@@ -1,3 +1,5 @@
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -75,6 +77,23 @@ def test_rows_of_large_and_of_small_tables_carry_the_labels(tables: tuple[int, .
     labels = random.random(20_000) < 1 / (1 + np.exp(-teacher.logits(samples)))
     samples.rows_MF[:, tables] = samples.rows_MF[random.permutation(20_000)][:, tables]
     assert _pairwise_auc(teacher.logits(samples), labels) < 0.77
+
+
+def test_the_taper_sets_how_much_rare_rows_matter() -> None:
+    """What the log-odds owe to the rows beyond rank 100 of the large tables falls with the taper."""
+    world = World(0.005, 50_000, seed=3)
+    random = np.random.default_rng(0)
+    samples = world.draw(random, random.random(20_000))
+    is_rare_MF = np.isin(np.arange(26), LARGE_TABLES) & (samples.rows_MF > 100)
+    others_MF = random.integers(100, np.maximum(world.cardinalities, 101), samples.rows_MF.shape)
+    changed = dataclasses.replace(samples, rows_MF=np.where(is_rare_MF, others_MF, samples.rows_MF))
+    shares: list[float] = []
+    for taper in (0.0, 0.5, 2.0):
+        teacher = Teacher(world, seed=3, taper=taper)
+        teacher.fit(samples, positive_frac=0.25, auc=0.8)
+        logits = teacher.logits(samples)
+        shares.append(float(np.mean((logits - teacher.logits(changed)) ** 2) / (2 * np.var(logits))))
+    assert shares[0] > 1.5 * shares[1] > 3 * shares[2] > 0
 
 
 def test_integers_are_skewed_and_sometimes_negative() -> None:

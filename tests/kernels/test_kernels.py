@@ -10,38 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.client.row_cache import RowCache
-from harness.core.optimizers import OPTIMIZERS
-from harness.core.placement import Placement
-from harness.core.shard import Shard
 from harness.kernels import compiler, lookup, rows
 from tests.forked import import_from, said_by
-
-
-def test_a_step_is_the_same_bits_wherever_it_is_made() -> None:
-    """A shard, a cache at the trainer and plain arithmetic in float32 give a row the same bits: two roundings each."""
-    rng = torch.Generator().manual_seed(0)
-    shard = Shard(Placement("row", (500,), 1), 0, 16, seed=0, count_updates=True)
-    shard.initialise(applied_step=0)
-    rows_N = torch.randperm(500, generator=rng)[:300]
-    grads_ND = torch.randn((300, 16), generator=rng)
-    before_ND = shard.gather(rows_N)
-    cache = RowCache(16, max_rows=None)
-    cache.reserve(400)
-    slots_N = torch.randperm(400, generator=rng)[:300]
-    cache.insert(slots_N.numpy(), before_ND, None)
-    assert torch.equal(cache.values(slots_N.numpy()), before_ND)
-    sgd = OPTIMIZERS["sgd"]
-    sgd.step(cache.values_SD, slots_N, grads_ND, 0.1)
-    keys_N = np.arange(300) * 7
-    ahead_HD = before_ND[::3].clone()  # every third one is wanted again
-    sgd.step_shared(ahead_HD, keys_N[::3].copy(), keys_N, before_ND, grads_ND, learning_rate=0.1)
-    assert shard.apply(1, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
-    expected = before_ND.numpy() - grads_ND.numpy() * np.float32(0.1)
-    assert np.array_equal(shard.gather(rows_N).numpy(), expected)
-    assert np.array_equal(cache.values(slots_N.numpy()).numpy(), expected)
-    assert np.array_equal(ahead_HD.numpy(), expected[::3])
-    assert np.array_equal(sgd.stepped(before_ND, grads_ND, 0.1).numpy(), expected)
 
 
 def test_sums_before_edges() -> None:

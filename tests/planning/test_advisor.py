@@ -38,7 +38,7 @@ LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_
 def test_cpr56_gives_the_published_levels() -> None:
     """8.5 % against 0.53 % of the job; intervals of 2.29 h and 44.8 h."""
     options = CprPriority.Options(name="cpr_mfu")
-    advice = advise(CPR56, options, KAGGLE_CARDINALITIES, embedding_dim=16, num_tracked=7)
+    advice = advise(CPR56, options, KAGGLE_CARDINALITIES, embedding_dim=16, row_width=16, num_tracked=7)
     assert advice.decision == "partial"
     assert advice.full.interval_h == pytest.approx(2.286, abs=1e-3)
     assert advice.partial.interval_h == pytest.approx(44.8)
@@ -83,7 +83,7 @@ def job_of(costs: Costs) -> Job:
         batch_size=100,
         num_steps=costs.total_samples // 100,
         weights=rank_weights(placement),
-        sizes=save_sizes(placement, dim=16, dense_bytes=0, tracked=range(7), r=0.125),
+        sizes=save_sizes(placement, width=16, dense_bytes=0, tracked=range(7), r=0.125),
     )
 
 

@@ -148,7 +148,7 @@ def test_only_boundaries_with_a_save_are_visited() -> None:
 
 def test_sizes_add_up_over_shards() -> None:
     """Tables of 100 and 30 rows on 4 ranks, the first tracked: K = floor(25/8) = 3 rows and ids on each."""
-    sizes = save_sizes(Placement("row", (100, 30), 4), dim=16, dense_bytes=7, tracked=(0,), r=0.125)
+    sizes = save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125)
     assert sizes.full == 130 * 64 + 7
     assert sizes.priority == 4 * 3 * (64 + 4) + 30 * 64 + 7
 

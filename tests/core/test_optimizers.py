@@ -1,0 +1,128 @@
+"""Laws of the optimizers of embedding rows. N rows of an update, D embedding dim, X columns of a row."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.client.row_cache import RowCache
+from harness.core.optimizers import OPTIMIZERS, row_width
+from harness.core.placement import Placement
+from harness.core.shard import Shard
+
+NUM_ROWS, DIM, RATE = 60, 5, 0.05
+EPS = np.float32(1e-10)
+
+
+def make_shard(name: str, *, dim: int = DIM, num_rows: int = NUM_ROWS) -> Shard:
+    """The only rank of a world of one table."""
+    placement = Placement("row", (num_rows,), 1)
+    shard = Shard(placement, 0, dim, seed=0, count_updates=True, optimizer=OPTIMIZERS[name])
+    shard.initialise(applied_step=0)
+    return shard
+
+
+def updates(num_steps: int) -> list[tuple[Tensor, Tensor]]:
+    """Distinct rows and their gradients, some of them zero, of magnitudes from 1e-4 to 10."""
+    rng = torch.Generator().manual_seed(1)
+    drawn: list[tuple[Tensor, Tensor]] = []
+    for _ in range(num_steps):
+        rows_N = torch.randperm(NUM_ROWS, generator=rng)[:20]
+        grads_ND = torch.randn((20, DIM), generator=rng) * 10 ** (5 * torch.rand((20, 1), generator=rng) - 4)
+        grads_ND[0] = 0
+        drawn.append((rows_N, grads_ND))
+    return drawn
+
+
+def trained(name: str, num_steps: int) -> Tensor:
+    """The D values of all rows after so many steps."""
+    shard = make_shard(name)
+    for step, (rows_N, grads_ND) in enumerate(updates(num_steps), start=1):
+        assert shard.apply(step, rows_N, grads_ND, torch.ones(len(rows_N), dtype=torch.int32), RATE)
+    return shard.rows_MD[:, :DIM]
+
+
+@pytest.mark.parametrize(("name", "torch_name"), [("sgd", "SGD"), ("adagrad", "Adagrad")])
+def test_twenty_steps_are_torchs(name: str, torch_name: str) -> None:
+    """Rows after twenty steps equal those of torch's optimizer, whose gradient of all other rows is zero, to 1e-6."""
+    table = nn.Embedding(NUM_ROWS, DIM, _weight=make_shard(name).rows_MD[:, :DIM].clone())
+    optimizer = getattr(torch.optim, torch_name)(table.parameters(), lr=RATE)
+    for rows_N, grads_ND in updates(20):
+        optimizer.zero_grad()
+        (table(rows_N) * grads_ND).sum().backward()
+        optimizer.step()
+    torch.testing.assert_close(trained(name, 20), table.weight.detach(), rtol=0, atol=1e-6)
+
+
+def test_twenty_rowwise_steps_are_those_of_the_definition() -> None:
+    """One sum a row, of the mean of the squared gradient; in float64, row by row, to 1e-6."""
+    values = make_shard("rowwise_adagrad").rows_MD[:, :DIM].double().numpy().copy()
+    sums = np.zeros(NUM_ROWS)
+    for rows_N, grads_ND in updates(20):
+        for row, gradient in zip(rows_N.tolist(), grads_ND.double().numpy(), strict=True):
+            sums[row] += np.mean(gradient**2)
+            values[row] -= RATE * gradient / (np.sqrt(sums[row]) + EPS)
+    torch.testing.assert_close(trained("rowwise_adagrad", 20), torch.from_numpy(values).float(), rtol=0, atol=1e-6)
+    assert not torch.equal(trained("rowwise_adagrad", 20), trained("adagrad", 20))
+
+
+def plain_step(name: str, rows_NX: np.ndarray, grads_ND: np.ndarray, rate: np.float32) -> np.ndarray:
+    """The twin of the compiled loop: float32, one rounding an operation."""
+    dim = grads_ND.shape[1]
+    new_NX = rows_NX.copy()
+    values_ND, sums_NX = new_NX[:, :dim], new_NX[:, dim:]
+    if name == "sgd":
+        values_ND -= rate * grads_ND
+    elif name == "adagrad":
+        sums_NX += grads_ND * grads_ND
+        values_ND -= rate * grads_ND / (np.sqrt(sums_NX) + EPS)
+    else:
+        squares_ND = np.add.accumulate(grads_ND * grads_ND, axis=1, dtype=np.float32)
+        sums_NX += squares_ND[:, -1:] / np.float32(dim)
+        values_ND -= rate / (np.sqrt(sums_NX) + EPS) * grads_ND
+    return new_NX
+
+
+@pytest.mark.parametrize("dim", [3, 16, 20])
+@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad"])
+def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> None:
+    """Three steps of a shard, a cache at the trainer, rows looked up ahead and plain arithmetic in float32."""
+    rng = torch.Generator().manual_seed(0)
+    optimizer, shard = OPTIMIZERS[name], make_shard(name, dim=dim, num_rows=500)
+    width = row_width(optimizer, dim)
+    assert shard.rows_MD.shape == (500, width)
+    rows_N, slots_N = torch.randperm(500, generator=rng)[:300], torch.randperm(400, generator=rng)[:300]
+    keys_N, before_ND = np.arange(300) * 7, shard.gather(rows_N)
+    cache = RowCache(width, max_rows=None)
+    cache.reserve(400)
+    cache.insert(slots_N.numpy(), before_ND, None)
+    for step in (1, 2, 3):
+        grads_ND = torch.randn((300, dim), generator=rng)
+        ahead_HX = torch.zeros((100, width))  # every third one is wanted again
+        optimizer.step_shared(ahead_HX, keys_N[::3].copy(), keys_N, before_ND, grads_ND, learning_rate=0.1)
+        optimizer.step(cache.values_SX, slots_N, grads_ND, 0.1)
+        assert shard.apply(step, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
+        expected_NX = torch.from_numpy(plain_step(name, before_ND.numpy(), grads_ND.numpy(), np.float32(0.1)))
+        for actual in (
+            shard.gather(rows_N),
+            cache.values(slots_N.numpy()),
+            optimizer.stepped(before_ND, grads_ND, 0.1),
+        ):
+            assert torch.equal(actual, expected_NX)
+        assert torch.equal(ahead_HX, expected_NX[::3])
+        before_ND = expected_NX
+    others = torch.ones(500, dtype=torch.bool)
+    others[rows_N] = False
+    assert torch.equal(shard.rows_MD[others], make_shard(name, dim=dim, num_rows=500).rows_MD[others])
+
+
+@pytest.mark.parametrize("name", ["rowwise_adagrad", "adagrad"])
+def test_resetting_states_leaves_the_values(name: str) -> None:
+    """Only the columns behind the values change, to what they were before the first update."""
+    shard, fresh = make_shard(name), make_shard(name)
+    shard.apply(1, torch.arange(9), torch.ones((9, DIM)), torch.ones(9, dtype=torch.int32), RATE)
+    values_MD = shard.rows_MD[:, :DIM].clone()
+    assert shard.rows_MD[:, DIM:].any()
+    shard.reset_states()
+    assert torch.equal(shard.rows_MD[:, :DIM], values_MD)
+    assert torch.equal(shard.rows_MD[:, DIM:], fresh.rows_MD[:, DIM:])

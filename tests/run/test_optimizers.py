@@ -1,0 +1,133 @@
+"""Laws of whole runs with each optimizer of embedding rows; the dense network is trained by Adagrad beside Adagrad."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from harness.config.model import Config
+from harness.core.events import Event, Finished, Saved
+from harness.core.plans import CHIEF
+from harness.run.spec import RunSpec
+from harness.store import newest_checkpoint, read_dense
+from tests.runs import changed, run
+
+NAMES = ("rowwise_adagrad", "adagrad")
+
+
+def facts(events: list[Event]) -> list[dict]:
+    """Events without their machine parts, what a cache moved, and the hash of the config."""
+    return [{k: v for k, v in e.to_json().items() if k not in ("machine", "cache", "config_hash")} for e in events]
+
+
+def with_optimizer(config: Config, name: str) -> Config:
+    """A run of 128 steps with that optimizer in both places."""
+    dense = "sgd" if name == "sgd" else "adagrad"
+    return changed(config, trainer__optimizer=name, trainer__dense_optimizer=dense, data__max_train_samples=512)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Path, name: str) -> None:
+    """Ten failures later rows, their state, the dense network and its sums are those of the run without."""
+    config = with_optimizer(config, name)
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    recovered, events = run(changed(config, strategy__name="full"), tmp_path / "full")
+    assert recovered.num_failures == 10
+    assert (recovered.digests, recovered.auc) == (reference.digests, reference.auc)
+    plain, _ = run(changed(config, strategy__name="none", trainer__dense_optimizer="sgd"), tmp_path / "plain")
+    assert plain.digests[CHIEF] != reference.digests[CHIEF]
+    (bytes_saved,) = {event.payload_bytes for event in events if isinstance(event, Saved)}
+    assert bytes_saved == RunSpec(config).bytes_full, "a full save is charged O_save whole"
+    manifest, _ = newest_checkpoint(tmp_path / "full" / "checkpoints")
+    assert manifest is not None
+    tensors, extra = read_dense(tmp_path / "full" / "checkpoints", manifest.trainer)
+    assert extra["optimizer"] == "adagrad"
+    assert tensors["top.0.weight.sum"].any()
+
+
+def test_bytes_count_the_state(config: Config) -> None:
+    """A full save of D = 16 is larger by one value a row, or by sixteen, and by the sums of the dense network."""
+
+    def num_bytes(rows: str, dense: str) -> int:
+        return RunSpec(changed(config, trainer__optimizer=rows, trainer__dense_optimizer=dense)).bytes_full
+
+    run_spec = RunSpec(config)
+    plain, dense = run_spec.bytes_full, run_spec.size.dense_bytes
+    assert plain == run_spec.num_rows * 16 * 4 + dense
+    assert num_bytes("rowwise_adagrad", "sgd") == plain + run_spec.num_rows * 4
+    assert num_bytes("adagrad", "adagrad") == plain + run_spec.num_rows * 16 * 4 + dense
+
+
+@pytest.mark.parametrize(("name", "strategy"), [("rowwise_adagrad", "cpr_mfu"), ("adagrad", "full")])
+def test_every_client_gives_the_same_bits(config: Config, tmp_path: Path, name: str, strategy: str) -> None:
+    """Event for event, under ten failures: no cache, lookahead of two lengths, staleness 0."""
+    config = changed(with_optimizer(config, name), strategy__name=strategy, eval__every_steps=45)
+    _, plain = run(config, tmp_path / "plain")
+    for label, keys in {
+        "ahead": {"cache__mode": "lookahead", "cache__lookahead": 7},
+        "further": {"cache__mode": "lookahead", "cache__lookahead": 60},
+        "stale0": {"cache__mode": "stale", "cache__staleness": 0},
+    }.items():
+        _, events = run(changed(config, **keys), tmp_path / label)
+        assert facts(events) == facts(plain), label
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize(
+    ("name", "keys"),
+    [
+        ("rowwise_adagrad", {"strategy__name": "partial", "strategy__restore_optimizer": "reset"}),
+        ("adagrad", {"strategy__name": "cpr_ssu", "cache__mode": "lookahead", "cache__recover_from_cache": True}),
+    ],
+)
+def test_both_engines_give_the_same_bits(config: Config, tmp_path: Path, name: str, keys: Mapping[str, object]) -> None:
+    """Event for event, under failures, on killed processes too; with salvaged rows, and with state that begins anew."""
+    (tmp_path / "two.csv").write_text("hour,rank\n20,ps1\n40,ps3\n")
+    config = changed(with_optimizer(config, name), trace__path=str(tmp_path / "two.csv"), **keys)
+    _, local = run(config, tmp_path / "local")
+    finished, rpc = run(changed(config, engine="rpc"), tmp_path / "rpc")
+    assert finished.num_failures == 2
+    assert facts(rpc) == facts(local)
+
+
+@pytest.mark.parametrize("name", ["sgd", "rowwise_adagrad", "adagrad"])
+def test_a_reset_of_the_state_changes_what_a_restored_shard_learns(config: Config, tmp_path: Path, name: str) -> None:
+    """One failure at a save: no update is lost, so with the state the run is that without failures. Without it only an
+    optimizer that has state goes another way.
+    """
+    (tmp_path / "one.csv").write_text("hour,rank\n28,ps2\n")  # the boundary after 64 of 128 steps
+    config = changed(
+        with_optimizer(config, name),
+        strategy__name="partial",
+        strategy__interval_samples=64 * 4,
+        trace__path=str(tmp_path / "one.csv"),
+    )
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    finished: dict[str, Finished] = {}
+    for choice in ("with_rows", "reset"):
+        finished[choice], _ = run(changed(config, strategy__restore_optimizer=choice), tmp_path / choice)
+        assert finished[choice].lost_updates == 0
+        assert finished[choice].num_failures == 1
+    assert finished["with_rows"].digests == reference.digests
+    assert (finished["reset"].digests == reference.digests) == (name == "sgd")
+
+
+def test_only_strategies_with_partial_recovery_have_the_choice(config: Config) -> None:
+    """`full` refuses the key; a rollback restores everything as it was saved."""
+    values = config.model_dump()
+    values["strategy"] = {"name": "full", "restore_optimizer": "reset"}
+    with pytest.raises(ValidationError, match=r"restore_optimizer"):
+        Config.model_validate(values)
+    values["strategy"] = {"name": "cpr_vanilla", "restore_optimizer": "keep"}
+    with pytest.raises(ValidationError, match=r"'with_rows' or 'reset'"):
+        Config.model_validate(values)
+
+
+def test_a_cache_is_charged_for_the_state(config: Config, tmp_path: Path) -> None:
+    """Rows that travel are wider by their state, gradients are not: bytes of a stale run without failures, by hand."""
+    config = changed(with_optimizer(config, "adagrad"), strategy__name="none", cache__mode="stale")
+    cache = run(config, tmp_path / "run")[0].cache
+    assert cache is not None
+    assert cache["received_bytes"] == cache["fetched_rows"] * 2 * 16 * 4
+    assert cache["sent_bytes"] == cache["fetched_rows"] * 8 + cache["written_rows"] * (8 + 16 * 4 + 4 + 1)
