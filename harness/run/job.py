@@ -78,6 +78,7 @@ def _make_trainer(
         num_steps=schedule.num_steps,
         batch_size=schedule.batch_size,
         every_steps=config.metrics.log_every_steps,
+        repeats_exactly=run_spec.strategy.restores_exactly,
         clock=clock,
     )
     accounting = Accounting(
