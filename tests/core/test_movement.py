@@ -1,4 +1,4 @@
-"""Laws of the trackers that measure how far rows moved, and of the one that tells what changed. Brute force in float64."""
+"""Laws of the trackers that measure how far rows moved, and of the one that tells which rows changed."""
 
 import numpy as np
 import pytest
