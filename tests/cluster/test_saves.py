@@ -13,7 +13,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.core.movement import ScarTracker
 from harness.core.placement import Placement
 from harness.core.plans import SavePlan
-from harness.core.trackers import TrackerSpec
+from harness.core.trackers import ChangedTracker, TrackerSpec
 from harness.store import FileRecord
 
 DIM = 4
@@ -152,12 +152,13 @@ def test_differential_files_hold_the_rows_as_they_were_at_the_save(tmp_path: Pat
 def test_a_base_is_written_where_deltas_cost_no_less(tmp_path: Path) -> None:
     """The saves of a period, its base included, cost less on average up to a new base than with one delta more."""
     history = History(tmp_path, "changed")
+    tracker = history.server._tracker
     sizes = [len(history.server.shard.rows_MD) * 4 * DIM]
     num_periods = 0
     for _ in range(80):
         history.train(3)
-        assert isinstance(history.server._tracker.num_changed, int)  # pyright: ignore
-        due = history.server._tracker.num_changed * (4 * DIM + 4)  # pyright: ignore
+        assert isinstance(tracker, ChangedTracker)
+        due = tracker.num_changed * (4 * DIM + 4)
         is_worth_it = due < sum(sizes) / len(sizes)
         written = history.save("differential")
         assert (len(written.records) == 2) == is_worth_it
