@@ -30,6 +30,9 @@ THEMES: dict[str, tuple[str, str]] = {
     "cpr_random": ("#7f7f7f", "#a0a0a0"),
     "cpr_mfu": ("#009e73", "#2fc79a"),
     "cpr_ssu": ("#c95f9c", "#e79ac6"),
+    "cpr_mass": ("#5b7f1d", "#a6cf55"),
+    "cpr_scar": ("#8c5a2b", "#d9a066"),
+    "differential": ("#1d7f8c", "#56c5d4"),
     "other": ("#7a4fbf", "#b292f0"),
 }
 """Colour on a light and on a dark page, by role; a strategy's role is its name.

@@ -96,7 +96,7 @@ class _Walk:
         noise = generator(config.seed, "losses").normal(0, 0.02, NUM_STEPS)
         self.losses = [0.46 + 0.24 / (1 + i / 32) + float(noise[i]) for i in range(NUM_STEPS)]
 
-    def at(self, step: int | None = None) -> dict[str, int]:
+    def at(self, step: int | None = None) -> dict[str, Any]:
         step = self.step if step is None else step
         return {"step": step, "samples": step * BATCH_SIZE}
 

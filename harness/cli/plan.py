@@ -25,6 +25,7 @@ from harness.core.plans import Costs
 from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority
 from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
+from harness.planning.simulate import SaveSizes
 from harness.planning.spread import job_of, simulate_all, spec_of
 from harness.traces.gaps import observe
 from harness.traces.job_trace import job_trace, mtbf_and_ranks, with_profile_of_trace
@@ -33,7 +34,7 @@ from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
-_LABELS = {"cpr_mfu": "cpr_mfu, cpr_ssu, cpr_random"}  # equal in simulated overhead and PLS
+_LABELS = {"cpr_mfu": "cpr_mfu, _ssu, _mass, _scar, _random"}  # equal in simulated overhead and PLS
 
 
 def plan(options: argparse.Namespace) -> None:
@@ -56,14 +57,17 @@ def plan(options: argparse.Namespace) -> None:
     console.say(source)
     for line in mismatches(config, costs, is_planned=True):
         console.note(f"note: {line}")
+    job = job_of(config, costs, cardinalities)
     _show_advice(advice)
+    if advice.decision == "partial" and (line := _rest_of_a_save(job.sizes, config.strategy)):
+        console.say(f"note: {line}")
     spreads: list[Spread] = []
     if options.simulate:
-        job = job_of(config, costs, cardinalities)
         strategies = [each.strategy for each in configs.values()]
         with amount_progress("simulate") as progress:
             spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
         console.show(_spread_table(spreads, options.simulate, spec))
+        console.say("differential: as its recovery, full or partial, with at most as much overhead for saves")
     if options.figure is not None:
         from analysis.plan_figure import write_plan_figure
 
@@ -219,6 +223,19 @@ def _cautions(advice: Advice) -> Iterator[str]:
         yield "the interval is not far below the job's length, as E[PLS] assumes; --simulate shows the actual spread"
     if advice.full.interval_h > advice.costs.mtbf_h:
         yield "failures are more frequent than the saves of full recovery; Young's optimum assumes rare failures"
+
+
+def _rest_of_a_save(sizes: SaveSizes, options: CprPriority.Options) -> str | None:
+    """A line for priority saves of which the tracker's choice is the smaller part; None if it is not."""
+    waits = options.untracked == "interval"
+    rest_bytes = (sizes.tracked if waits else sizes.priority) - sizes.chosen
+    if rest_bytes <= sizes.chosen:
+        return None
+    rest, hint = ("dense network", "") if waits else ("untracked tables, dense network", "; see strategy.untracked")
+    return (
+        f"a priority save chooses {sizes.chosen / 1e6:.3g} MB of rows and writes {rest_bytes / 1e6:.3g} MB besides "
+        f"({rest}): strategies differ by the smaller part{hint}"
+    )
 
 
 def _ranks(number: float) -> str:

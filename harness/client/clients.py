@@ -39,6 +39,7 @@ def _lookahead(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
         count_updates=cache.count_updates,
         needs_samples=cache.tracker.needs_samples,
         needs_touches=cache.tracker.needs_touches,
+        needs_norms=cache.tracker.needs_norms,
     )
 
 

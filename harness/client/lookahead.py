@@ -35,6 +35,7 @@ from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
 from harness.client.write_back import DirtyRows, TouchLog
 from harness.cluster.protocol import Counted, Exchange, Request, Several
 from harness.core.lookup import BatchPlan
+from harness.core.movement import distances
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
 from harness.recovery.accounting import SalvagedRows
@@ -52,7 +53,7 @@ class LookaheadClient:
         max_rows: bound on the rows that are cached or under way. A single step may need more.
         recovers_from_cache: whether cached rows of a dead rank newer than the checkpoint go to its replacement.
         count_updates: counts updates as the ledger does.
-        needs_samples, needs_touches: what the ranks' tracker needs of each step.
+        needs_samples, needs_touches, needs_norms: what the ranks' tracker needs of each step.
     """
 
     def __init__(
@@ -65,10 +66,11 @@ class LookaheadClient:
         count_updates: UpdateCounter,
         needs_samples: bool,
         needs_touches: bool,
+        needs_norms: bool,
     ) -> None:
         self._failover = spec.failover
         self._batches = spec.batches
-        self._width = spec.width
+        self._dim, self._width = spec.dim, spec.width
         self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
         self._num_steps = spec.num_steps
@@ -77,7 +79,7 @@ class LookaheadClient:
         self._max_rows = max_rows
         self._recovers = recovers_from_cache
         self._count_updates = count_updates
-        self._needs = (needs_samples, needs_touches)
+        self._needs = (needs_samples, needs_touches, needs_norms)
         spans = RankSpans(spec.batches.placement, spec.failover.ranks)
         self._spans = {rank: spans.span(rank) for rank in spec.failover.ranks}
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
@@ -92,6 +94,7 @@ class LookaheadClient:
         self._cache = RowCache(self._width, max_rows=self._max_rows)
         self._held = Rows.none()  # cached, or under way
         self._touches = TouchLog(*self._needs)
+        self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
@@ -124,12 +127,21 @@ class LookaheadClient:
     ) -> None:
         """Update the cached rows; at a boundary, flush."""
         assert self._window is not None
-        self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate)
+        self._update(grads_ND)
         if progress.step + 1 == self._window.stop:
             self._count(self._window)
         if is_boundary:
             assert progress.step + 1 == self._window.stop, "windows end at boundaries"
             self._flush(plan, progress, overlap)
+
+    def _update(self, grads_ND: Tensor) -> None:
+        """One optimizer step on the rows of the batch, as their ranks would make it."""
+        slots_N = self._slots_N.numpy()
+        before_NX = self._cache.values(slots_N) if self._touches.needs_norms else None
+        self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate)
+        if before_NX is not None:
+            after_NX = self._cache.values(slots_N)
+            self._norms.append(distances(after_NX[:, : self._dim], before_NX[:, : self._dim]))
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch, from the ranks: all updates have been flushed."""
@@ -151,7 +163,8 @@ class LookaheadClient:
     def _count(self, window: Window) -> None:
         """Count the updates and the traffic of a window whose last step is done."""
         self._cache.count(window.rows.slots, window.counts_U)
-        touch_bytes = self._touches.add(window)
+        touch_bytes = self._touches.add(window, self._norms)
+        self._norms = []
         self.traffic.access(sum(len(slots_N) for slots_N in window.slots))
         row_bytes = ID_BYTES + self.traffic.row_bytes
         self._minimum_bytes += window.least.fetched * (row_bytes + (COUNT_BYTES if self._recovers else 0))

@@ -4,9 +4,9 @@ Keys are rows in the rank-major order of all rows. N rows to write back, each of
 rows that a step touched.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Self
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from harness.client.oracle import Window
 from harness.client.protocol import Keys
-from harness.client.traffic import COUNT_BYTES, ID_BYTES
+from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
 
 Counts = NDArray[np.int32]
@@ -23,49 +23,55 @@ Counts = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Touches:
-    """Rows that one step touched, by ascending key; ``counts_S``: by how many samples, where a tracker needs that."""
+    """Rows that one step touched, by ascending key; ``values_S``: what a tracker needs of each, a count or a norm."""
 
     step: int
     keys_S: Keys
-    counts_S: Counts | None = None
+    values_S: NDArray[Any] | None = None
 
     def between(self, first: int, last: int) -> tuple[int, Tensor] | tuple[int, Tensor, Tensor]:
-        """The step, local rows of the rank with keys ``first <= key < last``, and their counts, if any."""
+        """The step, local rows of the rank with keys ``first <= key < last``, and their values, if any."""
         part = slice(*np.searchsorted(self.keys_S, [first, last]))
         rows_S = torch.from_numpy(self.keys_S[part] - first)
         return (
-            (self.step, rows_S) if self.counts_S is None else (self.step, rows_S, torch.from_numpy(self.counts_S[part]))
+            (self.step, rows_S) if self.values_S is None else (self.step, rows_S, torch.from_numpy(self.values_S[part]))
         )
 
     def without(self, first: int, last: int) -> Self:
         """The touches of rows outside ``first <= key < last``."""
         stays = (self.keys_S < first) | (self.keys_S >= last)
-        counts = None if self.counts_S is None else self.counts_S[stays]
-        return type(self)(self.step, self.keys_S[stays], counts)
+        values = None if self.values_S is None else self.values_S[stays]
+        return type(self)(self.step, self.keys_S[stays], values)
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes on the wire."""
-        return len(self.keys_S) * (ID_BYTES + (0 if self.counts_S is None else COUNT_BYTES))
+        return len(self.keys_S) * (ID_BYTES + (0 if self.values_S is None else self.values_S.itemsize))
 
 
 @dataclass
 class TouchLog:
     """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps.
 
-    ``needs_samples``: rows that sub-sampled inputs touched. ``needs_touches``: all rows, with counts.
+    ``needs_samples``: rows that sub-sampled inputs touched. ``needs_touches``: all rows, with counts. ``needs_norms``:
+    all rows, with the norms of their changes.
     """
 
     needs_samples: bool
     needs_touches: bool
+    needs_norms: bool
     sampled: list[Touches] = field(default_factory=list)
     touched: list[Touches] = field(default_factory=list)
+    moved: list[Touches] = field(default_factory=list)
 
     def __bool__(self) -> bool:
-        return bool(self.sampled or self.touched)
+        return bool(self.sampled or self.touched or self.moved)
 
-    def add(self, window: Window) -> int:
-        """Add the finished steps of ``window``; returns the bytes of their touches on the wire."""
+    def add(self, window: Window, norms: Sequence[Tensor]) -> int:
+        """Add the finished steps of ``window``; returns the bytes of their touches on the wire.
+
+        ``norms``: of each step, where they are needed.
+        """
         new: list[Touches] = []
         for step, planned in enumerate(window.steps, start=window.first + 1):
             if self.needs_samples:
@@ -74,23 +80,27 @@ class TouchLog:
             if self.needs_touches:
                 new.append(Touches(step, planned.plan.keys_N, planned.plan.counts_N))
                 self.touched.append(new[-1])
+            if self.needs_norms:
+                new.append(Touches(step, planned.plan.keys_N, norms[step - window.first - 1].numpy()))
+                self.moved.append(new[-1])
         return sum(touches.num_bytes for touches in new)
 
     def take(self) -> "TouchLog":
         """Return all touches, to be sent now, and empty this log."""
-        taken = TouchLog(self.needs_samples, self.needs_touches, self.sampled, self.touched)
-        self.sampled, self.touched = [], []
+        taken = replace(self)
+        self.sampled, self.touched, self.moved = [], [], []
         return taken
 
     def discard(self, first: int, last: int) -> None:
         """Drop touches of rows ``first <= key < last``."""
         self.sampled = [touches.without(first, last) for touches in self.sampled]
         self.touched = [touches.without(first, last) for touches in self.touched]
+        self.moved = [touches.without(first, last) for touches in self.moved]
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes on the wire."""
-        return sum(touches.num_bytes for touches in (*self.sampled, *self.touched))
+        return sum(touches.num_bytes for touches in (*self.sampled, *self.touched, *self.moved))
 
 
 @dataclass(frozen=True)
@@ -118,6 +128,7 @@ class DirtyRows:
             counts_all=self.counts_all,
             sampled=tuple(_nonempty(self.touches.sampled, first, last)),
             touched=tuple(_nonempty(self.touches.touched, first, last)),
+            moved=tuple(_nonempty(self.touches.moved, first, last)),
         )
 
 

@@ -42,7 +42,8 @@ class WriteBack:
     ``sampled``, where the tracker ``needs_samples``: ``(step, rows_N)`` in order, for each step since the last message
     in which sub-sampled inputs touched rows of this shard, and these rows (int64, ascending, distinct). ``touched``,
     where it ``needs_touches``: ``(step, rows_N, counts_N)`` in order, for each step since the last message that updated
-    rows of this shard, all these rows and how many samples touched each (int32). Empty otherwise.
+    rows of this shard, all these rows and how many samples touched each (int32). ``moved``, where it ``needs_norms``:
+    the same with the L2 norm of each row's change (float32). Empty otherwise.
     """
 
     step: int
@@ -52,6 +53,7 @@ class WriteBack:
     counts_all: bool = False
     sampled: tuple[tuple[int, Tensor], ...] = ()
     touched: tuple[tuple[int, Tensor, Tensor], ...] = ()
+    moved: tuple[tuple[int, Tensor, Tensor], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,11 +126,10 @@ class Saver:
         self._store.discard(request.sequence)
         kind = SAVE_KINDS[request.plan.kind]
         rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
+        builds_on = tuple(kind.builds_on(self._shard, self._tracker, request.records))
         persisted = {table: self._shard.take_pending(chosen) for table, chosen in rows.items()}
-        for table in self._tracked:
-            if table in rows:
-                self._tracker.saved(table, rows[table])
-        builds_on = tuple(kind.builds_on(request.records))
+        for table, chosen in rows.items():
+            self._tracker.saved(table, chosen)
         return _Contents(
             parts=tuple(_part(chosen) for chosen in rows.values()) if builds_on else None,
             builds_on=builds_on,

@@ -26,6 +26,7 @@ from harness.cluster.protocol import (
 )
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
+from harness.core.movement import distances
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
@@ -106,10 +107,13 @@ class RankServer:
         return Counted(rows_NX, self.shard.unsaved(torch.cat([request.pull_N, request.unsaved_M])))
 
     def _apply(self, push: Push) -> None:
+        before_ND = self.shard.values_MD[push.rows_N] if self._tracker.needs_norms else None
         if not self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate):
             return  # sent again: rows and tracker have it
         if self._tracker.needs_touches and len(push.rows_N):
             self._tracker.touched(push.step, push.rows_N, push.counts_N)
+        if before_ND is not None and len(push.rows_N):
+            self._tracker.moved(push.step, push.rows_N, distances(self.shard.values_MD[push.rows_N], before_ND))
         if self._tracker.needs_samples and len(push.rows_N):
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 
@@ -119,10 +123,13 @@ class RankServer:
         ):
             return
         touched = {step: (rows_N, counts_N) for step, rows_N, counts_N in written.touched}
+        moved = {step: (rows_N, norms_N) for step, rows_N, norms_N in written.moved}
         sampled = dict(written.sampled)
-        for step in sorted(touched.keys() | sampled.keys()):  # as from a client that sends every step
+        for step in sorted(touched.keys() | moved.keys() | sampled.keys()):  # as from a client that sends every step
             if step in touched:
                 self._tracker.touched(step, *touched[step])
+            if step in moved:
+                self._tracker.moved(step, *moved[step])
             if step in sampled:
                 is_sampled_N = torch.ones(len(sampled[step]), dtype=torch.bool)
                 self._tracker.sampled(step, sampled[step], is_sampled_N)

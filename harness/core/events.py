@@ -52,6 +52,7 @@ class Started(Event):
     num_tracked_rows: int
     rank_rows: list[int]  # of each PS rank; its share of them is its weight in PLS with table-wise placement
     bytes_full: int  # payload of a full save
+    restores_exactly: bool = True  # whether saves hold rows to the bit; if not, repeated steps may have other losses
     config_hash: str
 
 
@@ -74,7 +75,7 @@ class Saved(Event):
 
     kind: ClassVar[str] = "save"
     sequence: int  # manifest number
-    save: str  # "full" | "priority"
+    save: str  # kind of save: "full", "priority", ...
     closes_interval: bool
     charged: bool  # the initial save is start-up in every strategy and costs nothing (reconstructed: docs/CPR.md)
     payload_bytes: int  # rows and row ids of all ranks, dense network

@@ -83,7 +83,8 @@ class SavePlan:
     """The decision to save at the present boundary.
 
     ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
-    tracker's choice of the tracked tables and the other tables whole. ``closes_interval``: this save ends a whole
+    tracker's choice of the tracked tables and the other tables whole, ``tracked`` the former alone, ``differential``
+    the rows that changed since a base. ``closes_interval``: this save ends a whole
     interval, and PLS counts from it (reconstructed: docs/CPR.md).
     """
 

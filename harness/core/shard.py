@@ -68,6 +68,11 @@ class Shard:
         offsets_T = self.placement.offsets_RT[self.rank_index]
         return slice(int(offsets_T[table]), int(offsets_T[table + 1]))
 
+    @property
+    def values_MD(self) -> Tensor:
+        """The rows without the optimizer's state columns: a view, float32 (M, D)."""
+        return self.rows_MD[:, : self._dim]
+
     def initialise(self, *, applied_step: int) -> None:
         """Set every row to its initial value: U(-1/sqrt(n), 1/sqrt(n)) in a table of n rows (facebookresearch/dlrm).
 

@@ -5,6 +5,7 @@ under ``strategy:`` in a configuration.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Protocol
 
@@ -62,6 +63,8 @@ class Strategy(Protocol):
     """Whether a full save precedes step 0."""
     injects_failures: bool = True
     """Whether the failures of the trace are carried out."""
+    restores_exactly: bool = True
+    """Whether a save holds the very bits of its rows. Otherwise the losses of repeated steps differ from the first."""
 
     def __init__(self, options: Any, costs: Costs) -> None: ...
 
@@ -220,8 +223,12 @@ class CprPriority(CprVanilla):
 
         r: Annotated[float, Field(gt=0, le=1)] = 0.125
         """Fraction of each tracked table that a priority save writes; a save is due every ``r * interval``."""
+        untracked: Literal["priority", "interval"] = "priority"
+        """When untracked tables are written, which is whole: with each `priority` save, or where `cpr_vanilla` saves,
+        with those that close an `interval` (reconstructed: docs/CPR.md)."""
 
     _tracker: ClassVar[str]
+    _between = "priority"  # kind of the saves that close no interval
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
@@ -231,6 +238,12 @@ class CprPriority(CprVanilla):
         self.interval = Interval(samples=whole.samples, divisor=1 / options.r, overridden=whole.overridden)
         self.tracker, self._r, self._kind = self._tracker, exact(options.r), "priority"
         self.tracker_options = {"r": options.r}
+        self._between = "tracked" if options.untracked == "interval" else "priority"
+
+    def plan_save(self, progress: Progress) -> SavePlan | None:
+        """A save at each multiple of ``r * interval``; with ``untracked: interval`` most leave out untracked tables."""
+        plan = super().plan_save(progress)
+        return plan if plan is None or plan.closes_interval else replace(plan, kind=self._between)
 
 
 class CprMfu(CprPriority):
@@ -273,6 +286,43 @@ class CprSsu(CprPriority):
             self.sample_period = options.period
 
 
+class CprMass(CprPriority):
+    """``cpr_mass``: priority saves of the rows that moved most, step by step, since their last save."""
+
+    _tracker = "mass"
+
+
+class CprScar(CprPriority):
+    """``cpr_scar``: priority saves of the rows that lie farthest from their saved copy."""
+
+    _tracker = "scar"
+
+
+class Differential(_Saving):
+    """``differential``: saves of the rows that changed since the last full one, quantised or not (Check-N-Run)."""
+
+    class Options(_Saving.Options):
+        """Options of ``differential``."""
+
+        bits: Literal[32, 8, 4, 2] = 32
+        """Bits of a saved value: 32 are exact, fewer are steps of a scale of the row's own. With fewer, what a failure
+        restores is rounded, and with full recovery the run no longer equals `none`."""
+        recovery: Literal["full", "partial"] = "full"
+        """What is restored: all ranks, and lost steps run again, or the lost shards; the interval is the same."""
+
+    tracker = "changed"
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        self.restores_exactly = options.bits == 32
+        self._kind = "differential" if self.restores_exactly else f"differential_{options.bits}"
+        self._rolls_back = options.recovery == "full"
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """A plan as of ``full`` or of ``partial``."""
+        return RecoveryPlan(rollback=self._rolls_back, ranks=lost)
+
+
 def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:
     """``T_save,full``, unless the options set the interval."""
     if options.interval_samples is not None:
@@ -300,6 +350,9 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "cpr_random": CprRandom,
     "cpr_mfu": CprMfu,
     "cpr_ssu": CprSsu,
+    "cpr_mass": CprMass,
+    "cpr_scar": CprScar,
+    "differential": Differential,
 }
 
 DEFAULT = "full"

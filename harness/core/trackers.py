@@ -1,155 +1,27 @@
-"""Trackers choose which rows of a tracked table a priority save writes (CPR section 4, docs/CPR.md).
-
-A tracker belongs to one shard, and its state is lost with the rank; a replacement's tracker starts empty. Rows are
-local flat rows of the shard.
+"""The trackers of the harness, and their table (CPR section 4, docs/CPR.md). The contract: ``core.tracker``.
 
 M rows of the shard, N rows of a call, K rows chosen.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, NoReturn, Protocol
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.core.movement import MassTracker, ScarTracker
 from harness.core.placement import budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
+from harness.core.tracker import CountingTracker, NullTracker, Tracker, TrackerSpec, top_rows
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
-
-@dataclass(frozen=True)
-class TrackerSpec:
-    """The parameters from which a rank builds its tracker.
-
-    Attributes:
-        kind: a key of :data:`TRACKERS`.
-        tables: tracked tables, ascending: the valid arguments of :meth:`Tracker.choose`.
-        options: the strategy's options, by name. A tracker ignores those of other trackers.
-    """
-
-    kind: str | None
-    tables: tuple[int, ...]
-    options: Mapping[str, Any] = field(default_factory=dict)
+__all__ = ["TRACKERS", "NullTracker", "Tracker", "TrackerSpec", "top_rows"]
 
 
-class Tracker(Protocol):
-    """Records what happens to rows between saves, and chooses rows to save.
-
-    To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
-    other calls may be left out. All calls come from the thread that serves the rank's requests.
-    """
-
-    needs_counts: ClassVar[bool]
-    """Whether the shard must keep ``Shard.pending_M``, the number of updates of each row since its last save."""
-    needs_samples: ClassVar[bool]
-    """Whether :meth:`sampled` must be called."""
-    needs_touches: ClassVar[bool]
-    """Whether :meth:`touched` must be called."""
-
-    def __init__(self, shard: Shard, spec: TrackerSpec) -> None: ...
-
-    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """Record that step ``step`` updated ``rows_N`` (int64, ascending, distinct), by ``counts_N`` samples (int32).
-
-        Called in the order of steps, once for each step that updated a row of this shard, before :meth:`sampled` of
-        that step. The calls before each :meth:`choose` are the same with and without a client cache; with bounded
-        staleness an update belongs to the step whose message brings it. A cache reports several steps at once, when
-        ``Shard.rows_MD`` has the values of the last of them: a tracker that compares values does so in
-        :meth:`choose`. Rows that a cache restores to a replacement (``cache.recover_from_cache``) are not reported
-        again; ``Shard.pending_M`` counts their updates.
-        """
-        ...
-
-    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """Record that sub-sampled inputs touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
-
-        Called in the order of steps, once for each step with such rows, which are the same with and without a client
-        cache. Read ``rows_N[is_sampled_N]`` only: without a cache ``rows_N`` has the step's other rows too, and a call
-        may name no row.
-        """
-        ...
-
-    def choose(self, table: int, step: int) -> Tensor:
-        """Rows of tracked table ``table`` to save at ``step``: int64, ascending, distinct.
-
-        At most K = ``budget_rows`` of them for a priority save. Changes nothing: the save may be abandoned.
-        """
-        ...
-
-    def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A save holds ``rows`` of tracked table ``table`` as they are now: row ids (int64, ascending) or a range.
-
-        Called for every kind of save, before it is on disk and before the next step. A range is the whole
-        table. ``Shard.pending_M`` of the rows is 0 by then.
-        """
-        ...
-
-    def reset(self) -> None:
-        """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
-        ...
-
-
-class NullTracker:
-    """The tracker of strategies without priority saves: every call is a no-op."""
-
-    needs_counts: ClassVar[bool] = False
-    needs_samples: ClassVar[bool] = False
-    needs_touches: ClassVar[bool] = False
-
-    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
-        pass
-
-    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def choose(self, table: int, step: int) -> Tensor:
-        """Raise AssertionError: a priority save needs a tracker."""
-        raise AssertionError("NullTracker.choose: a priority save needs a tracker, and this strategy has none")
-
-    def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def reset(self) -> None:
-        """A no-op: this tracker records nothing."""
-
-
-class _CountingTracker:
-    """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains."""
-
-    needs_counts: ClassVar[bool] = True
-    needs_samples: ClassVar[bool] = False
-    needs_touches: ClassVar[bool] = False
-
-    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
-        self._shard = shard
-        self._r: float = spec.options["r"]
-
-    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op: the shard itself counts updates."""
-
-    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """A no-op: this tracker does not use sub-sampled inputs."""
-
-    def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A no-op: the shard itself counts updates."""
-
-    def reset(self) -> None:
-        """A no-op: the shard itself counts updates."""
-
-    def _pending(self, table: int) -> tuple[Tensor, int, int]:
-        """Counters of the rows of ``table``, the first of these rows, and K."""
-        span = self._shard.span(table)
-        assert self._shard.pending_M is not None, "needs_counts"
-        return self._shard.pending_M[span], span.start, budget_rows(span.stop - span.start, self._r)
-
-
-class MfuTracker(_CountingTracker):
+class MfuTracker(CountingTracker):
     """CPR-MFU: the K rows with the most accesses since their last save; ties to the lower row.
 
     Option ``r``. The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per
@@ -162,23 +34,7 @@ class MfuTracker(_CountingTracker):
         return top_rows(pending, budget) + first
 
 
-def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:
-    """Indices (int64, ascending) of the ``num_rows`` largest positive counts; ties go to the lower index.
-
-    Beyond its result it takes 4 bytes a row and 8 a tie: ``topk`` over the touched rows takes 16 to 30 and is slower.
-    """
-    counts = counts_M.numpy()
-    if np.count_nonzero(counts) <= num_rows:
-        return torch.from_numpy(np.flatnonzero(counts))
-    rank = len(counts) - num_rows
-    threshold = np.partition(counts, rank)[rank]
-    is_chosen = counts > threshold
-    num_tied = num_rows - np.count_nonzero(is_chosen)
-    is_chosen[np.flatnonzero(counts == threshold)[:num_tied]] = True
-    return torch.from_numpy(np.flatnonzero(is_chosen))
-
-
-class RandomTracker(_CountingTracker):
+class RandomTracker(CountingTracker):
     """A control for the other trackers: it chooses up to K rows at random.
 
     Option ``pool``: ``touched`` draws K of the rows that were touched since their last save. ``all`` draws K of all
@@ -204,7 +60,7 @@ class RandomTracker(_CountingTracker):
         return torch.from_numpy(rows.astype(np.int64)) + first
 
 
-class SsuTracker:
+class SsuTracker(NullTracker):
     """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
 
     Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a random member, drawn by
@@ -212,9 +68,7 @@ class SsuTracker:
     MFU's counter, and a bit per row for membership.
     """
 
-    needs_counts: ClassVar[bool] = False
     needs_samples: ClassVar[bool] = True
-    needs_touches: ClassVar[bool] = False
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._index = {table: t for t, table in enumerate(sorted(spec.tables))}
@@ -238,9 +92,6 @@ class SsuTracker:
     def __reduce__(self) -> NoReturn:
         raise TypeError("SsuTracker: cannot be pickled or copied, since it holds addresses of its own arrays")
 
-    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op: this tracker uses sub-sampled inputs only."""
-
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         """Put the rows in the lists of their tables."""
         num_rows = rows_N.numel()
@@ -254,7 +105,9 @@ class SsuTracker:
         return torch.from_numpy(np.sort(self._members(table)).astype(np.int64))
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """Remove ``rows`` from the list of ``table``; the others keep their order."""
+        """Remove ``rows`` from the list of ``table``; the others keep their order. Other tables have no list."""
+        if table not in self._index:
+            return
         members = self._members(table)
         is_saved = np.ones(len(members), bool) if isinstance(rows, slice) else np.isin(members, rows.numpy())
         forget_members(members[is_saved], self._is_member_W)
@@ -273,10 +126,84 @@ class SsuTracker:
         return self._slots_S[own["first_slot"] :][: own["num_members"]]
 
 
+@dataclass
+class _SinceBase:
+    """Rows of one table that deltas hold: a bit a row, and how many deltas, and rows in them, there have been."""
+
+    bits: NDArray[np.uint8]
+    num_deltas: int = 0
+    num_rows: int = 0
+
+
+class ChangedTracker(NullTracker):
+    """The rows of all tables that changed since the last base, or since the shard was restored (Check-N-Run).
+
+    A bit a row says which of them a delta has held; those changed since then have unsaved updates, which the shard
+    counts. Memory: the bit, and the shard's counter of 4 bytes a row, which ``metrics.update_pls`` keeps in any case.
+    """
+
+    needs_counts: ClassVar[bool] = True
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        self._shard = shard
+        self._spans = [shard.span(table) for table in range(len(shard.placement.cardinalities))]
+        self.reset()
+
+    def choose(self, table: int, step: int) -> Tensor:
+        """All rows of ``table``, tracked or not, that changed since the base: no budget limits them."""
+        return torch.from_numpy(np.flatnonzero(self._is_changed(table))) + self._spans[table].start
+
+    @property
+    def num_changed(self) -> int:
+        """Rows that :meth:`choose` would give of all tables together."""
+        return sum(int(np.count_nonzero(self._is_changed(table))) for table in range(len(self._spans)))
+
+    @property
+    def num_deltas(self) -> int:
+        """Deltas since the base or the restore; each holds all rows of those before it."""
+        return max(since.num_deltas for since in self._since)
+
+    @property
+    def num_delta_rows(self) -> int:
+        """Rows in all these deltas together."""
+        return sum(since.num_rows for since in self._since)
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """A base holds the whole table; a delta holds these rows until the next base."""
+        span, since = self._spans[table], self._since[table]
+        if isinstance(rows, slice):
+            self._since[table] = self._nothing(span)
+            return
+        is_held = self._unpacked(table)
+        is_held[rows.numpy() - span.start] = True
+        since.bits = np.packbits(is_held)
+        since.num_deltas += 1
+        since.num_rows += len(rows)
+
+    def reset(self) -> None:
+        """Begin anew: no row differs from the files that the shard was restored from."""
+        self._since = [self._nothing(span) for span in self._spans]
+
+    def _is_changed(self, table: int) -> NDArray[np.bool_]:
+        assert self._shard.pending_M is not None, "needs_counts"
+        return self._unpacked(table) | (self._shard.pending_M[self._spans[table]].numpy() > 0)
+
+    def _unpacked(self, table: int) -> NDArray[np.bool_]:
+        span = self._spans[table]
+        return np.unpackbits(self._since[table].bits, count=span.stop - span.start).view(np.bool_)
+
+    @staticmethod
+    def _nothing(span: slice) -> _SinceBase:
+        return _SinceBase(np.zeros(-(-(span.stop - span.start) // 8), np.uint8))
+
+
 TRACKERS: dict[str | None, type[Tracker]] = {
     None: NullTracker,
     "mfu": MfuTracker,
     "random": RandomTracker,
     "ssu": SsuTracker,
+    "mass": MassTracker,
+    "scar": ScarTracker,
+    "changed": ChangedTracker,
 }
-"""Tracker classes by name; None for strategies without priority saves."""
+"""Tracker classes by name; None for strategies whose saves need none."""

@@ -61,7 +61,7 @@ def prepare(
     """
     sources = [Path(source) for source in sources]
     _check(sources, categories, max_ind_range, table_sizes)
-    sizes = tuple(table_sizes) if table_sizes else max_ind_range and (max_ind_range,) * NUM_TABLES
+    sizes = tuple(table_sizes) if table_sizes else (max_ind_range,) * NUM_TABLES if max_ind_range else None
     counter = _Counter(total_bytes(sources), progress)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return _existing(

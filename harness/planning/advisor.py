@@ -22,7 +22,8 @@ F64 = NDArray[np.float64]
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 PLANNED = ("full", "partial", "cpr_vanilla", "cpr_mfu")
-"""Built-in strategies that `--simulate` covers; cpr_ssu and cpr_random write at most as many bytes as cpr_mfu."""
+"""Built-in strategies that `--simulate` covers. Others are bounded by them: priority strategies choose as many rows as
+cpr_mfu, or fewer, and differential writes at most what full or partial does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,11 +157,21 @@ def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
 def tracker_memory(
     cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float
 ) -> Iterator[TrackerMemory]:
-    """SCAR keeps a second copy of the D values of tracked rows, MFU 4 bytes for each of them, SSU r of that."""
+    """SCAR keeps a second copy of the D values of tracked rows, MFU and mass 4 bytes for each of them, SSU r of that. A
+    bit for each row of all tables is added to SSU's list, and to the counters of all rows that differential needs.
+    """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
-    rows = sum(cardinalities[table] for table in tables)
-    total_bytes = 4 * row_width * sum(cardinalities)
-    for name, num_bytes in (("scar", 4 * dim * rows), ("cpr_mfu", 4 * rows), ("cpr_ssu", round(r * 4 * rows))):
+    rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
+    bits = -(-all_rows // 8)
+    total_bytes = 4 * row_width * all_rows
+    sizes = {
+        "cpr_scar": 4 * dim * rows,
+        "cpr_mfu": 4 * rows,
+        "cpr_mass": 4 * rows,
+        "cpr_ssu": round(r * 4 * rows) + bits,
+        "differential": 4 * all_rows + bits,
+    }
+    for name, num_bytes in sizes.items():
         yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)
 
 

@@ -5,8 +5,10 @@ A schedule takes about a hundred microseconds at any size of model: only boundar
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+import torch
 
 from harness.core.clock import boundary_at
 from harness.core.overhead import OverheadLedger
@@ -14,36 +16,63 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, PlannedKill, Progress, Rank, SavePlan
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
+from harness.store.delta import ROW_ID_BYTES
+from harness.store.encoding import ENCODINGS
+from harness.store.kinds import SAVE_KINDS, DifferentialSave
 
-ROW_ID_BYTES = 4  # of each row that a tracker chose; as the store writes them
 _FLOAT32_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSizes:
-    """Payload bytes of one save, over all ranks and the dense network. ``priority``: the maximum of a priority save."""
+    """Payload bytes of one save, over all ranks and the dense network, or the maximum that it may have.
+
+    ``priority``: K rows of each tracked table, with their ids, and the other tables whole; ``tracked``: without those.
+    ``bases``: a new base, by kind of differential save.
+    """
 
     full: int
     priority: int
+    tracked: int
+    dense: int = 0
+    bases: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, plan: SavePlan) -> int:
-        """Bytes that ``plan`` writes when every tracker uses its whole budget."""
-        return self.full if plan.kind == "full" else self.priority
+        """Bytes that ``plan`` writes when every tracker uses its whole budget, and every delta is as large as a base.
+
+        A kind that is not known here is taken for a priority save.
+        """
+        if plan.kind in self.bases:
+            return self.bases[plan.kind]
+        return {"full": self.full, "tracked": self.tracked}.get(plan.kind, self.priority)
+
+    @property
+    def chosen(self) -> int:
+        """Bytes of the rows that trackers choose for a priority save, and of their ids."""
+        return self.tracked - self.dense
 
 
 def save_sizes(placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
-    """Sizes of saves of rows of ``width`` float32 numbers, state of the optimizer included. A priority save writes K
-    rows and their ids per shard and tracked table, and the other tables and the dense network whole (reconstructed:
-    docs/CPR.md).
+    """Sizes of saves of rows of ``width`` float32 numbers, state of the optimizer included. Every save writes the dense
+    network (docs/CPR.md).
     """
     row_bytes = width * _FLOAT32_BYTES
     num_rows = sum(placement.cardinalities)
     tracked = tuple(tracked)
     num_chosen = sum(budget_rows(placement.local_rows(k, t), r) for k in range(placement.num_ps) for t in tracked)
     num_whole = num_rows - sum(placement.cardinalities[table] for table in tracked)
+    tracked_bytes = num_chosen * (row_bytes + ROW_ID_BYTES) + dense_bytes
+    differential = {name: kind for name, kind in SAVE_KINDS.items() if isinstance(kind, DifferentialSave)}
+    like_1X = torch.empty(1, width)
     return SaveSizes(
         full=num_rows * row_bytes + dense_bytes,
-        priority=num_chosen * (row_bytes + ROW_ID_BYTES) + num_whole * row_bytes + dense_bytes,
+        priority=tracked_bytes + num_whole * row_bytes,
+        tracked=tracked_bytes,
+        dense=dense_bytes,
+        bases={
+            name: num_rows * ENCODINGS[kind.encoding].row_bytes(like_1X) + dense_bytes
+            for name, kind in differential.items()
+        },
     )
 
 

@@ -60,6 +60,7 @@ def _make_trainer(
         num_steps=schedule.num_steps,
         batch_size=schedule.batch_size,
         every_steps=config.metrics.log_every_steps,
+        repeats_exactly=run_spec.strategy.restores_exactly,
         clock=clock,
     )
     progress = partial(_progress, schedule, steps, saves)

@@ -210,6 +210,7 @@ class RunSpec:
             num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),
             rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
             bytes_full=self.bytes_full,
+            restores_exactly=self.strategy.restores_exactly,
             config_hash=self.result_hash,
             machine=machine,
         )

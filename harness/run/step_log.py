@@ -13,6 +13,7 @@ class StepLog:
 
     Args:
         every_steps: the largest number of steps that one event covers.
+        repeats_exactly: repeated steps must have the losses of their first run. Otherwise the last ones count.
         clock: seconds, monotonic; for the ``machine`` part of events.
     """
 
@@ -23,12 +24,14 @@ class StepLog:
         num_steps: int,
         batch_size: int,
         every_steps: int,
+        repeats_exactly: bool = True,
         clock: Callable[[], float],
     ) -> None:
         self._supervisor = supervisor
         self._num_steps = num_steps
         self._batch_size = batch_size
         self._every_steps = every_steps
+        self._repeats_exactly = repeats_exactly
         self._clock = clock
         self._began_s = clock()
         self._recorded = 0  # finished steps that are on record
@@ -39,12 +42,14 @@ class StepLog:
     def finish_step(self, loss: float) -> bool:
         """Count one more finished step; returns whether it had already run before a rollback.
 
-        Raises RunFailed if it had, with a different loss.
+        Raises RunFailed if it had, with a different loss, and repeats are exact.
         """
         self.step += 1
         is_rerun = self.step <= len(self.losses)
         if not is_rerun:
             self.losses.append(loss)
+        elif not self._repeats_exactly:
+            self.losses[self.step - 1] = loss
         elif struct.pack("d", first := self.losses[self.step - 1]) != struct.pack("d", loss):
             raise RunFailed(
                 f"step {self.step}: its loss after a rollback is {loss!r}, expected {first!r} as in its first run"

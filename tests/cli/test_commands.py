@@ -422,3 +422,17 @@ def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
     assert cli("plan", "cpr56", "--stretch").errors == [
         "error: --window, --stretch: expected a trace file (TRACE.csv) to map, got profile cpr56"
     ]
+
+
+def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli: Cli) -> None:
+    """One line, where untracked tables and dense network outweigh the tracked rows; none where they do not."""
+
+    def note(*words: str) -> list[str]:
+        return [line for line in cli("plan", "cpr56", *words).out.splitlines() if "a priority save chooses" in line]
+
+    (line,) = note("strategy.r=0.002")
+    assert "see strategy.untracked" in line
+    assert not note()
+    assert not note("strategy.r=0.002", "strategy.untracked=interval")
+    assert not note("strategy.r=0.002", "strategy.pls_target=0.0001"), "full recovery makes no priority save"
+    assert "differential " in cli("plan", "cpr56").out

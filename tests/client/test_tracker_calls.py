@@ -19,6 +19,7 @@ class RecordingTracker(SsuTracker):
     """Chooses as SSU does; records every call in ``calls``, by rank."""
 
     needs_touches: ClassVar[bool] = True
+    needs_norms: ClassVar[bool] = True
     calls: ClassVar[dict[int, list[Call]]] = {}
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -29,6 +30,12 @@ class RecordingTracker(SsuTracker):
         """Record rows and counts."""
         assert (rows_N.dtype, counts_N.dtype) == (torch.int64, torch.int32)
         self._own.append(("touched", step, rows_N.tolist(), counts_N.tolist()))
+
+    def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
+        """Record rows and norms, to the bit."""
+        assert (rows_N.dtype, norms_N.dtype) == (torch.int64, torch.float32)
+        assert (norms_N > 0).any()
+        self._own.append(("moved", step, rows_N.tolist(), norms_N.tolist()))
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         """Record the rows that count; calls without any are void."""
@@ -63,8 +70,12 @@ def test_a_tracker_is_told_the_same_on_every_data_path(
     config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=256, cluster__num_ps=num_ps)
     config = saving_every(config, 48)
     plain = calls_of(config, tmp_path / "plain")
-    assert {call[0] for calls in plain.values() for call in calls} == {"touched", "sampled", "saved", "reset"}
-    assert all(call[2] for calls in plain.values() for call in calls if call[0] == "touched"), "no call without a row"
+    assert {call[0] for calls in plain.values() for call in calls} == {
+        *("touched", "moved", "sampled", "saved", "reset")
+    }
+    assert all(call[2] for calls in plain.values() for call in calls if call[0] in ("touched", "moved")), (
+        "no call without a row"
+    )
     paths = {
         "lookahead": {"cache__mode": "lookahead", "cache__lookahead": 30},
         "stale": {"cache__mode": "stale", "cache__staleness": 0},

@@ -25,6 +25,7 @@ class Noting(NullTracker):
 
     needs_touches: ClassVar[bool] = True
     needs_samples: ClassVar[bool] = True
+    needs_norms: ClassVar[bool] = True
 
     def __init__(self, shard: Any, spec: TrackerSpec) -> None:
         self.calls: list[tuple] = []
@@ -34,6 +35,10 @@ class Noting(NullTracker):
         """Write it down."""
         self.calls.append(("touched", step, rows_N.tolist(), counts_N.tolist()))
         self.changed |= set(rows_N.tolist())
+
+    def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
+        """Write it down."""
+        self.calls.append(("moved", step, rows_N.tolist(), norms_N.tolist()))
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         """Write it down."""
@@ -59,7 +64,7 @@ class Differential:
         """The tracker's."""
         return {table: tracker.choose(table, step) for table in tracked}
 
-    def builds_on(self, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
+    def builds_on(self, shard: Any, tracker: trackers.Tracker, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
         """The base alone."""
         return records[:1]
 
@@ -117,6 +122,9 @@ def test_a_tracker_is_told_of_every_step_once(server: RankServer) -> None:
             server.handle(push(*step))
     assert [call for call in calls(server) if call[0] == "touched"] == TOUCHED
     assert [call for call in calls(server) if call[0] == "sampled" and call[2]] == SAMPLED
+    moved = [call for call in calls(server) if call[0] == "moved"]
+    assert [call[1:3] for call in moved] == [call[1:3] for call in TOUCHED]
+    assert all(norm == pytest.approx(0.1 * DIM**0.5) for call in moved for norm in call[3]), "gradients of ones"
 
 
 def test_a_client_cache_reports_steps_when_it_writes_back(server: RankServer) -> None:

@@ -15,6 +15,7 @@ from harness.core.plans import Costs, Progress, SavePlan
 from harness.core.shard import Shard
 from harness.core.strategies import OPTIONS, STRATEGIES, Strategy, make_strategy, options_of
 from harness.core.trackers import TRACKERS, TrackerSpec
+from harness.store import SAVE_KINDS
 
 COSTS = Costs(  # profile cpr56
     job_h=56,
@@ -28,7 +29,7 @@ COSTS = Costs(  # profile cpr56
     total_samples=20_000,
 )
 BATCH = 10
-PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu")
+PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar")
 ALL = tuple(STRATEGIES)
 DEAD = frozenset({"ps1", "ps5"})
 
@@ -65,7 +66,7 @@ def test_every_tracker_exists_and_takes_its_options() -> None:
     for name in ALL:
         strategy = make(name)
         TRACKERS[strategy.tracker](shard, TrackerSpec(strategy.tracker, (0,), strategy.tracker_options))
-        assert bool(strategy.tracker_options) == (strategy.tracker is not None)
+        assert bool(strategy.tracker_options) == (name in PRIORITY)
     assert make("cpr_random", pool="all").tracker_options == {"r": 0.125, "pool": "all"}
     assert make("cpr_ssu", period=5).sample_period == 5
     assert make("cpr_mfu").sample_period is None
@@ -129,6 +130,33 @@ def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(na
     assert {plan.kind for plan in made.values()} == {"priority"}
     closing = [step for step, plan in made.items() if plan.closes_interval]
     assert closing == list(saves(vanilla, batch=batch, total=total))
+
+
+@pytest.mark.parametrize("name", PRIORITY)
+def test_untracked_tables_may_wait_for_the_end_of_an_interval(name: str) -> None:
+    """Same saves, closing the same intervals; the others of another kind. On fallback there is none of it."""
+    usual, sparse = make(name, interval_samples=4001), make(name, interval_samples=4001, untracked="interval")
+    kinds = {True: "priority", False: "tracked"}
+    made = saves(usual)
+    assert saves(sparse) == {
+        step: dataclasses.replace(plan, kind=kinds[plan.closes_interval]) for step, plan in made.items()
+    }
+    assert {plan.closes_interval for plan in made.values()} == {True, False}
+    costs = dataclasses.replace(COSTS, pls_target=0.0001)
+    assert saves(make(name, costs, untracked="interval")) == saves(make("full", costs))
+
+
+def test_differential_saves_and_recovers_as_full_or_partial() -> None:
+    """At their boundaries, by kinds named after the bits; only 32 bits are said to be exact."""
+    for recovery in ("full", "partial"):
+        for bits, kind in ((32, "differential"), (8, "differential_8"), (4, "differential_4"), (2, "differential_2")):
+            strategy = make("differential", bits=bits, recovery=recovery)
+            assert strategy.plan_recovery(DEAD, at(9)) == make(recovery).plan_recovery(DEAD, at(9))
+            expected = {step: dataclasses.replace(plan, kind=kind) for step, plan in saves(make(recovery)).items()}
+            assert saves(strategy) == expected
+            assert kind in SAVE_KINDS
+            assert strategy.restores_exactly == (bits == 32)
+    assert all(make(name).restores_exactly for name in ALL)
 
 
 def test_tenths_meet_the_interval_though_a_tenth_is_no_binary_fraction() -> None:
@@ -218,7 +246,7 @@ def test_recovery_names_the_dead_and_only_full_rollbacks(name: str) -> None:
     """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
     plan = make(name).plan_recovery(DEAD, at(9))
     assert plan.ranks == DEAD
-    assert plan.rollback == (name == "full")
+    assert plan.rollback == (name in ("full", "differential"))
     assert plan.source == ("initial" if name == "never_save" else "checkpoint")
 
 

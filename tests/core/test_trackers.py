@@ -7,7 +7,9 @@ from itertools import product
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from harness.core.movement import distances
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
@@ -18,7 +20,7 @@ TRACKED = (0, 2)
 NUM_PS = 2
 R = 0.125
 
-EVERY_TRACKER = pytest.mark.parametrize("kind", ["mfu", "ssu", "random"])
+EVERY_TRACKER = pytest.mark.parametrize("kind", ["mfu", "ssu", "random", "mass", "scar"])
 EVERY_POOL = pytest.mark.parametrize("pool", ["touched", "all"])
 
 
@@ -30,14 +32,26 @@ class Rank:
         self.shard = Shard(placement, index, 2, seed=seed, count_updates=True)
         self.shard.initialise(applied_step=0)
         self.tracker: Tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, {"r": r, "pool": pool}))
+        self.tracker.reset()  # as a rank does when its shard is initialised
         self.budgets = {table: budget_rows(placement.local_rows(index, table), r) for table in TRACKED}
 
-    def touch(self, rows: list[int], *, counts: list[int] | None = None, sampled: list[bool] | None = None) -> int:
+    def touch(
+        self,
+        rows: list[int],
+        *,
+        counts: list[int] | None = None,
+        sampled: list[bool] | None = None,
+        grads_ND: Tensor | None = None,
+    ) -> int:
         """One more step, on local flat rows; its number."""
         step = self.shard.applied_step + 1
         rows_N = torch.tensor(rows, dtype=torch.int64)
         counts_N = torch.tensor(counts or [1] * len(rows), dtype=torch.int32)
-        assert self.shard.apply(step, rows_N, torch.ones(len(rows), 2), counts_N, 0.1)
+        if grads_ND is None:
+            grads_ND = torch.ones(len(rows), 2)
+        before_ND = self.shard.gather(rows_N)
+        assert self.shard.apply(step, rows_N, grads_ND, counts_N, 0.1)
+        self.tracker.moved(step, rows_N, distances(self.shard.gather(rows_N), before_ND))
         self.tracker.sampled(step, rows_N, torch.tensor(sampled or [True] * len(rows), dtype=torch.bool))
         return step
 
@@ -161,6 +175,8 @@ def test_a_rank_without_rows_of_a_table_chooses_none(kind: str) -> None:
     shard = Shard(Placement("table", (8, 5), 2), 1, 2, seed=0, count_updates=True)
     tracker = TRACKERS[kind](shard, TrackerSpec(kind, (0, 1), {"r": 0.5, "pool": "all"}))
     shard.initialise(applied_step=0)
+    tracker.reset()
+    tracker.moved(1, torch.tensor([0, 4]), torch.ones(2))
     tracker.sampled(1, torch.tensor([0, 4]), torch.tensor([True, True]))
     assert tracker.choose(0, 1).tolist() == []
 
@@ -361,11 +377,13 @@ def test_without_a_tracker_a_priority_save_is_a_bug() -> None:
     """The null tracker takes every touch and refuses to choose; only counting trackers need the shard's counter."""
     shard = Shard(Placement("row", CARDINALITIES, 1), 0, 2, seed=0, count_updates=False)
     tracker = TRACKERS[None](shard, TrackerSpec(None, TRACKED))
+    tracker.moved(1, torch.tensor([0]), torch.tensor([0.5]))
     tracker.touched(1, torch.tensor([0]), torch.tensor([1], dtype=torch.int32))
     tracker.sampled(1, torch.tensor([0]), torch.tensor([True]))
     tracker.saved(0, slice(0, 400))
     tracker.reset()
     with pytest.raises(AssertionError, match="needs a tracker"):
         tracker.choose(0, 1)
-    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_counts} == {"mfu", "random"}
+    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_counts} == {"mfu", "random", "changed"}
+    assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_norms} == {"mass"}
     assert {kind for kind, tracker in TRACKERS.items() if tracker.needs_samples} == {"ssu"}

@@ -29,7 +29,7 @@ JOB = Job(
     batch_size=BATCH,
     num_steps=NUM_STEPS,
     weights=rank_weights(Placement("row", (10,), NUM_PS)),
-    sizes=SaveSizes(full=1000, priority=140),
+    sizes=SaveSizes(full=1000, priority=140, tracked=110, bases={"differential": 1000}),
 )
 
 
@@ -61,7 +61,7 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedKill]) -> tuple[floa
         plan = strategy.plan_save(progress) if step > saved_step else None
         if plan:
             saved_step, num_saves = step, num_saves + 1
-            num_bytes += 1000 if plan.kind == "full" else 140
+            num_bytes += {"priority": 140, "tracked": 110}.get(plan.kind, 1000)
             if plan.closes_interval:
                 since = dict.fromkeys(since, step)
         planned_kill = pending.pop(step, None)
@@ -82,7 +82,8 @@ def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
     rng = random.Random(name)
     intervals = [None, 1, 7, 8, 9, 60, 64, 250, 800, 801, 3192, 3200, 5000]
     for interval in intervals:
-        settings = {"interval_samples": interval, "r": rng.choice([0.125, 0.3, 0.1, 1.0])}
+        untracked = rng.choice(["priority", "interval"])
+        settings = {"interval_samples": interval, "r": rng.choice([0.125, 0.3, 0.1, 1.0]), "untracked": untracked}
         own = {key: value for key, value in settings.items() if key in OPTIONS[name].model_fields}
         strategy = make_strategy(options_of(name, **own), COSTS)
         for _ in range(4):

@@ -83,6 +83,17 @@ def test_a_rerun_with_another_loss_fails_the_run(record: Record) -> None:
         log.finish_step(-0.0)
 
 
+def test_where_saves_are_rounded_a_rerun_has_losses_of_its_own(record: Record) -> None:
+    """They take the place of the first ones, in the record and in the result."""
+    log = StepLog(record, num_steps=10, batch_size=4, every_steps=3, repeats_exactly=False, clock=lambda: 0.0)
+    finish(log, 0.5, 0.25)
+    log.roll_back(1)
+    assert finish(log, 0.75, 0.125) == [True, False]
+    log.flush()
+    assert log.losses == [0.5, 0.75, 0.125]
+    assert [event.losses for event in record.events if event.rerun] == [[0.75]]
+
+
 def test_the_mean_of_the_last_tenth_has_one_step_at_least(record: Record) -> None:
     """Of twenty steps the last two, of five the last one."""
     log = make_log(record)

@@ -41,6 +41,10 @@ hour,rank,note
 """
 
 
+LIGHT = ("cpr_mass", "cpr_scar", "differential")
+"""Strategies of few rules of their own, on two ranks: only one of their kills is not around a save."""
+
+
 @pytest.mark.timeout(400)  # four of the ten runs form a world seven times, which takes a busy machine long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
@@ -49,9 +53,11 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     With two threads for half of the strategies: then one engine's helpers begin what the other's trainer does alone.
     """
     config = changed(config, trainer__num_threads=1 + [*STRATEGIES].index(strategy) % 2)
-    (tmp_path / "trace.csv").write_text(TRACE)
+    (tmp_path / "trace.csv").write_text(TRACE if strategy not in LIGHT else "hour,rank\n37.2503,ps1\n")
     config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=256)
     config = changed(config, cluster__num_ps=3)  # the fewest of which one outlives two that die at once
+    if strategy in LIGHT:
+        config = changed(config, data__max_train_samples=160, cluster__num_ps=2)
     config = changed(config, eval__every_steps=25, cache__lookahead=24)
     config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
     config = saving_every(changed(config, strategy__name=strategy), 40)
@@ -62,8 +68,8 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     if strategy == "none":
         assert not kills
         return
-    assert len({kill.step for kill in kills}) == 6
-    assert len(kills) == 7
+    assert len({kill.step for kill in kills}) == (6 if strategy not in LIGHT else 3)
+    assert len(kills) == (7 if strategy not in LIGHT else 3)
     assert all(kill.machine["exitcode"] == -9 for kill in kills)
     if strategy != "never_save":
         kill_steps = {kill.step for kill in kills}

@@ -91,5 +91,36 @@ def test_another_encoding_than_the_manifests_is_refused(tmp_path: Path, monkeypa
     ):
         store.read_into([claimed], rows)
     monkeypatch.delitem(ENCODINGS, "halves")
-    with pytest.raises(StoreError, match="expected rows in encoding raw, got 'halves'"):
+    with pytest.raises(StoreError, match="expected rows in encoding raw or uint2 or uint4 or uint8, got 'halves'"):
         store.read_into([halves], rows)
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2])
+@pytest.mark.parametrize("dim", [1, 3, 16])
+def test_quantised_rows_lie_within_half_a_step(tmp_path: Path, bits: int, dim: int) -> None:
+    """Half of the row's own scale, whatever the row's magnitude; least and greatest value and equal values are kept."""
+    magnitudes = torch.logspace(-6, 3, NUM_ROWS)[:, None]
+    rows = torch.randn(NUM_ROWS, dim, generator=torch.Generator().manual_seed(bits)) * magnitudes
+    rows[5] = 0.7
+    store = ShardStore(tmp_path, "ps0", fsync=False, chunk_bytes=1000 if dim > 3 else 4 * dim)  # or one row at a time
+    read = torch.full((NUM_ROWS, dim), torch.nan)
+    base = store.write_base(0, 0, rows, encoding=f"uint{bits}")
+    assert base.payload_bytes == NUM_ROWS * (8 + -(-dim * bits // 8))
+    store.read_into([base], read)
+    scales = (rows.amax(1) - rows.amin(1)) / (2**bits - 1)
+    rounding = rows.abs().amax(1) * 3e-7
+    assert ((read - rows).abs().amax(1) <= scales / 2 * (1 + 1e-4) + rounding).all()
+    assert torch.equal(read.amin(1), rows.amin(1))
+    assert ((read.amax(1) - rows.amax(1)).abs() <= rounding).all()
+    assert torch.equal(read[5], rows[5])
+    if dim == 16:
+        assert (read - rows).abs().mean() > scales.mean() / 8, "this test would not notice a raw encoding"
+
+
+def test_a_quantised_shard_may_be_empty(tmp_path: Path) -> None:
+    """Table-wise placement may leave a rank without a row."""
+    store = ShardStore(tmp_path, "ps0", fsync=False)
+    base = store.write_base(0, 0, torch.empty(0, DIM), encoding="uint4")
+    delta = store.write_delta(1, 1, torch.empty(0, DIM), [], encoding="uint4")
+    assert store.read_into([base, delta], torch.empty(0, DIM)) == 1
+    assert (base.payload_bytes, delta.payload_bytes) == (0, 0)

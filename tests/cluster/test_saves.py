@@ -1,0 +1,182 @@
+"""Kinds of save on one rank: what its files restore, and what its tracker takes for saved, through random histories."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.cluster.protocol import Collect, Exchange, Initialise, Push, Restore, Save, Written
+from harness.cluster.server import RankServer, RankSpec
+from harness.core.movement import ScarTracker
+from harness.core.placement import Placement
+from harness.core.plans import SavePlan
+from harness.core.trackers import ChangedTracker, TrackerSpec
+from harness.store import FileRecord
+
+DIM = 4
+CARDINALITIES = (300, 20, 90)
+TRACKED = (0, 2)
+
+
+class History:
+    """A rank that trains at random and saves; its records are those of the newest save."""
+
+    def __init__(self, folder: Path, tracker: str, *, seed: int = 0) -> None:
+        spec = RankSpec(
+            placement=Placement("row", CARDINALITIES, 1),
+            embedding_dim=DIM,
+            seed=0,
+            tracker=TrackerSpec(tracker, TRACKED, {"r": 0.05}),
+            count_updates=True,
+            checkpoints=folder,
+            fsync=False,
+            save_buffer_bytes=1 << 16,
+        )
+        self.server = RankServer(spec, "ps0")
+        self.rng = np.random.Generator(np.random.PCG64(seed))
+        self.records: tuple[FileRecord, ...] = ()
+        self.sequence = 0
+        self.ask(Initialise(step=0))
+        self.save("full")
+
+    def ask(self, request: Any) -> Any:
+        """The reply, which is no failure."""
+        reply = self.server.handle(request)
+        assert not hasattr(reply, "error"), reply.error
+        return reply
+
+    def train(self, num_steps: int, num_rows: int = 12) -> None:
+        """Random gradients of random rows, the low ones of each table more often."""
+        num_all = len(self.server.shard.rows_MD)
+        weights = 1 / (1 + np.arange(num_all) % 90)
+        for _ in range(num_steps):
+            rows = np.sort(self.rng.choice(num_all, num_rows, replace=False, p=weights / weights.sum()))
+            push = Push(
+                step=self.server.shard.applied_step + 1,
+                rows_N=torch.from_numpy(rows),
+                grads_ND=torch.from_numpy(self.rng.standard_normal((num_rows, DIM), np.float32)),
+                counts_N=torch.ones(num_rows, dtype=torch.int32),
+                sampled_N=torch.ones(num_rows, dtype=torch.bool),
+                learning_rate=0.1,
+            )
+            self.ask(Exchange(push=push))
+
+    def save(self, kind: str, *, meanwhile: int | None = None) -> Written:
+        """A save; with ``meanwhile`` in the background of so many steps."""
+        step = self.server.shard.applied_step
+        request = Save(
+            plan=SavePlan(kind=kind),
+            sequence=self.sequence,
+            step=step,
+            records=self.records,
+            in_background=meanwhile is not None,
+        )
+        written = self.ask(request)
+        if meanwhile is not None:
+            self.train(meanwhile)
+            written = self.ask(Collect(save=request))
+        self.sequence += 1
+        self.records = written.records
+        return written
+
+    def on_disk(self) -> torch.Tensor:
+        """The rows that a restore would give."""
+        rows_MD = torch.full_like(self.server.shard.rows_MD, torch.nan)
+        self.server._store.read_into(self.records, rows_MD)
+        return rows_MD
+
+
+def plans(rng: np.random.Generator, num: int) -> Iterator[tuple[str, int | None]]:
+    """Kinds of priority saves, at once or in the background."""
+    for _ in range(num):
+        yield str(rng.choice(["priority", "tracked"])), None if rng.random() < 0.5 else int(rng.integers(0, 4))
+
+
+@pytest.mark.parametrize("tracker", ["mfu", "mass", "scar"])
+def test_a_restore_gives_every_row_its_newest_saved_version(tmp_path: Path, tracker: str) -> None:
+    """Whatever was left out of whichever save; and SCAR's copy is what the files restore, through all of it."""
+    history = History(tmp_path, tracker)
+    server = history.server
+    expected_MD = server.shard.rows_MD.clone()
+    chosen = []
+    for number, (kind, meanwhile) in enumerate(plans(history.rng, 40)):
+        history.train(5)
+        rows = torch.cat([server._tracker.choose(table, server.shard.applied_step) for table in TRACKED])
+        if kind == "priority":
+            rows = torch.cat([rows, torch.arange(300, 320)])
+        expected_MD[rows] = server.shard.rows_MD[rows]
+        written = history.save(kind, meanwhile=meanwhile)
+        assert written.num_rows == len(rows)
+        assert torch.equal(history.on_disk(), expected_MD)
+        if number % 10 == 9:
+            history.ask(Restore(records=history.records, step=server.shard.applied_step))
+            assert torch.equal(server.shard.rows_MD, expected_MD)
+            assert all(len(server._tracker.choose(table, 1)) == 0 for table in TRACKED)
+        if isinstance(server._tracker, ScarTracker):
+            for table in TRACKED:
+                assert torch.equal(server._tracker._saved[table], expected_MD[server.shard.span(table)])
+        chosen.append(len(rows))
+    assert len(set(chosen)) == 2, "the budget binds"
+
+
+@pytest.mark.parametrize("buffered", [False, True])
+def test_differential_files_hold_the_rows_as_they_were_at_the_save(tmp_path: Path, *, buffered: bool) -> None:
+    """In at most a base and two deltas before each restore, which may add one; a delta replaces the one before it."""
+    history = History(tmp_path, "changed", seed=1)
+    server = history.server
+    num_bases = num_restores = 0
+    for number in range(60):
+        history.train(int(history.rng.integers(0, 6)))
+        at_save_MD = server.shard.rows_MD.clone()
+        before = history.records
+        written = history.save("differential", meanwhile=2 if buffered else None)
+        assert torch.equal(history.on_disk(), at_save_MD)
+        is_base = history.records[-1].kind == "base"
+        assert (len(history.records) == 1) == is_base
+        if is_base:
+            num_bases, num_restores = num_bases + 1, 0
+            assert written.payload_bytes == len(at_save_MD) * 4 * DIM
+        elif number % 9 == 8:
+            history.ask(Restore(records=history.records, step=server.shard.applied_step))
+            assert torch.equal(server.shard.rows_MD, at_save_MD)
+            num_restores += 1
+        elif not written.compacted:
+            assert len(history.records) <= num_restores + 2
+            assert set(history.records[:-1]) <= set(before)
+    assert 1 < num_bases < 30
+
+
+def test_a_base_is_written_where_deltas_cost_no_less(tmp_path: Path) -> None:
+    """The saves of a period, its base included, cost less on average up to a new base than with one delta more."""
+    history = History(tmp_path, "changed")
+    tracker = history.server._tracker
+    sizes = [len(history.server.shard.rows_MD) * 4 * DIM]
+    num_periods = 0
+    for _ in range(80):
+        history.train(3)
+        assert isinstance(tracker, ChangedTracker)
+        due = tracker.num_changed * (4 * DIM + 4)
+        is_worth_it = due < sum(sizes) / len(sizes)
+        written = history.save("differential")
+        assert (len(written.records) == 2) == is_worth_it
+        num_periods += not is_worth_it
+        sizes = [*sizes, written.payload_bytes] if is_worth_it else [written.payload_bytes]
+    assert num_periods > 3
+
+
+def test_a_quantised_save_is_read_back_within_half_a_step(tmp_path: Path) -> None:
+    """Rows of the delta; those of the exact base that have not changed stay exact."""
+    history = History(tmp_path, "changed")
+    base_MD = history.on_disk()
+    history.train(3)
+    rows_MD = history.server.shard.rows_MD
+    is_changed = (rows_MD != base_MD).any(1)
+    history.save("differential_4")
+    error_MD = (history.on_disk() - rows_MD).abs()
+    steps_M = (rows_MD.amax(1) - rows_MD.amin(1)) / 15
+    assert (error_MD.amax(1) <= steps_M / 2 * (1 + 1e-4) + 1e-7).all()
+    assert (error_MD[~is_changed] == 0).all()
+    assert (error_MD[is_changed] > 0).any()
