@@ -78,6 +78,14 @@ def _refuse_both(changed: Mapping[str, object]) -> None:
         )
 
 
+def _refuse_a_copy_without_network(profile: Mapping[str, object]) -> None:
+    """Refuse a snapshot's bandwidth alone: a snapshot is priced by its ratio to the network's."""
+    if profile["snapshot_gbps"] is not None and profile["network_gbps"] is None:
+        raise ValueError(
+            "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
+        )
+
+
 class DataConfig(_Model):
     path: str = "demo/data"
     """Folder written by `run.py data prepare`."""
@@ -274,6 +282,7 @@ class Config(_Model):
             merged = {**base.model_dump(), **changed}
             if changed and "name" not in changed:
                 merged["name"] = f"{base.name}*"
+            _refuse_a_copy_without_network(merged)
             return {**values, "profile": merged}
         return values
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core.placement import budget_rows
+from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
@@ -92,6 +92,15 @@ class Tracker(Protocol):
         ...
 
 
+class SizedTracker(Protocol):
+    """What a tracker may offer besides, so that a run's record states its memory."""
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int) -> int:
+        """Memory in the PS rank of this number, bytes, as CPR counts it: what is kept for the tracked rows."""
+        ...
+
+
 class NullTracker:
     """The tracker of strategies without priority saves: every call is a no-op."""
 
@@ -118,6 +127,11 @@ class NullTracker:
     def reset(self) -> None:
         """A no-op: this tracker records nothing."""
 
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int) -> int:
+        """None at all."""
+        return 0
+
 
 class _CountingTracker:
     """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains."""
@@ -141,6 +155,11 @@ class _CountingTracker:
 
     def reset(self) -> None:
         """A no-op: the shard itself counts updates."""
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int) -> int:
+        """A counter for each tracked row."""
+        return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _pending(self, table: int) -> tuple[Tensor, int, int]:
         """Counters of the rows of ``table``, the first of these rows, and K."""
@@ -267,6 +286,13 @@ class SsuTracker:
         for table in self._index:
             self.saved(table, slice(None))
 
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int) -> int:
+        """The lists, and a bit for each row of the shard."""
+        local_rows = (placement.local_rows(rank_index, table) for table in spec.tables)
+        num_slots = sum(budget_rows(num_rows, spec.options["r"]) for num_rows in local_rows)
+        return 4 * num_slots + 8 * -(-placement.num_rows(rank_index) // 64)
+
     def _members(self, table: int) -> np.ndarray:
         """Rows in the list of ``table``, in no order; a view."""
         own = self._tables_T[self._index[table]]
@@ -280,3 +306,9 @@ TRACKERS: dict[str | None, type[Tracker]] = {
     "ssu": SsuTracker,
 }
 """Tracker classes by name; None for strategies without priority saves."""
+
+
+def tracker_bytes(spec: TrackerSpec, placement: Placement) -> int | None:
+    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker is no ``SizedTracker``."""
+    num_bytes = getattr(TRACKERS[spec.kind], "num_bytes", None)
+    return None if num_bytes is None else max(num_bytes(spec, placement, k) for k in range(placement.num_ps))

@@ -134,7 +134,17 @@ class RunSpec:
     @property
     def bytes_full(self) -> int:
         """Payload of a full save: every row, and the dense network."""
-        return self.num_rows * self.size.embedding_dim * 4 + self.size.dense_bytes
+        return self.num_rows * self.row_bytes + self.size.dense_bytes
+
+    @property
+    def row_bytes(self) -> int:
+        """Payload of one row in a full save."""
+        return self.size.embedding_dim * 4
+
+    @property
+    def tracker_spec(self) -> TrackerSpec:
+        """The parameters from which PS ranks build their trackers."""
+        return TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options)
 
     @cached_property
     def result_hash(self) -> str:
@@ -161,7 +171,7 @@ class RunSpec:
             embedding_dim=self.size.embedding_dim,
             seed=config.seed,
             optimizer=config.trainer.optimizer,
-            tracker=TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options),
+            tracker=self.tracker_spec,
             count_updates=self.counts_updates,
             checkpoints=checkpoints,
             fsync=config.store.fsync,
@@ -191,6 +201,7 @@ class RunSpec:
             num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),
             rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
             bytes_full=self.bytes_full,
+            row_bytes=self.row_bytes,
             config_hash=self.result_hash,
             machine=machine,
         )
