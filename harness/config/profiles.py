@@ -67,12 +67,27 @@ _CPR56 = Profile(
     num_ps=8,
 )
 
+# 50 h, 18 PS ranks, 5 failures of 4 ranks each [read, CPR poster]; costs as cpr56 [derived].
+_POSTER50 = _CPR56.model_copy(
+    update={"name": "poster50", "job_h": 50.0, "mtbf_h": 10.0, "num_ps": 18, "ranks_per_failure": 4}
+)
+
+# Sources and doubts: docs/CPR.md, "Prices".
+_PRICES = {
+    "load": "by_bytes",  # assumed: a load is bound by what is read, as a save by what is written
+    "o_save_fixed_h": 0.1 * _MINUTE,  # assumed: a barrier, opening and syncing files, the manifest; 2 % of O_save
+    "spare_o_res_h": 40 / 3600,  # recovery with a hot-swapped spare takes less than 40 s [read, DeadPool]: a bound
+    "network_gbps": 25.0,  # 25 Gbit Ethernet in CPR's production-scale test [read]
+    "snapshot_gbps": 80.0,  # assumed: 10 GB/s, one copy from memory to memory of a server
+}
+
 PROFILES: dict[str, Profile] = {
     "cpr56": _CPR56,
-    # 50 h, 18 PS ranks, 5 failures of 4 ranks each [read, CPR poster]; costs as cpr56 [derived].
-    "poster50": _CPR56.model_copy(
-        update={"name": "poster50", "job_h": 50.0, "mtbf_h": 10.0, "num_ps": 18, "ranks_per_failure": 4}
-    ),
+    "poster50": _POSTER50,
+    # 8 trainers in CPR's emulation [recalled].
+    "cpr56_priced": _CPR56.model_copy(update={"name": "cpr56_priced", "num_trainers": 8, **_PRICES}),
+    # 20 trainers in CPR's production-scale test [read].
+    "poster50_priced": _POSTER50.model_copy(update={"name": "poster50_priced", "num_trainers": 20, **_PRICES}),
     # Made up so that strategies differ in a short run: 10 failures, an interval of 0.08 of the job. Costs as cpr56.
     "busy": _CPR56.model_copy(update={"name": "busy", "mtbf_h": 5.6, "num_ps": 4}),
     # MTBF and ranks per failure of the trace; all other constants as cpr56.

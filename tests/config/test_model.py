@@ -98,7 +98,8 @@ def test_a_constant_beside_from_trace_is_refused() -> None:
 def test_an_unknown_profile_is_named_with_those_there_are(profile: str | dict[str, str]) -> None:
     """The message says which profile is missing and lists the right ones."""
     with pytest.raises(
-        ValidationError, match="unknown profile 'cpr65'; expected one of busy, cpr56, from_trace, poster50"
+        ValidationError,
+        match="unknown profile 'cpr65'; expected one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_",
     ):
         Config.model_validate({"profile": profile})
 
