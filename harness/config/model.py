@@ -207,7 +207,8 @@ class StoreConfig(_Model):
 
 class SaveConfig(_Model):
     mode: Literal["sync", "async"] = "sync"
-    """`async`: training goes on while the rows are written, as of the save's step. Same files, results and charges."""
+    """`async`: training goes on while the rows are written, as of the save's step. Same files and results, and the same
+        charges unless the profile has `snapshot_gbps`."""
     buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
     """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 

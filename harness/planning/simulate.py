@@ -141,9 +141,11 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
     plans = dict(saves)
     sizes = tuple(job.sizes.of(plan) for plan in plans.values())
-    charged = OverheadLedger(job.costs) if job.costs.snapshot_frac is None else None
-    for size in sizes if charged else ():
-        charged.charge_save(size, job.sizes.full)
+    charged = None
+    if job.costs.snapshot_frac is None:
+        charged = OverheadLedger(job.costs)
+        for size in sizes:
+            charged.charge_save(size, job.sizes.full)
     closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
     return DueSaves(steps=tuple(plans), sizes=sizes, closing_steps=closing, charged=charged)
 
