@@ -27,6 +27,7 @@ class Audit:
     updates: Counter[str] = field(default_factory=Counter)
     num_saves: int = 0
     payload_bytes: int = 0
+    load_bytes: int = 0
     num_kills: int = 0
     num_failures: int = 0
     num_lost_ranks: int = 0
@@ -70,6 +71,8 @@ class _Auditor:
         self._number = 0  # line of the current event
         self._started = started
         self._profile: Mapping[str, Any] = config["profile"]
+        self._copy_frac = _copy_frac(config)
+        self._written_h = 0.0  # hour at which the last save in the background is on disk
         self._engine: str = config["engine"]
         self._counts_restores = config["metrics"]["pls_since"] == "save_or_restore"
         ranks = [f"ps{k}" for k in range(started.num_ps)]
@@ -116,8 +119,7 @@ class _Auditor:
         self._step = event.step
 
     def _save(self, event: Saved) -> None:
-        fraction = event.payload_bytes / self._started.bytes_full
-        self._expect("save_h", event.save_h, self._profile["o_save_h"] * fraction if event.charged else 0.0)
+        self._expect("save_h", event.save_h, self._save_h(event) if event.charged else 0.0)
         if event.charged:
             self.result.num_saves += 1
             self.result.payload_bytes += event.payload_bytes
@@ -127,6 +129,17 @@ class _Auditor:
         if event.closes_interval:
             # A save in the background is committed late: a shard restored after its step counts from the restore.
             self._since_samples = {rank: max(since, event.samples) for rank, since in self._since_samples.items()}
+
+    def _save_h(self, event: Saved) -> float:
+        """Hours of a charged save: of its bytes and a fixed part; in the background of the copy and what it waits."""
+        bytes_h = self._profile["o_save_h"] * event.payload_bytes / self._started.bytes_full
+        write_h = bytes_h + self._profile.get("o_save_fixed_h", 0.0)
+        if self._copy_frac is None:
+            return write_h
+        now_h = event.samples / self._started.total_samples * self._profile["job_h"] + sum(self.result.hours.values())
+        wait_h = max(0.0, self._written_h - now_h)
+        self._written_h = now_h + wait_h + write_h
+        return wait_h + min(bytes_h * self._copy_frac, write_h)
 
     def _kill(self, event: Killed) -> None:
         self.result.num_kills += 1
@@ -165,13 +178,27 @@ class _Auditor:
             for rank in event.ranks:
                 self._lose_samples(rank, event)
         profile = self._profile
-        self._expect("load_h", event.load_h, profile["o_load_h"])
+        self._expect("load_h", event.load_h, self._load_h(event))
         self._expect("lost_h", event.lost_h, num_rerun / self._started.total_samples * profile["job_h"])
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
         self._expect("reschedule_h", event.reschedule_h, wait_h)
         self._repair_h = None
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
+
+    def _load_h(self, event: Recovered) -> float:
+        """Hours of a load: O_load, or the share of it that the bytes are, which the recovered rows must give."""
+        is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
+        if event.load_bytes is not None and self._started.row_bytes is not None:
+            rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
+            read = sum(rows.get(rank, 0) for rank in event.ranks) * self._started.row_bytes
+            if event.source == "initial":
+                read = 0
+            self._expect("load_bytes", event.load_bytes, self._started.bytes_full if event.rollback else read)
+            self.result.load_bytes += event.load_bytes
+        elif is_by_bytes:
+            self._problem("loads are charged by bytes, but this record does not say how many were read")
+        return self._profile["o_load_h"] * ((event.load_bytes or 0) / self._started.bytes_full if is_by_bytes else 1)
 
     def _roll_back(self, event: Recovered) -> None:
         if self._saved is None:
@@ -202,12 +229,22 @@ class _Auditor:
         for bucket, hours in result.hours.items():
             self._expect(f"{bucket}_h", getattr(event, f"{bucket}_h"), hours)
         self._expect("overhead_frac", event.overhead_frac, sum(result.hours.values()) / self._profile["job_h"])
+        self._finish_resources(event)
         for name in ("num_saves", "payload_bytes", "num_failures", "num_lost_ranks", "num_unplanned", "generation"):
             self._expect(name, getattr(event, name), getattr(result, name))
         if unmatched := sorted((+self._num_kills).elements()):
             self._problem(f"{', '.join(unmatched)} was killed, but no `lost` event names it")
         self._finish_updates(event, "updates", "update_pls")
         self._finish_updates(event, "tracked", "update_pls_tracked")
+
+    def _finish_resources(self, event: Finished) -> None:
+        """Node-hours, where the profile has a number of trainers, and bytes on the wire, where the record has them."""
+        num_trainers = self._profile.get("num_trainers")
+        if event.node_h is not None or num_trainers is not None:
+            num_nodes = self._started.num_ps + (num_trainers or 0)
+            self._expect("node_h", event.node_h, sum(self.result.hours.values()) * num_nodes)
+        if event.wire_bytes is not None:
+            self._expect("wire_bytes", event.wire_bytes, self.result.payload_bytes + self.result.load_bytes)
 
     def _finish_updates(self, event: Finished, which: str, pls_name: str) -> None:
         claimed: dict[str, int | None] = {
@@ -233,3 +270,11 @@ class _Auditor:
         Recovered: _recover,
         Finished: _finish,
     }
+
+
+def _copy_frac(config: Mapping[str, Any]) -> float | None:
+    """Hours that the copy of a save in the background takes, by those of its write; None if saves are waited for."""
+    profile = config["profile"]
+    network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
+    is_async = config.get("save", {}).get("mode") == "async"
+    return network_gbps / snapshot_gbps if is_async and network_gbps and snapshot_gbps else None

@@ -29,9 +29,13 @@ STRATEGIES = (
 )
 """The order of strategies in tables and figures; others follow by name."""
 
+RESOURCES = ("node_h", "wire_bytes", "memory_bytes")
+"""Quantities beside hours of the job. They are shown where the profile has prices: where node-hours are known."""
+
 _QUANTITIES = (
     *("auc", "log_loss", "pls", "update_pls", "update_pls_tracked", "overhead_frac", "payload_bytes", "stall_s"),
     *("cache_hit_rate", "cache_saved_frac", "cache_peak_rows"),
+    *RESOURCES,
     *(f"{bucket}_frac" for bucket in BUCKETS),
 )
 """Columns of a cell, and hours of a bucket divided by ``job_h``."""
@@ -67,6 +71,13 @@ class Block:
     lines: list[Line]
     rounding: Rounding | None = None
     """The floor of rounding; None if it is unknown."""
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Those of ``RESOURCES`` to show: none without node-hours, and none of which no strategy has any."""
+        if all(line.estimates["node_h"] is None for line in self.lines):
+            return ()
+        return tuple(name for name in RESOURCES if any(line.mean(name) for line in self.lines))
 
 
 def strategy_order(strategy: str) -> tuple[int, str]:

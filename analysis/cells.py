@@ -36,7 +36,8 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(
         ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked"), "float64"
     ),
-    **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h"), "float64"),
+    **dict.fromkeys(("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS), "job_h", "node_h"), "float64"),
+    **dict.fromkeys(("wire_bytes", "memory_bytes"), "Int64"),
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
     **dict.fromkeys(("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"), "float64"),
     **dict.fromkeys((*(f"cache_{name}" for name in _CACHE), "cache_saved_frac"), "float64"),
@@ -45,7 +46,8 @@ _TYPES: dict[str, str] = {
 COLUMNS = tuple(_TYPES)
 """The first columns of every frame; the swept keys follow.
 
-``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``.
+``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``. ``node_h``: overhead in
+node-hours, where the profile has its number of trainers.
 """
 
 _NOT_SWEPT = (
@@ -122,8 +124,7 @@ def _is_swept(key: str, flats: Sequence[Mapping[str, Any]]) -> bool:
         return False
     # A constant of a profile follows from the profile's name, unless profiles of the same name differ in it.
     owner = "profile.name" if key.startswith("profile.") else ""
-    if key.startswith("strategy."):  # an option that other strategies lack counts among those that have it
-        flats = [flat for flat in flats if key in flat]
+    flats = [flat for flat in flats if key in flat]  # other strategies lack an option, older records a newer key
     values = {(flat.get(owner), repr(flat.get(key))) for flat in flats}
     return len(values) > len({flat.get(owner) for flat in flats})
 

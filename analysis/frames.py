@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from analysis.blocks import blocks_of
+from analysis.blocks import RESOURCES, blocks_of
 from analysis.compare import METRICS, Comparison, comparisons, comparisons_to
 from analysis.render import show_interval
 from analysis.stats import Estimate
@@ -22,14 +22,18 @@ def table(frame: "pd.DataFrame") -> "pd.DataFrame":
 
     An estimate has the mean over seeds under its column of ``load`` (``auc_difference``: AUC minus that of ``none``,
     paired by seed; ``save_frac``: hours by ``job_h``), and half of its 95 % confidence interval under
-    ``*_half_width``. Units are those of ``load``. Unknown is NaN.
+    ``*_half_width``. Units are those of ``load``. Unknown is NaN. Node-hours, bytes on the wire and memory have columns
+    where a profile has prices.
     """
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
     rows: list[dict[str, Any]] = []
-    for block in blocks_of(frame):
+    blocks = blocks_of(frame)
+    left_out = set(RESOURCES).difference(*(block.resources for block in blocks))
+    for block in blocks:
         for line in block.lines:
-            estimates = {"auc_difference": line.auc_difference, **line.estimates}
+            shown = {name: value for name, value in line.estimates.items() if name not in left_out}
+            estimates = {"auc_difference": line.auc_difference, **shown}
             rows.append({**block.setting, "strategy": line.label, "num": len(line.cells), **_numbers(estimates)})
     return pd.DataFrame(rows)
 

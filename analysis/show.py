@@ -149,6 +149,9 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
     yield f"PLS {finished.pls:.4%}; updates lost {updates}"
     hours = ", ".join(f"{bucket} {getattr(finished, f'{bucket}_h'):.3f} h" for bucket in BUCKETS)
     yield f"emulated overhead {finished.overhead_frac:.3%} of the job: {hours}; {finished.num_saves} saves"
+    if finished.node_h is not None:
+        sent_mb = (finished.wire_bytes or 0) / 1e6
+        yield f"resources: {finished.node_h:.3f} node-hours; {sent_mb:,.1f} MB sent by saves and loads"
     if finished.overhead_frac > 1:
         yield MORE_THAN_THE_JOB
     if finished.recovered_updates:

@@ -27,6 +27,10 @@ MORE_THAN_THE_JOB = (
     "† The profile's overhead is longer than the job itself, which no real job would accept. See "
     "strategy.interval_samples, the profile and the trace."
 )
+_RESOURCES_CAPTION = (
+    "Resources: node-hours are overhead times the nodes of the emulated cluster; sent are bytes of saves and loads of "
+    "this run's model; memory is that of the tracker, in the PS rank that needs most."
+)
 _CACHE_CAPTION = (
     "Cache: hits are rows not fetched, of the distinct rows of all batches; saved are bytes not sent (both ways), of "
     "those of a run without a cache; peak is the largest number of rows cached or in flight."
@@ -78,6 +82,12 @@ _CACHE_COLUMNS = (
     _Column("peak rows", "peak\nrows", "cache", show=_mean("cache_peak_rows", 1, 0)),
 )
 """Columns of a cache's statistics, shown if a run of the block has a cache."""
+_RESOURCE_COLUMNS = {
+    "node_h": _Column("node-hours", "node\nh", "resources", show=_mean("node_h", 1, 2)),
+    "wire_bytes": _Column("sent, MB", "sent\nMB", "resources", show=_mean("wire_bytes", 1e-6, 1)),
+    "memory_bytes": _Column("memory, MB", "memory\nMB", "resources", show=_mean("memory_bytes", 1e-6, 2)),
+}
+"""Columns of ``Block.resources``."""
 
 
 def show_table(frame: "pd.DataFrame") -> RenderableType:
@@ -97,10 +107,15 @@ def table_html(block: Block) -> str:
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
-    """The floor of rounding; explanations of the mark † and of the columns of caches, where ``blocks`` have them."""
+    """The floor of rounding; explanations of the mark † and of columns that only some tables have."""
     floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any("†" in _total(line) for block in blocks for line in block.lines)
-    return [*floors, *([MORE_THAN_THE_JOB] * is_marked), *([_CACHE_CAPTION] * any(map(_has_cache, blocks)))]
+    captions = {
+        MORE_THAN_THE_JOB: is_marked,
+        _CACHE_CAPTION: any(map(_has_cache, blocks)),
+        _RESOURCES_CAPTION: any(block.resources for block in blocks),
+    }
+    return [*floors, *(caption for caption, is_shown in captions.items() if is_shown)]
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:
@@ -121,7 +136,8 @@ def missing(cells: Sequence[Cell]) -> list[str]:
 
 def content(block: Block) -> tuple[tuple[Heading, ...], list[list[str]]]:
     """The headings, and the text of each line's cells."""
-    columns = (*_COLUMNS, *_CACHE_COLUMNS) if _has_cache(block) else _COLUMNS
+    cache = _CACHE_COLUMNS if _has_cache(block) else ()
+    columns = (*_COLUMNS, *cache, *(_RESOURCE_COLUMNS[name] for name in block.resources))
     return columns, [[column.show(line) for column in columns] for line in block.lines]
 
 

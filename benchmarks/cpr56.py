@@ -2,28 +2,34 @@
 
 `cpr56`: exactly two failures of one rank each, uniform over 56 h, independent. `poster50`: exactly five of four ranks
 each over 50 h, with and without k in the interval. Every strategy meets the same schedules. Emulated hours throughout.
+`cpr56_priced`, `poster50_priced`: the same jobs under the prices of docs/CPR.md, and a second table in hours,
+node-hours and bytes, with the exact expectation of the hours.
 """
 
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import parser, report, table
 from harness.config.costs import job_costs
-from harness.config.model import Config, MetricsConfig
+from harness.config.model import Config, MetricsConfig, SaveConfig
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
+from harness.core.overhead import load_price, save_price
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import PlannedKill, ps_rank
+from harness.core.plans import PlannedKill, Progress, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.seeds import generator
-from harness.core.strategies import CprPriority, StrategyOptions, make_strategy, options_of
+from harness.core.strategies import CprPriority, Strategy, StrategyOptions, make_strategy, options_of
+from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.sizes import SIZES
-from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simulate
+from harness.planning.simulate import DueSaves, Job, Outcome, due_saves, save_sizes, simulate
 from harness.traces.schedule import schedule
 from harness.traces.trace import Entry, Trace
 
@@ -36,9 +42,14 @@ Cell = dict[str, Any]
 """A strategy over all schedules: means, ``_sd`` their standard deviations, ``_se`` the standard error of the mean."""
 
 
-def kaggle_job(profile: str, strategy: StrategyOptions, metrics: MetricsConfig = METRICS) -> Job:
+def kaggle_job(
+    profile: str,
+    strategy: StrategyOptions,
+    metrics: MetricsConfig = METRICS,
+    mode: Literal["sync", "async"] = "sync",
+) -> Job:
     """Kaggle's tables, dense network and one epoch (the last partial batch dropped) under ``profile``."""
-    config = Config(profile=profile, strategy=strategy, metrics=metrics)
+    config = Config(profile=profile, strategy=strategy, metrics=metrics, save=SaveConfig(mode=mode))
     placement = Placement("row", KAGGLE_CARDINALITIES, config.num_ps)
     size = SIZES["kaggle"]
     num_steps = KAGGLE_TRAIN_SAMPLES // BATCH_SIZE
@@ -93,9 +104,53 @@ def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pla
     return [simulate(strategy, job, planned_kills, saves) for planned_kills in schedules]
 
 
+def expected_h(strategy: Strategy, job: Job, saves: DueSaves) -> float | None:
+    """The exact expectation of ``Outcome`` hours over ``draw_schedules``; None if a save may wait for another.
+
+    Each of n failures strikes boundary s with probability m_s and takes a given rank with probability k / N; failures
+    at one boundary are one. So a failure happens at s with probability 1 - (1 - m_s)^n, and takes a given rank with it
+    with probability 1 - (1 - m_s k / N)^n. Saves do not depend on failures.
+    """
+    costs, num_steps = job.costs, job.num_steps
+    prices = [save_price(costs, size, job.sizes.full) for size in saves.sizes]
+    if costs.snapshot_frac is not None:
+        between_h = np.diff(saves.steps) * job.batch_size / costs.total_samples * costs.job_h
+        if any(price.write_h - price.stall_h > gap_h for price, gap_h in zip(prices, between_h.tolist(), strict=False)):
+            return None
+    num_failures = round(costs.job_h / costs.mtbf_h)
+    mass_S = np.full(num_steps, 1 / num_steps)  # hours are uniform, and rounded up to boundaries
+    mass_S[0], mass_S[-1] = 0, 2 / num_steps  # the last boundary's are moved to the one before
+    fails_S = 1 - (1 - mass_S) ** num_failures
+    plan = strategy.plan_recovery(frozenset([ps_rank(0)]), _AT_START)
+    lost_h = load_frac = 0.0
+    if plan.rollback:
+        bounds, steps_S = np.array([0, *saves.steps]), np.arange(num_steps)
+        since_S = steps_S - bounds[np.searchsorted(bounds, steps_S, side="right") - 1]
+        lost_h = float(fails_S @ since_S) / num_steps * costs.job_h
+        load_frac = float(fails_S.sum())
+    elif plan.source == "checkpoint":
+        takes = float((1 - (1 - mass_S * round(costs.ranks_per_failure) / costs.num_ps) ** num_failures).sum())
+        load_frac = takes * sum(job.sizes.shards.values()) / job.sizes.full
+    loads_h = fails_S.sum() * costs.o_load_h if costs.load == "whole" else load_price(costs, load_frac)
+    return sum(price.stall_h for price in prices) + float(loads_h + fails_S.sum() * costs.o_res_h) + lost_h
+
+
+_AT_START = Progress(step=1, samples=1, previous_samples=0, total_samples=2, saved_step=0, saved_samples=0)
+
+
+def memory_bytes(strategy: Strategy, num_ps: int) -> int | None:
+    """Memory of the strategy's tracker in the PS rank that needs most."""
+    spec = TrackerSpec(
+        strategy.tracker, tracked_tables(KAGGLE_CARDINALITIES, METRICS.num_tracked), strategy.tracker_options
+    )
+    return tracker_bytes(spec, Placement("row", KAGGLE_CARDINALITIES, num_ps), 16)  # Kaggle's dimension
+
+
 def summarise(options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -> Cell:
     """Means and spreads of one strategy; ``_frac`` is of the failure-free job."""
-    interval, job_h = make_strategy(options, job.costs).interval.samples, job.costs.job_h
+    strategy = make_strategy(options, job.costs)
+    interval, job_h = strategy.interval.samples, job.costs.job_h
+    node_h = [outcome.node_h for outcome in outcomes if outcome.node_h is not None]
     pls = [outcome.pls for outcome in outcomes]
     overhead_frac = [outcome.overhead_frac for outcome in outcomes]
     return {
@@ -107,6 +162,11 @@ def summarise(options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -
         },
         "overhead_frac": statistics.fmean(overhead_frac),
         "overhead_sd": statistics.stdev(overhead_frac),
+        "expected_h": expected_h(strategy, job, due_saves(strategy, job)),
+        "node_h": statistics.fmean(node_h) if node_h else None,
+        "payload_bytes": statistics.fmean(outcome.payload_bytes for outcome in outcomes),
+        "wire_bytes": statistics.fmean(outcome.wire_bytes for outcome in outcomes),
+        "memory_bytes": memory_bytes(strategy, job.costs.num_ps),
         "pls": statistics.fmean(pls),
         "pls_sd": statistics.stdev(pls),
         "pls_se": statistics.stdev(pls) / len(pls) ** 0.5,
@@ -141,10 +201,32 @@ def row_of(label: str, cell: Cell, full: Cell) -> tuple[str, ...]:
     )
 
 
+PRICED_HEAD = (
+    *("strategy", "overhead h", "exact h", "standard errors off", "node-hours", "written GB", "loaded GB"),
+    "tracker MB a rank",
+)
+
+
+def priced_row_of(label: str, cell: Cell, job_h: float, num_schedules: int) -> tuple[str, ...]:
+    """Cells of the second table: hours with the standard deviation over schedules, and the other currencies."""
+    mean_h, sd_h, exact_h = cell["overhead_frac"] * job_h, cell["overhead_sd"] * job_h, cell["expected_h"]
+    error_h = sd_h / num_schedules**0.5
+    is_random = exact_h is not None and sd_h > 1e-6 * mean_h  # not the few bytes by which shards differ
+    return (
+        *(label, f"{mean_h:.4f} ± {sd_h:.4f}", "–" if exact_h is None else f"{exact_h:.4f}"),
+        f"{abs(mean_h - exact_h) / error_h:.1f}" if is_random else "–",
+        f"{cell['node_h']:.2f}",
+        f"{cell['payload_bytes'] / 1e9:.2f}",
+        f"{(cell['wire_bytes'] - cell['payload_bytes']) / 1e9:.2f}",
+        f"{cell['memory_bytes'] / 1e6:.1f}",
+    )
+
+
 def main() -> None:
     """Simulate, print the table, write it as JSON if asked."""
     made = parser(__doc__)
-    made.add_argument("--profile", choices=("cpr56", "poster50"), default="cpr56")
+    made.add_argument("--profile", choices=("cpr56", "poster50", "cpr56_priced", "poster50_priced"), default="cpr56")
+    made.add_argument("--save-mode", choices=("sync", "async"), default="sync", help="save.mode")
     made.add_argument("--schedules", type=int, default=20_000, help="how many schedules to draw")
     made.add_argument("--seed", type=int, default=0)
     options = made.parse_args()
@@ -153,14 +235,17 @@ def main() -> None:
     schedules = draw_schedules(kaggle_job(options.profile, options_of("full")), options.schedules, options.seed)
     cells: dict[str, Cell] = {}
     for label, strategy in cases(options.profile):
-        job = kaggle_job(options.profile, strategy)
+        job = kaggle_job(options.profile, strategy, mode=options.save_mode)
         cells[label] = summarise(strategy, job, run_all(strategy, job, schedules))
     note = f"profile {options.profile}, {options.schedules} schedules, seed {options.seed}"
     note += "; overheads in % of the failure-free job, ± standard deviation over schedules"
     rows = [row_of(label, cell, cells["full"]) for label, cell in cells.items()]
-    report(
-        options, [note, "", *table(HEAD, rows)], {"cells": [{"label": name, **cell} for name, cell in cells.items()]}
-    )
+    lines = [note, "", *table(HEAD, rows)]
+    if PROFILES[options.profile].num_trainers is not None:
+        job_h = PROFILES[options.profile].job_h
+        priced = [priced_row_of(label, cell, job_h, options.schedules) for label, cell in cells.items()]
+        lines += ["", f"the same by resources, save.mode={options.save_mode}", "", *table(PRICED_HEAD, priced)]
+    report(options, lines, {"cells": [{"label": name, **cell} for name, cell in cells.items()]})
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from harness.record.recorder import Recorder
 NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 400, 32, 10
 TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
 BYTES_FULL = 1_000_000
+ROW_BYTES = 64
 PLANNED_KILLS: dict[int, tuple[int, ...]] = {53: (1,), 125: (2,), 190: (0, 3), 207: (1,), 344: (2,)}  # step: PS ranks
 UPDATES_PER_SAMPLE = 26
 CACHE = {"hit_rate": 0.625, "peak_rows": 1234, "bytes": 2e6, "uncached_bytes": 8e6, "minimum_bytes": 1.9e6}
@@ -153,6 +154,7 @@ class _Walk:
             num_tracked_rows=9_950,
             rank_rows=[10_000 // self.config.num_ps] * self.config.num_ps,
             bytes_full=BYTES_FULL,
+            row_bytes=ROW_BYTES,
             config_hash=made_hash(self.config),
             machine={"time": "2026-01-01T00:00:00+00:00", "host": "here", "pid": 1000},
         )
@@ -189,7 +191,7 @@ class _Walk:
             num_rows=100,
             persisted_updates=persisted,
             persisted_tracked=persisted // 2,
-            save_h=self.overhead.charge_save(payload, BYTES_FULL) if charged else 0.0,
+            save_h=self.overhead.charge_save(payload, BYTES_FULL, self.at()["samples"]) if charged else 0.0,
             machine={"seconds": 0.05},
         )
 
@@ -214,7 +216,8 @@ class _Walk:
     def recover(self, plan: RecoveryPlan, ranks: list[str]) -> Recovered:
         now = self.at()["samples"]
         resume = self.at(self.saved_step if plan.rollback else None)
-        cost = self.overhead.charge_failure(now - resume["samples"])
+        load_bytes = 0 if plan.source == "initial" else BYTES_FULL if plan.rollback else 2500 * len(ranks) * ROW_BYTES
+        cost = self.overhead.charge_failure(now - resume["samples"], load_bytes=load_bytes, bytes_full=BYTES_FULL)
         added: dict[str, float] = {}
         lost = 0
         if plan.rollback:
@@ -243,6 +246,7 @@ class _Walk:
             load_h=cost.load_h,
             lost_h=cost.lost_h,
             reschedule_h=cost.reschedule_h,
+            load_bytes=load_bytes,
             machine={"seconds": 0.03, "reschedule_seconds": 0.16},
         )
 
@@ -269,6 +273,9 @@ class _Walk:
             lost_h=self.overhead.lost_h,
             reschedule_h=self.overhead.reschedule_h,
             overhead_frac=self.overhead.overhead_frac,
+            node_h=self.overhead.node_h,
+            wire_bytes=self.overhead.wire_bytes,
+            memory_bytes=None if self.strategy.tracker else 0,
             generation=self.generation,
             cache=None if self.config.cache.mode == "none" else CACHE,
             digests={"ps0": "00", "trainer0": "11"},

@@ -18,14 +18,15 @@ import subprocess
 import sys
 from itertools import pairwise
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
-from benchmarks.cpr56 import STRATEGIES, draw_schedules, kaggle_job, run_all
+from benchmarks.cpr56 import STRATEGIES, draw_schedules, expected_h, kaggle_job, run_all
 from harness.config.model import MetricsConfig
-from harness.core.strategies import options_of
-from harness.planning.simulate import Outcome
+from harness.core.strategies import make_strategy, options_of
+from harness.planning.simulate import Outcome, due_saves
 
 NUM_SCHEDULES = 20_000
 NUM_STEPS, BATCH = 39_291_958 // 128, 128
@@ -147,12 +148,34 @@ def test_poster50_meets_its_expectation_with_and_without_k(counts_ranks: bool, p
     assert_mean(pls, expected)
 
 
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("profile", ["cpr56_priced", "poster50_priced"])
+@pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_mfu"])
+def test_priced_hours_meet_their_exact_expectation(name: str, profile: str, mode: Literal["sync", "async"]) -> None:
+    """Within 4 standard errors; two failures at one boundary, which happen once in 150,000 schedules, give the rest."""
+    options = options_of(name)
+    job = kaggle_job(profile, options, mode=mode)
+    outcomes = run_all(options, job, draw_schedules(job, 500, seed=4))
+    strategy = make_strategy(options, job.costs)
+    exact_h = expected_h(strategy, job, due_saves(strategy, job))
+    assert exact_h is not None
+    hours = [outcome.overhead_frac * job.costs.job_h for outcome in outcomes]
+    error_h = statistics.stdev(hours) / math.sqrt(len(hours))
+    assert abs(statistics.fmean(hours) - exact_h) <= 4 * error_h + 1e-4 * exact_h
+    assert outcomes[0].node_h == pytest.approx(hours[0] * {"cpr56_priced": 16, "poster50_priced": 38}[profile])
+
+
 def test_the_benchmark_prints_its_table_when_started_by_path() -> None:
     """One row per strategy, and a mistake is refused in one line."""
     script = Path(__file__).parents[1] / "benchmarks" / "cpr56.py"
     command = [sys.executable, str(script), "--schedules"]
     table = subprocess.run([*command, "20"], capture_output=True, text=True, check=True).stdout
     assert [line.split()[1] for line in table.splitlines() if line.startswith("| ")] == ["strategy", *STRATEGIES]
+    priced = subprocess.run(
+        [*command, "20", "--profile", "cpr56_priced"], capture_output=True, text=True, check=True
+    ).stdout
+    assert "node-hours" in priced
+    assert "node-hours" not in table
     refused = subprocess.run([*command, "1"], capture_output=True, text=True, check=False)
     assert refused.returncode == 2
     assert "--schedules: a spread needs at least 2" in refused.stderr

@@ -166,7 +166,18 @@ def _facts(costs: Costs) -> str:
         f"a job of {costs.job_h:g} h, MTBF {costs.mtbf_h:.3g} h, {costs.num_ps} PS ranks, "
         f"{costs.ranks_per_failure:.3g} lost per failure, O_save {_minutes(costs.o_save_h)}, "
         f"O_load {_minutes(costs.o_load_h)}, O_res {_minutes(costs.o_res_h)}, PLS target {costs.pls_target:g}"
+        + "".join(f", {price}" for price in _prices(costs))
     )
+
+
+def _prices(costs: Costs) -> Iterator[str]:
+    """The prices that are not the default, as text."""
+    if costs.load == "by_bytes":
+        yield "loads by bytes"
+    if costs.o_save_fixed_h:
+        yield f"{_minutes(costs.o_save_fixed_h)} more a save"
+    if costs.snapshot_frac is not None:
+        yield f"a save in the background stalls {costs.snapshot_frac:.3g} of its write"
 
 
 def _minutes(hours: float) -> str:
@@ -210,6 +221,9 @@ def _advice_rows(advice: Advice) -> Iterator[tuple[str, ...]]:
         hours = (getattr(option.overhead, f"{bucket}_h") for option in options)
         label = {"lost": "lost computation", "total": "overhead"}.get(bucket, bucket)
         yield label, *(f"{value:.3g} h  {value / job_h:.3%}" for value in hours)
+    if advice.costs.num_trainers is not None:
+        num_nodes = advice.costs.num_ps + advice.costs.num_trainers
+        yield "node-hours", *(f"{option.overhead.total_h * num_nodes:.3g}" for option in options)
     yield "PLS", *(f"{option.pls:.3g}" for option in options)
 
 

@@ -1,6 +1,7 @@
 """The emulated cluster's constants, resolved for one run."""
 
 from harness.config.model import Config
+from harness.config.profiles import Profile
 from harness.core.plans import Costs
 
 
@@ -21,4 +22,16 @@ def job_costs(config: Config, total_samples: int) -> Costs:
         ranks_per_failure=profile.ranks_per_failure,
         pls_target=config.pls_target,
         total_samples=total_samples,
+        load=profile.load,
+        o_save_fixed_h=profile.o_save_fixed_h,
+        spare_o_res_h=profile.spare_o_res_h,
+        snapshot_frac=_snapshot_frac(profile) if config.save.mode == "async" else None,
+        num_trainers=profile.num_trainers,
     )
+
+
+def _snapshot_frac(profile: Profile) -> float | None:
+    """Snapshot time of a save as a fraction of its write time: the network's bandwidth by the snapshot's."""
+    if profile.network_gbps is None or profile.snapshot_gbps is None:
+        return None
+    return profile.network_gbps / profile.snapshot_gbps

@@ -79,6 +79,14 @@ def _refuse_both(changed: Mapping[str, object]) -> None:
         )
 
 
+def _refuse_a_copy_without_network(profile: Mapping[str, object]) -> None:
+    """Refuse a snapshot's bandwidth alone: a snapshot is priced by its ratio to the network's."""
+    if profile["snapshot_gbps"] is not None and profile["network_gbps"] is None:
+        raise ValueError(
+            "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
+        )
+
+
 class DataConfig(_Model):
     path: str = "demo/data"
     """Folder written by `run.py data prepare`."""
@@ -203,7 +211,8 @@ class StoreConfig(_Model):
 
 class SaveConfig(_Model):
     mode: Literal["sync", "async"] = "sync"
-    """`async`: training goes on while the rows are written, as of the save's step. Same files, results and charges."""
+    """`async`: training goes on while the rows are written, as of the save's step. Same files and results, and the same
+        charges unless the profile has `snapshot_gbps`."""
     buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
     """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 
@@ -278,6 +287,7 @@ class Config(_Model):
             merged = {**base.model_dump(), **changed}
             if changed and "name" not in changed:
                 merged["name"] = f"{base.name}*"
+            _refuse_a_copy_without_network(merged)
             return {**values, "profile": merged}
         return values
 

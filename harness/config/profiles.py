@@ -4,6 +4,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from harness.core.plans import LoadPrice
+
 MAX_PS = 1_000
 """Maximum number of PS ranks: with engine `rpc` each is a process that answers the trainer in every step."""
 
@@ -21,9 +23,9 @@ class Profile(BaseModel):
     mtbf_h: Annotated[float, Field(gt=0)]
     """T_fail: mean time between failures of the job, hours."""
     o_save_h: Annotated[float, Field(ge=0)]
-    """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full."""
+    """O_save: one full save, hours. A save of b bytes costs O_save * b / bytes_full, and `o_save_fixed_h`."""
     o_load_h: Annotated[float, Field(ge=0)]
-    """O_load: one load, hours; charged once per failure, in full (reconstructed: docs/CPR.md)."""
+    """O_load: one load of the whole model, hours; charged once per failure, as `load` says."""
     o_res_h: Annotated[float, Field(ge=0)]
     """O_res: rescheduling after a failure, hours."""
     num_ps: Annotated[int, Field(ge=1, le=MAX_PS)]
@@ -32,6 +34,22 @@ class Profile(BaseModel):
     """k: mean number of PS ranks lost per failure."""
     pls_target: Annotated[float, Field(gt=0, lt=1)] = 0.1
     """Portion of lost samples that CPR accepts; strategy.pls_target overrides it."""
+    load: LoadPrice = "whole"
+    """Cost of the load after a failure. `whole`: O_load, whatever is read (reconstructed: docs/CPR.md). `by_bytes`:
+        O_load * (bytes read) / bytes_full: a rollback reads everything, partial recovery the rows of the dead shards,
+        and a reset to initial values nothing."""
+    o_save_fixed_h: Annotated[float, Field(ge=0)] = 0.0
+    """Hours that every save costs besides those of its bytes."""
+    spare_o_res_h: Annotated[float, Field(ge=0)] | None = None
+    """Rescheduling hours of a failure that a spare takes over; null: O_res."""
+    network_gbps: Annotated[float, Field(gt=0)] | None = None
+    """Bandwidth of a node's link, Gbit/s, at which a save takes O_save to be written; used with `snapshot_gbps`."""
+    snapshot_gbps: Annotated[float, Field(gt=0)] | None = None
+    """Bandwidth of a copy within a node's memory, Gbit/s. With `save.mode=async` a save then costs the copy alone,
+        network_gbps / snapshot_gbps of the hours of its bytes, and what the next save waits for the write. null: an
+        `async` save is charged as one that is waited for."""
+    num_trainers: Annotated[int, Field(ge=1)] | None = None
+    """Trainer nodes of the emulated cluster, for overhead in node-hours; null: unknown."""
     from_trace: bool = False
     """Whether `mtbf_h` and `ranks_per_failure` are those of the trace, measured in hours of the job. The config of a
         run directory has the values, and `false` here."""
@@ -49,12 +67,27 @@ _CPR56 = Profile(
     num_ps=8,
 )
 
+# 50 h, 18 PS ranks, 5 failures of 4 ranks each [read, CPR poster]; costs as cpr56 [derived].
+_POSTER50 = _CPR56.model_copy(
+    update={"name": "poster50", "job_h": 50.0, "mtbf_h": 10.0, "num_ps": 18, "ranks_per_failure": 4}
+)
+
+# Sources and doubts: docs/CPR.md, "Prices".
+_PRICES = {
+    "load": "by_bytes",  # assumed: a load is bound by what is read, as a save by what is written
+    "o_save_fixed_h": 0.1 * _MINUTE,  # assumed: a barrier, opening and syncing files, the manifest; 2 % of O_save
+    "spare_o_res_h": 40 / 3600,  # recovery with a hot-swapped spare takes less than 40 s [read, DeadPool]: a bound
+    "network_gbps": 25.0,  # 25 Gbit Ethernet in CPR's production-scale test [read]
+    "snapshot_gbps": 80.0,  # assumed: 10 GB/s, one copy from memory to memory of a server
+}
+
 PROFILES: dict[str, Profile] = {
     "cpr56": _CPR56,
-    # 50 h, 18 PS ranks, 5 failures of 4 ranks each [read, CPR poster]; costs as cpr56 [derived].
-    "poster50": _CPR56.model_copy(
-        update={"name": "poster50", "job_h": 50.0, "mtbf_h": 10.0, "num_ps": 18, "ranks_per_failure": 4}
-    ),
+    "poster50": _POSTER50,
+    # 8 trainers in CPR's emulation [recalled].
+    "cpr56_priced": _CPR56.model_copy(update={"name": "cpr56_priced", "num_trainers": 8, **_PRICES}),
+    # 20 trainers in CPR's production-scale test [read].
+    "poster50_priced": _POSTER50.model_copy(update={"name": "poster50_priced", "num_trainers": 20, **_PRICES}),
     # Made up so that strategies differ in a short run: 10 failures, an interval of 0.08 of the job. Costs as cpr56.
     "busy": _CPR56.model_copy(update={"name": "busy", "mtbf_h": 5.6, "num_ps": 4}),
     # MTBF and ranks per failure of the trace; all other constants as cpr56.

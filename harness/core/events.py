@@ -53,6 +53,7 @@ class Started(Event):
     rank_rows: list[int]  # of each PS rank; its share of them is its weight in PLS with table-wise placement
     bytes_full: int  # payload of a full save
     restores_exactly: bool = True  # whether saves hold rows to the bit; if not, repeated steps may have other losses
+    row_bytes: int | None = None  # of which one row
     config_hash: str
 
 
@@ -154,6 +155,7 @@ class Recovered(Event):
     load_h: float
     lost_h: float
     reschedule_h: float
+    load_bytes: int | None = None  # payload read: of a rollback all, else each row of the dead shards once
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,6 +189,9 @@ class Finished(Event):
     lost_h: float
     reschedule_h: float
     overhead_frac: float  # sum of the four buckets / job_h
+    node_h: float | None = None  # overhead in node-hours; null if the profile has no number of trainers
+    wire_bytes: int | None = None  # of charged saves, loads and replicas
+    memory_bytes: int | None = None  # of the tracker, in the PS rank that needs most; null if it does not tell
     generation: int
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")

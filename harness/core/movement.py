@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core.placement import budget_rows
+from harness.core.placement import Placement, budget_rows
 from harness.core.shard import Shard
 from harness.core.tracker import NullTracker, TrackerSpec, top_rows
 
@@ -45,6 +45,11 @@ class ScarTracker(NullTracker):
         self._shard = shard
         self._r: float = spec.options["r"]
         self._saved = {table: torch.empty_like(shard.values_MD[shard.span(table)]) for table in spec.tables}
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """The copies."""
+        return 4 * dim * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def choose(self, table: int, step: int) -> Tensor:
         """The K rows that moved most since their last save."""
@@ -85,6 +90,11 @@ class MassTracker(NullTracker):
         self._shard = shard
         self._r: float = spec.options["r"]
         self._mass_M = torch.zeros(len(shard.rows_MD))
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """A mass for each row of the shard."""
+        return 4 * placement.num_rows(rank_index)
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
         """Add the norms to the rows' masses."""

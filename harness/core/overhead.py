@@ -1,7 +1,8 @@
 """The cost of fault tolerance: CPR's closed forms, and the overhead ledger of an emulated run.
 
 Symbols as in CPR section 4 (Maeng et al., MLSys 2021), reconstructed in docs/CPR.md. All times are emulated: hours of
-the profile's cluster, never seconds of this machine.
+the profile's cluster, never seconds of this machine. Closed forms and ledger take prices from the same two functions,
+:func:`save_price` and :func:`load_price`.
 """
 
 import math
@@ -11,9 +12,39 @@ from harness.core.clock import samples_to_hours
 from harness.core.plans import Costs
 
 
+@dataclass(frozen=True, kw_only=True)
+class SavePrice:
+    """Emulated hours of one save: until it is written, and those for which training stands still at its start."""
+
+    write_h: float
+    stall_h: float
+
+
+def save_price(costs: Costs, payload_bytes: int = 1, bytes_full: int = 1) -> SavePrice:
+    """The price of a save of ``payload_bytes``, row ids included; by default of a full save.
+
+    A save is written in ``O_save * payload_bytes / bytes_full + o_save_fixed_h`` hours. Training waits for it. In the
+    background (``snapshot_frac``) it waits only while the rows are copied, at most as long as they are written.
+    """
+    bytes_h = costs.o_save_h * payload_bytes / bytes_full
+    write_h = bytes_h + costs.o_save_fixed_h
+    stall_h = write_h if costs.snapshot_frac is None else min(bytes_h * costs.snapshot_frac, write_h)
+    return SavePrice(write_h=write_h, stall_h=stall_h)
+
+
+def load_price(costs: Costs, load_frac: float) -> float:
+    """Hours of the load of a fraction of the model: O_load, or by bytes that fraction of it."""
+    return costs.o_load_h if costs.load == "whole" else costs.o_load_h * load_frac
+
+
 def t_save_full_h(costs: Costs) -> float:
-    """``T_save,full = sqrt(2 O_save T_fail)``, hours: the interval of least ``o_full_h`` (Young, CACM 1974)."""
-    return math.sqrt(2 * costs.o_save_h * costs.mtbf_h)
+    """``T_save,full = sqrt(2 O_save T_fail)``, hours: the interval of least ``o_full_h`` (Young, CACM 1974).
+
+    O_save is the whole price of a full save. In the background it is the stall, and the interval is at least so long
+    that the save before is written: a shorter one would wait for it.
+    """
+    price = save_price(costs)
+    return max(math.sqrt(2 * price.stall_h * costs.mtbf_h), price.write_h - price.stall_h)
 
 
 def t_save_part_h(costs: Costs, *, counts_ranks: bool = True) -> float:
@@ -32,15 +63,27 @@ def o_full_h(costs: Costs, t_save_h: float) -> float:
     too: the limit is returned.
     """
     num_failures = costs.job_h / costs.mtbf_h
-    return _saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + costs.o_res_h) * num_failures
+    return saves_h(costs, t_save_h) + (costs.o_load_h + t_save_h / 2 + costs.o_res_h) * num_failures
 
 
 def o_part_h(costs: Costs, t_save_h: float) -> float:
     """Expected overhead of partial recovery over the job, hours: no computation is lost.
 
-    ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``.
+    ``O_save T_total / T_save + (O_load + O_res) T_total / T_fail``; O_load of k of N shards if it is by bytes.
     """
-    return _saves_h(costs, t_save_h) + (costs.o_load_h + costs.o_res_h) * costs.job_h / costs.mtbf_h
+    return saves_h(costs, t_save_h) + (load_part_h(costs) + costs.o_res_h) * costs.job_h / costs.mtbf_h
+
+
+def saves_h(costs: Costs, t_save_h: float) -> float:
+    """Expected hours of a job's full saves. In the background a save waits until the one before is written."""
+    price = save_price(costs)
+    each_h = max(price.stall_h, price.write_h - t_save_h)
+    return each_h * costs.job_h / t_save_h if each_h else 0.0
+
+
+def load_part_h(costs: Costs) -> float:
+    """Expected hours of the load of partial recovery: by bytes k / N of O_load (the dense network counts nothing)."""
+    return load_price(costs, min(1.0, costs.ranks_per_failure / costs.num_ps))
 
 
 def expected_pls(costs: Costs, t_save_h: float) -> float:
@@ -53,10 +96,6 @@ def interval_in_samples(t_save_h: float, costs: Costs) -> int:
     return max(1, round(t_save_h / costs.job_h * costs.total_samples))
 
 
-def _saves_h(costs: Costs, t_save_h: float) -> float:
-    return costs.o_save_h * costs.job_h / t_save_h if costs.o_save_h else 0.0
-
-
 @dataclass(frozen=True, kw_only=True)
 class FailureCost:
     """Emulated hours that one failure costs: load, lost and reschedule."""
@@ -67,7 +106,11 @@ class FailureCost:
 
 
 class OverheadLedger:
-    """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes saved."""
+    """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes moved.
+
+    Attributes:
+        payload_bytes, load_bytes, replica_bytes: bytes that saves, loads and other copies of rows sent.
+    """
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -78,10 +121,23 @@ class OverheadLedger:
         self.num_saves = 0
         self.num_failures = 0
         self.payload_bytes = 0
+        self.load_bytes = 0
+        self.replica_bytes = 0
+        self._written_h = 0.0  # wall hour at which the last save in the background is written
 
-    def charge_save(self, payload_bytes: int, bytes_full: int) -> float:
-        """Charge one save, under any strategy: ``O_save * payload_bytes / bytes_full`` hours, row ids included."""
-        cost_h = self._costs.o_save_h * payload_bytes / bytes_full
+    def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
+        """Charge one save, under any strategy, its ``save_price``; row ids are part of ``payload_bytes``.
+
+        ``samples``: position of the run, needed if saves are in the background: this save first waits until the one
+        before is written, by the wall clock of the emulated job.
+        """
+        price = save_price(self._costs, payload_bytes, bytes_full)
+        cost_h = price.stall_h
+        if self._costs.snapshot_frac is not None:
+            assert samples is not None, "a save in the background has a position"
+            began_h = max(self.wall_h(samples), self._written_h)
+            cost_h += began_h - self.wall_h(samples)
+            self._written_h = began_h + price.write_h
         self.save_h += cost_h
         self.num_saves += 1
         self.payload_bytes += payload_bytes
@@ -93,23 +149,43 @@ class OverheadLedger:
         self.num_saves += other.num_saves
         self.payload_bytes += other.payload_bytes
 
-    def charge_failure(self, rerun_samples: int = 0, reschedule_h: float | None = None) -> FailureCost:
+    def charge_failure(
+        self,
+        rerun_samples: int = 0,
+        reschedule_h: float | None = None,
+        *,
+        load_bytes: int = 0,
+        bytes_full: int = 1,
+        has_spare: bool = False,
+    ) -> FailureCost:
         """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
 
         That a failure costs as much whatever its number of ranks is reconstructed (docs/CPR.md).
 
-        ``reschedule_h``: hours of rescheduling by the trace, instead of O_res.
+        ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
+        ``has_spare``: a spare takes over, at ``spare_o_res_h`` if the profile has it, whatever the trace says.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
-        cost = FailureCost(
-            load_h=costs.o_load_h, lost_h=lost_h, reschedule_h=costs.o_res_h if reschedule_h is None else reschedule_h
-        )
+        wait_h = costs.o_res_h if reschedule_h is None else reschedule_h
+        if has_spare and costs.spare_o_res_h is not None:
+            wait_h = costs.spare_o_res_h
+        cost = FailureCost(load_h=load_price(costs, load_bytes / bytes_full), lost_h=lost_h, reschedule_h=wait_h)
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h
         self.reschedule_h += cost.reschedule_h
         self.num_failures += 1
+        self.load_bytes += load_bytes
         return cost
+
+    def count_replica(self, num_bytes: int) -> None:
+        """Count bytes of copies of rows that are no save and no load, such as a replica at another rank."""
+        self.replica_bytes += num_bytes
+
+    def wall_h(self, samples: int) -> float:
+        """Wall-clock hour of the emulated job at ``samples``: computation, repeated steps and all overhead so far."""
+        costs = self._costs
+        return samples_to_hours(samples, job_h=costs.job_h, total_samples=costs.total_samples) + self.total_h
 
     @property
     def total_h(self) -> float:
@@ -120,3 +196,20 @@ class OverheadLedger:
     def overhead_frac(self) -> float:
         """The sum of all four buckets as a fraction of the failure-free job time."""
         return self.total_h / self._costs.job_h
+
+    @property
+    def node_h(self) -> float | None:
+        """Node-hours of fault tolerance; None if the number of trainer nodes is unknown.
+
+        Every node stands still during overhead, and a spare is occupied for the whole job besides.
+        """
+        costs = self._costs
+        if costs.num_trainers is None:
+            return None
+        num_nodes = costs.num_ps + costs.num_trainers + costs.num_spares
+        return self.total_h * num_nodes + costs.job_h * costs.num_spares
+
+    @property
+    def wire_bytes(self) -> int:
+        """Bytes of saves, loads and replicas, which all cross the network; messages of training are not counted."""
+        return self.payload_bytes + self.load_bytes + self.replica_bytes

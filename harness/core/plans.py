@@ -5,6 +5,8 @@ from typing import Literal
 
 Rank = str  # "ps3"
 
+LoadPrice = Literal["whole", "by_bytes"]
+
 CHIEF: Rank = "trainer0"
 """The trainer rank that runs the step loop and executes plans."""
 
@@ -23,7 +25,17 @@ def ps_index(rank: Rank) -> int:
 class Costs:
     """The constants by which a strategy chooses its interval: a profile resolved for one run. Hours and samples.
 
-    Symbols as in CPR section 4 (docs/CPR.md): T_total, T_fail, O_save, O_load, O_res, N, k, S.
+    Symbols as in CPR section 4 (docs/CPR.md): T_total, T_fail, O_save, O_load, O_res, N, k, S. The fields with a
+    default are prices (docs/CPR.md, "Prices"); by default they change no charge.
+
+    Attributes:
+        load: ``whole``: a failure costs O_load; ``by_bytes``: O_load for the whole model, less for a part of it.
+        o_save_fixed_h: hours of a save besides those of its bytes.
+        spare_o_res_h: rescheduling hours of a failure that a spare takes over; None: as any other.
+        snapshot_frac: hours that training stands still for a save in the background, as a fraction of those that its
+            bytes take to be written; None: the save is waited for.
+        num_trainers: trainer nodes of the emulated cluster; None: unknown.
+        num_spares: nodes that wait for a failure.
     """
 
     job_h: float
@@ -35,6 +47,12 @@ class Costs:
     ranks_per_failure: float
     pls_target: float
     total_samples: int
+    load: LoadPrice = "whole"
+    o_save_fixed_h: float = 0.0
+    spare_o_res_h: float | None = None
+    snapshot_frac: float | None = None
+    num_trainers: int | None = None
+    num_spares: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.core.placement import budget_rows
+from harness.core.placement import Placement, budget_rows
 from harness.core.shard import Shard
 
 
@@ -98,6 +98,15 @@ class Tracker(Protocol):
         ...
 
 
+class SizedTracker(Protocol):
+    """What a tracker may offer besides, so that a run's record states its memory."""
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """Memory in the PS rank of this number, bytes, for rows of ``dim`` values."""
+        ...
+
+
 class NullTracker:
     """The tracker of strategies without priority saves, and the base of others: every call is a no-op."""
 
@@ -128,6 +137,11 @@ class NullTracker:
     def reset(self) -> None:
         """A no-op: this tracker records nothing."""
 
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """None at all."""
+        return 0
+
 
 class CountingTracker(NullTracker):
     """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains."""
@@ -137,6 +151,11 @@ class CountingTracker(NullTracker):
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
         self._r: float = spec.options["r"]
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """A counter for each tracked row."""
+        return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _pending(self, table: int) -> tuple[Tensor, int, int]:
         """Counters of the rows of ``table``, the first of these rows, and K."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.movement import MassTracker, ScarTracker
-from harness.core.placement import budget_rows
+from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
 from harness.core.tracker import CountingTracker, NullTracker, Tracker, TrackerSpec, top_rows
@@ -120,6 +120,13 @@ class SsuTracker(NullTracker):
         for table in self._index:
             self.saved(table, slice(None))
 
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """The lists, and a bit for each row of the shard."""
+        local_rows = (placement.local_rows(rank_index, table) for table in spec.tables)
+        num_slots = sum(budget_rows(num_rows, spec.options["r"]) for num_rows in local_rows)
+        return 4 * num_slots + 8 * -(-placement.num_rows(rank_index) // 64)
+
     def _members(self, table: int) -> np.ndarray:
         """Rows in the list of ``table``, in no order; a view."""
         own = self._tables_T[self._index[table]]
@@ -168,6 +175,11 @@ class ChangedTracker(NullTracker):
         """Rows in all these deltas together."""
         return sum(since.num_rows for since in self._since)
 
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """A bit for each row of the shard."""
+        return -(-placement.num_rows(rank_index) // 8)
+
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """A base holds the whole table; a delta holds these rows until the next base."""
         span, since = self._spans[table], self._since[table]
@@ -207,3 +219,9 @@ TRACKERS: dict[str | None, type[Tracker]] = {
     "changed": ChangedTracker,
 }
 """Tracker classes by name; None for strategies whose saves need none."""
+
+
+def tracker_bytes(spec: TrackerSpec, placement: Placement, dim: int) -> int | None:
+    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker is no ``SizedTracker``."""
+    num_bytes = getattr(TRACKERS[spec.kind], "num_bytes", None)
+    return None if num_bytes is None else max(num_bytes(spec, placement, k, dim) for k in range(placement.num_ps))

@@ -4,15 +4,23 @@ Symbols and formulas as in CPR section 4 (docs/CPR.md). All times are emulated: 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.clock import boundary_at, hour_to_samples
-from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.overhead import (
+    expected_pls,
+    load_part_h,
+    o_full_h,
+    o_part_h,
+    saves_h,
+    t_save_full_h,
+    t_save_part_h,
+)
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill, ps_rank
 from harness.core.strategies import CprPriority, StrategyOptions, make_strategy
@@ -119,39 +127,55 @@ def full_buckets(costs: Costs, t_save_h: float) -> Buckets:
     """The terms of ``o_full_h``, by bucket: save, load, lost and reschedule."""
     num_failures = costs.job_h / costs.mtbf_h
     lost_h = t_save_h / 2 * num_failures
-    return replace(part_buckets(costs, t_save_h), lost_h=lost_h)
+    return replace(part_buckets(costs, t_save_h), lost_h=lost_h, load_h=costs.o_load_h * num_failures)
 
 
 def part_buckets(costs: Costs, t_save_h: float) -> Buckets:
     """The terms of ``o_part_h``, by bucket."""
     num_failures = costs.job_h / costs.mtbf_h
     return Buckets(
-        save_h=costs.o_save_h * costs.job_h / t_save_h if costs.o_save_h else 0.0,
-        load_h=costs.o_load_h * num_failures,
+        save_h=saves_h(costs, t_save_h),
+        load_h=load_part_h(costs) * num_failures,
         lost_h=0.0,
         reschedule_h=costs.o_res_h * num_failures,
     )
 
 
 def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
-    """The break-even values of full against partial recovery.
+    """The break-even values of full against partial recovery, by the decision of a cpr_* strategy.
 
-    Load and reschedule cost the same in both, so partial recovery is cheaper if its saves cost less than the saves and
-    the lost computation of full recovery::
+    Where load and reschedule cost the same in both, partial recovery is cheaper if its saves cost less than the saves
+    and the lost computation of full recovery::
 
         k O_save / (2 P N F) < sqrt(2 O_save / F)    that is    P N sqrt(F) / k > sqrt(O_save / 8)
 
-    with P the PLS target and F the MTBF.
+    with P the PLS target and F the MTBF. Other prices have no such form, so every value is found by bisection.
     """
-    k = costs.ranks_per_failure if counts_ranks else 1
-    threshold = math.sqrt(costs.o_save_h / 8)
-    p, n, f = costs.pls_target, costs.num_ps, costs.mtbf_h
+
+    def is_partial(**changes: Any) -> bool:
+        moved = replace(costs, **changes)
+        part_h = t_save_part_h(moved, counts_ranks=counts_ranks)
+        return o_part_h(moved, part_h) < o_full_h(moved, t_save_full_h(moved))
+
+    job_ranks_h = costs.mtbf_h * costs.num_ps
     return Flips(
-        pls_target=k * threshold / (n * math.sqrt(f)),
-        mtbf_h=(k * threshold / (p * n)) ** 2,
-        num_ps=k * threshold / (p * math.sqrt(f)),
-        num_ps_scaled=(k * threshold / p) ** 2 / (n * f),
+        pls_target=_break_even(lambda value: is_partial(pls_target=value)),
+        mtbf_h=_break_even(lambda value: is_partial(mtbf_h=value)),
+        num_ps=_break_even(lambda value: is_partial(num_ps=value)),
+        num_ps_scaled=_break_even(lambda value: is_partial(num_ps=value, mtbf_h=job_ranks_h / value)),
     )
+
+
+def _break_even(holds: Callable[[float], bool]) -> float:
+    """The value above which ``holds``, to the last digits; 0 or infinity if it lies outside 1e-12 to 1e12."""
+    low, high = 1e-12, 1e12
+    if holds(low):
+        return 0.0
+    if not holds(high):
+        return math.inf
+    while (middle := math.sqrt(low * high)) not in (low, high) and high / low > 1 + 1e-14:
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return high
 
 
 def tracker_memory(

@@ -13,7 +13,7 @@ import torch
 from harness.core.clock import boundary_at
 from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, PlannedKill, Progress, Rank, SavePlan
+from harness.core.plans import Costs, PlannedKill, Progress, Rank, RecoveryPlan, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 from harness.store.delta import ROW_ID_BYTES
@@ -28,7 +28,8 @@ class SaveSizes:
     """Payload bytes of one save, over all ranks and the dense network, or the maximum that it may have.
 
     ``priority``: K rows of each tracked table, with their ids, and the other tables whole; ``tracked``: without those.
-    ``bases``: a new base, by kind of differential save.
+    ``bases``: a new base, by kind of differential save. ``shards``: bytes of each rank's rows, which recovery of that
+    rank alone reads.
     """
 
     full: int
@@ -36,6 +37,7 @@ class SaveSizes:
     tracked: int
     dense: int = 0
     bases: Mapping[str, int] = field(default_factory=dict)
+    shards: Mapping[Rank, int] = field(default_factory=dict)
 
     def of(self, plan: SavePlan) -> int:
         """Bytes that ``plan`` writes when every tracker uses its whole budget, and every delta is as large as a base.
@@ -50,6 +52,12 @@ class SaveSizes:
     def chosen(self) -> int:
         """Bytes of the rows that trackers choose for a priority save, and of their ids."""
         return self.tracked - self.dense
+
+    def read_by(self, plan: RecoveryPlan) -> int:
+        """Bytes that the recovery ``plan`` reads."""
+        if plan.source == "initial":
+            return 0
+        return self.full if plan.rollback else sum(self.shards.get(rank, 0) for rank in plan.ranks)
 
 
 def save_sizes(placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
@@ -73,6 +81,7 @@ def save_sizes(placement: Placement, *, width: int, dense_bytes: int, tracked: I
             name: num_rows * ENCODINGS[kind.encoding].row_bytes(like_1X) + dense_bytes
             for name, kind in differential.items()
         },
+        shards={ps_rank(k): placement.num_rows(k) * row_bytes for k in range(placement.num_ps)},
     )
 
 
@@ -90,7 +99,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The cost of one schedule of failures: emulated hours in four buckets, and PLS."""
+    """The cost of one schedule of failures: emulated hours in four buckets, PLS, and the ledger's other currencies."""
 
     save_h: float
     load_h: float
@@ -100,6 +109,8 @@ class Outcome:
     pls: float
     num_saves: int
     payload_bytes: int
+    node_h: float | None
+    wire_bytes: int
 
 
 def saves_of(
@@ -126,14 +137,16 @@ def saves_of(
 
 @dataclass(frozen=True, kw_only=True)
 class DueSaves:
-    """The saves of a run: their boundaries, those that close an interval, and the cost of all of them.
+    """The saves of a run: their boundaries and bytes, those that close an interval, and the cost of all of them.
 
     They do not depend on failures: decisions depend on ``Progress`` alone, so repeated steps get the same decisions.
+    Nor does their cost, but for saves in the background, which wait for each other: ``charged`` is then None.
     """
 
     steps: tuple[int, ...]
+    sizes: tuple[int, ...]
     closing_steps: tuple[int, ...]
-    charged: OverheadLedger
+    charged: OverheadLedger | None
 
     def before(self, kill_step: int) -> int | None:
         """The last save before a kill at boundary ``kill_step``; at one boundary the save comes before the kill."""
@@ -155,11 +168,14 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     total_samples = job.costs.total_samples
     saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
     plans = dict(saves)
-    charged = OverheadLedger(job.costs)
-    for plan in plans.values():
-        charged.charge_save(job.sizes.of(plan), job.sizes.full)
+    sizes = tuple(job.sizes.of(plan) for plan in plans.values())
+    charged = None
+    if job.costs.snapshot_frac is None:
+        charged = OverheadLedger(job.costs)
+        for size in sizes:
+            charged.charge_save(size, job.sizes.full)
     closing = tuple(step for step, plan in plans.items() if plan.closes_interval)
-    return DueSaves(steps=tuple(plans), closing_steps=closing, charged=charged)
+    return DueSaves(steps=tuple(plans), sizes=sizes, closing_steps=closing, charged=charged)
 
 
 def _progress(step: int, saved_step: int | None, batch_size: int, total_samples: int) -> Progress:
@@ -181,22 +197,37 @@ class _Run:
         self.job = job
         self.saves = saves
         self.overhead = OverheadLedger(job.costs)
-        self.overhead.charge_saves_of(saves.charged)
+        self._num_charged = 0  # saves that are charged one by one
+        if saves.charged:
+            self.overhead.charge_saves_of(saves.charged)
+            self._num_charged = len(saves.steps)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
 
+    def charge_saves_through(self, step: int) -> None:
+        """Charge the saves up to boundary ``step``, in order: each may wait for the one before."""
+        for index in range(self._num_charged, bisect_right(self.saves.steps, step)):
+            samples = self.saves.steps[index] * self.job.batch_size
+            self.overhead.charge_save(self.saves.sizes[index], self.job.sizes.full, samples)
+            self._num_charged = index + 1
+
     def kill_planned(self, planned_kill: PlannedKill) -> None:
+        self.charge_saves_through(planned_kill.step)
         saved_step = self.saves.before(planned_kill.step)
         if saved_step is None and self.strategy.saves_initially:
             saved_step = 0
         total_samples = self.job.costs.total_samples
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
         plan = self.strategy.plan_recovery(frozenset(planned_kill.ranks), progress)
+        assert progress.saved_samples is not None or not plan.rollback, "a rollback needs a checkpoint"
+        self.overhead.charge_failure(
+            progress.samples - (progress.saved_samples or 0) if plan.rollback else 0,
+            planned_kill.repair_h,
+            load_bytes=self.job.sizes.read_by(plan),
+            bytes_full=self.job.sizes.full,
+        )
         if plan.rollback:
-            assert progress.saved_samples is not None, "a rollback needs a checkpoint"
-            self.overhead.charge_failure(progress.samples - progress.saved_samples, planned_kill.repair_h)
             return
-        self.overhead.charge_failure(reschedule_h=planned_kill.repair_h)
         closed_step = self.saves.closed_before(planned_kill.step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
@@ -217,6 +248,7 @@ def simulate(
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
     for planned_kill in planned_kills:
         run.kill_planned(planned_kill)
+    run.charge_saves_through(job.num_steps)
     ledger = run.overhead
     return Outcome(
         save_h=ledger.save_h,
@@ -227,4 +259,6 @@ def simulate(
         pls=run.pls.total,
         num_saves=ledger.num_saves,
         payload_bytes=ledger.payload_bytes,
+        node_h=ledger.node_h,
+        wire_bytes=ledger.wire_bytes,
     )

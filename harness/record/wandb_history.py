@@ -25,6 +25,7 @@ _TOTALS = (
 
 _QUALITY = ("auc", "log_loss", "accuracy", "train_loss", "pls", "update_pls", "update_pls_tracked")
 _EMULATED = ("overhead_frac", *(f"{bucket}_h" for bucket in BUCKETS))
+_RESOURCES = ("node_h", "wire_bytes", "memory_bytes")
 _COUNTS = ("num_failures", "num_lost_ranks", "num_unplanned", "num_saves", "payload_bytes", "generation")
 
 
@@ -67,6 +68,7 @@ class History:
         return {
             **{name: getattr(event, name) for name in (*_QUALITY, *_EMULATED, *_COUNTS)},
             **{f"{bucket}_frac": getattr(event, f"{bucket}_h") / self._job_h for bucket in BUCKETS},
+            **{name: value for name in _RESOURCES if (value := getattr(event, name)) is not None},
             **{f"cache/{name}": value for name, value in (event.cache or {}).items()},
             **{f"measured_{bucket}_s": stalls.get(bucket) for bucket in BUCKETS},
             "measured_stall_s": sum(stalls.values()) if stalls else None,

@@ -65,15 +65,26 @@ class Accounting:
     Args:
         updates: counts updates sent, persisted and lost; None where they are not counted.
         bytes_full: payload of a full save, dense network included.
+        row_bytes: payload of one row in it.
+        memory_bytes: memory of the tracker in the PS rank that needs most; None if it is unknown.
     """
 
     def __init__(
-        self, *, overhead: OverheadLedger, pls: PlsLedger, updates: UpdateLedger | None, bytes_full: int
+        self,
+        *,
+        overhead: OverheadLedger,
+        pls: PlsLedger,
+        updates: UpdateLedger | None,
+        bytes_full: int,
+        row_bytes: int,
+        memory_bytes: int | None,
     ) -> None:
         self._overhead = overhead
         self._pls = pls
         self._updates = updates
         self._bytes_full = bytes_full
+        self._row_bytes = row_bytes
+        self._memory_bytes = memory_bytes
         self._num_lost_ranks = 0
         self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
 
@@ -108,8 +119,9 @@ class Accounting:
                     self._updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
             self._updates.committed()
         payload = save.manifest.trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values())
-        save_h = self._overhead.charge_save(payload, self._bytes_full) if save.is_charged else 0.0
+        save_h = 0.0
         if save.is_charged:
+            save_h = self._overhead.charge_save(payload, self._bytes_full, progress.samples)
             self._measured_s["save"] += save.stall_s
         return Saved(
             step=progress.step,
@@ -137,14 +149,20 @@ class Accounting:
         self._measured_s["reschedule"] += recovery.reschedule_s
         pls: dict[Rank, float] = {}
         lost: list[tuple[int, int]] = []
+        resume = manifest if plan.rollback else None
+        load_bytes = self._load_bytes(recovery)
+        cost = self._overhead.charge_failure(
+            progress.samples - resume.samples if resume else 0,
+            recovery.repair_h,
+            load_bytes=load_bytes,
+            bytes_full=self._bytes_full,
+        )
         if plan.rollback:
             assert manifest is not None, "a rollback needs a checkpoint"
-            cost = self._overhead.charge_failure(progress.samples - manifest.samples, recovery.repair_h)
             self._pls.rolled_back(manifest.samples)
             if self._updates is not None:
                 self._updates.rolled_back()
         else:
-            cost = self._overhead.charge_failure(reschedule_h=recovery.repair_h)
             for rank, salvaged in recovery.salvaged.items():
                 pls[rank] = self._pls.lost(rank, progress.samples)
                 self._pls.restored(rank, progress.samples)
@@ -152,7 +170,6 @@ class Accounting:
                     lost.append(self._updates.lost(rank, recovery.in_flight[rank], salvaged.updates))
         counts = self._updates is not None
         salvaged_rows = recovery.salvaged.values()
-        resume = manifest if plan.rollback else None
         return Recovered(
             step=progress.step,
             samples=progress.samples,
@@ -172,8 +189,15 @@ class Accounting:
             load_h=cost.load_h,
             lost_h=cost.lost_h,
             reschedule_h=cost.reschedule_h,
+            load_bytes=load_bytes,
             machine={"seconds": recovery.load_s, "reschedule_seconds": recovery.reschedule_s},
         )
+
+    def _load_bytes(self, recovery: CompletedRecovery) -> int:
+        """Payload that the recovery reads: everything, or each row of the dead shards once; initial values are none."""
+        if recovery.plan.source == "initial":
+            return 0
+        return self._bytes_full if recovery.plan.rollback else recovery.num_rows * self._row_bytes
 
     def totals(self) -> dict[str, Any]:
         """Fields of the last event: PLS, updates, failures, saves, emulated hours."""
@@ -184,13 +208,14 @@ class Accounting:
         )
         charged = (
             *("num_failures", "num_saves", "payload_bytes"),
-            *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac"),
+            *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac", "node_h", "wire_bytes"),
         )
         return {
             "pls": self._pls.total,
             "num_lost_ranks": self._num_lost_ranks,
             **{name: getattr(updates, name) if updates else None for name in counted},
             **{name: getattr(overhead, name) for name in charged},
+            "memory_bytes": self._memory_bytes,
         }
 
     def measured_s(self) -> dict[str, float]:

@@ -155,6 +155,16 @@ class RunSpec:
         """Payload of a full save: every row and the dense network, with the state of their optimizers."""
         return self.footprint.num_bytes(self.num_rows)
 
+    @property
+    def row_bytes(self) -> int:
+        """Payload of one row in a full save, state of the optimizer included."""
+        return 4 * self.footprint.row_width
+
+    @property
+    def tracker_spec(self) -> TrackerSpec:
+        """The parameters from which PS ranks build their trackers."""
+        return TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options)
+
     @cached_property
     def result_hash(self) -> str:
         """Hash (16 hex digits) of all that affects results and events. The engine does not, so it is left out."""
@@ -180,7 +190,7 @@ class RunSpec:
             embedding_dim=self.size.embedding_dim,
             seed=config.seed,
             optimizer=config.trainer.optimizer,
-            tracker=TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options),
+            tracker=self.tracker_spec,
             count_updates=self.counts_updates,
             checkpoints=checkpoints,
             fsync=config.store.fsync,
@@ -211,6 +221,7 @@ class RunSpec:
             rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
             bytes_full=self.bytes_full,
             restores_exactly=self.strategy.restores_exactly,
+            row_bytes=self.row_bytes,
             config_hash=self.result_hash,
             machine=machine,
         )

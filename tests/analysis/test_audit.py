@@ -78,6 +78,75 @@ def test_a_lie_is_noticed(strategy: str, kind: type[Event], lie: dict[str, Any],
     assert any(re.search(expected, line) for line in check(events, _config(strategy))), expected
 
 
+PRICED = {
+    "base": "busy",
+    "load": "by_bytes",
+    "o_save_fixed_h": 0.5,
+    "network_gbps": 25,
+    "snapshot_gbps": 50,
+    "num_trainers": 4,
+}
+_PRICED_LIES: list[tuple[str, str, type[Event], dict[str, Any], str]] = [
+    ("cpr_vanilla", "sync", Recovered, {"load_h": 2.5 / 60}, "load_h is 0.0416"),
+    ("cpr_vanilla", "sync", Recovered, {"load_bytes": 1}, "load_bytes is 1, the events give 160000"),
+    ("cpr_vanilla", "sync", Recovered, {"load_bytes": None}, "does not say how many were read"),
+    ("full", "sync", Recovered, {"load_bytes": 160_000}, "load_bytes is 160000, the events give 1000000"),
+    ("never_save", "sync", Recovered, {"load_bytes": 160_000}, "load_bytes is 160000, the events give 0"),
+    ("cpr_vanilla", "sync", Finished, {"node_h": 1.0}, "node_h is 1.0"),
+    ("cpr_vanilla", "sync", Finished, {"node_h": None}, "node_h is None"),
+    ("cpr_vanilla", "sync", Finished, {"wire_bytes": 7}, "wire_bytes is 7"),
+    ("full", "async", Finished, {"save_h": 0.1}, "save_h is 0.1"),
+]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_prices_follow_from_the_events(strategy: str, mode: str) -> None:
+    """Loads by bytes, the fixed part of saves, waits of saves in the background, node-hours and bytes come out."""
+    values: dict[str, Any] = {"profile": PRICED, "save": {"mode": mode}}
+    events = made_events(made_config(strategy, **values))
+    assert check(events, _config(strategy, **values)) == []
+    free = values | {"profile": PRICED | {"snapshot_gbps": None}}
+    is_other = mode == "async" and any(isinstance(event, Saved) and event.charged for event in events)
+    assert any("save_h" in line for line in check(events, _config(strategy, **free))) == is_other
+
+
+@pytest.mark.parametrize(("strategy", "mode", "kind", "lie", "expected"), _PRICED_LIES)
+def test_a_lie_about_prices_is_noticed(
+    strategy: str, mode: str, kind: type[Event], lie: dict[str, Any], expected: str
+) -> None:
+    """As above, under a profile with every price."""
+    values: dict[str, Any] = {"profile": PRICED, "save": {"mode": mode}}
+    events = made_events(made_config(strategy, **values))
+    place = _first(events, kind)
+    events[place] = altered(events[place], **lie)
+    assert any(re.search(expected, line) for line in check(events, _config(strategy, **values))), expected
+
+
+def test_a_save_that_did_not_wait_is_noticed() -> None:
+    """The hour at which the save before is written follows from the events before it."""
+    values: dict[str, Any] = {"profile": PRICED | {"o_save_fixed_h": 20.0}, "save": {"mode": "async"}}
+    config = made_config("full", strategy={"interval_samples": 40 * 32}, **values)
+    events = made_events(config)
+    _, second, *_ = (place for place, event in enumerate(events) if isinstance(event, Saved) and event.charged)
+    assert altered(events[second]).save_h > 1
+    events[second] = altered(events[second], save_h=altered(events[second]).save_h - 1)
+    problems = check(events, config.model_dump(mode="json"))
+    assert any(f"event {second + 1}: save_h" in line for line in problems)
+
+
+def test_a_record_of_before_prices_is_audited() -> None:
+    """Profiles and events that lack the keys mean what they meant."""
+    events = made_events(made_config("full"))
+    old = [altered(event, load_bytes=None) if isinstance(event, Recovered) else event for event in events]
+    old[0] = altered(old[0], row_bytes=None)
+    old[-1] = altered(old[-1], node_h=None, wire_bytes=None, memory_bytes=None)
+    config = _config("full")
+    for key in ("load", "o_save_fixed_h", "spare_o_res_h", "network_gbps", "snapshot_gbps", "num_trainers"):
+        del config["profile"][key]
+    assert check(old, config) == []
+
+
 def test_a_save_that_costs_other_than_by_its_bytes_is_noticed() -> None:
     """save_h follows from the payload, and the initial save costs nothing."""
     events = made_events(made_config("cpr_mfu"))

@@ -14,7 +14,7 @@ from analysis.stats import estimate
 from analysis.table import table_html
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
-from tests.made_runs import made_config, write_run
+from tests.made_runs import BYTES_FULL, made_config, write_run
 
 
 def test_a_block_per_setting_a_line_per_strategy(grid: Path) -> None:
@@ -178,6 +178,23 @@ def test_overhead_beyond_the_job_is_marked(tmp_path: Path) -> None:
         looks = (_text(analysis.show_table(analysis.load(folder))), analysis.report(folder).read_text())
         assert [(" †" in look, "longer than the job itself" in look) for look in looks] == [(is_marked, is_marked)] * 2
         assert ("longer than the job itself" in _text(analysis.show(folder / "run"))) is is_marked
+
+
+def test_resources_have_columns_where_the_profile_has_prices(tmp_path: Path) -> None:
+    """Node-hours and bytes of runs on 4 + 2 nodes; no column of zeros, and none at all without a number of trainers."""
+    for name, profile in (("priced", {"base": "busy", "num_trainers": 2}), ("plain", "busy")):
+        for strategy in ("never_save", "full"):
+            write_run(tmp_path / name / strategy, made_config(strategy, profile=profile))
+    full = next(row for row in cells_of(analysis.load(tmp_path / "priced")) if row["strategy"] == "full")
+    assert full["node_h"] == pytest.approx(6 * 56 * full["overhead_frac"])
+    assert full["wire_bytes"] == full["payload_bytes"] + 5 * BYTES_FULL
+    priced, plain = (_text(analysis.show_table(analysis.load(tmp_path / name))) for name in ("priced", "plain"))
+    for said, is_priced in ((priced, True), (plain, False)):
+        assert (f"{full['node_h']:.2f}" in said, "Resources:" in said) == (is_priced, is_priced)
+        assert "memory" not in said.replace("memory is that", "")
+    frames = [analysis.table(analysis.load(tmp_path / name)) for name in ("priced", "plain")]
+    assert [{"node_h", "wire_bytes"} <= {*frame.columns} for frame in frames] == [True, False]
+    assert "node-hours" in _text(analysis.show(tmp_path / "priced" / "full"))
 
 
 def test_what_was_skipped_is_said_once(tmp_path: Path) -> None:

@@ -148,7 +148,7 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("seed: 1", "strateg.name=full", "unknown key strateg.name; did you mean strategy.name? (strateg.name=full on the command line)"),
         ("eva.batch_size: 1", "", "x.yaml:1: unknown key eva.batch_size; did you mean eval.batch_size?"),
         ("nonsense.batch_size: 1", "", "x.yaml:1: unknown key nonsense.batch_size; did you mean eval.batch_size or trainer.batch_size?"),
-        ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of busy, cpr56, from_trace, poster50, nor a mapping with base: one of them; did you mean busy?"),
+        ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_priced, nor a mapping with base: one of them; did you mean busy?"),
         ("profile: {base: busy, job_h: x}", "", "x.yaml:1: profile.job_h: 'x' is not a number > 0"),
         ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid`"),
         ("seed: 1", "seed=[1,2]", "seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid` (seed=[1,2] on the command line)"),

@@ -98,13 +98,19 @@ def test_a_constant_beside_from_trace_is_refused() -> None:
 def test_an_unknown_profile_is_named_with_those_there_are(profile: str | dict[str, str]) -> None:
     """The message says which profile is missing and lists the right ones."""
     with pytest.raises(
-        ValidationError, match="unknown profile 'cpr65'; expected one of busy, cpr56, from_trace, poster50"
+        ValidationError,
+        match="unknown profile 'cpr65'; expected one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_",
     ):
         Config.model_validate({"profile": profile})
 
 
 @pytest.mark.parametrize(
-    "constants", [{"job_h": 0}, {"mtbf_h": -1}, {"o_save_h": -0.1}, {"pls_target": 1}, {"num_ps": 0}, {"job_h": "inf"}]
+    "constants",
+    [
+        *({"job_h": 0}, {"mtbf_h": -1}, {"o_save_h": -0.1}, {"pls_target": 1}, {"num_ps": 0}, {"job_h": "inf"}),
+        *({"load": "some"}, {"o_save_fixed_h": -1}, {"spare_o_res_h": -1}, {"network_gbps": 0}, {"num_trainers": 0}),
+        *({"snapshot_gbps": 0, "network_gbps": 1}, {"snapshot_gbps": 1}),
+    ],
 )
 def test_constants_that_cannot_be_are_refused(constants: dict[str, Any]) -> None:
     """Times are finite and positive, costs not negative, targets below 1."""

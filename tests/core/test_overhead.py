@@ -11,8 +11,10 @@ from harness.core.overhead import (
     OverheadLedger,
     expected_pls,
     interval_in_samples,
+    load_part_h,
     o_full_h,
     o_part_h,
+    saves_h,
     t_save_full_h,
     t_save_part_h,
 )
@@ -105,3 +107,117 @@ def test_partial_recovery_loses_no_computation() -> None:
     ledger = OverheadLedger(COSTS)
     ledger.charge_failure()
     assert (ledger.lost_h, ledger.load_h, ledger.reschedule_h) == (0.0, 0.2, 0.3)
+
+
+# --- prices -----------------------------------------------------------------------------------------------------------
+
+BY_BYTES = dataclasses.replace(COSTS, load="by_bytes")
+FIXED = dataclasses.replace(COSTS, o_save_fixed_h=0.01)
+SPARE = dataclasses.replace(COSTS, spare_o_res_h=0.02)
+
+
+def in_background(snapshot_frac: float) -> Costs:
+    """Costs of a run whose saves are written in the background."""
+    return dataclasses.replace(FIXED, snapshot_frac=snapshot_frac)
+
+
+def test_by_default_a_charge_is_what_it_was_to_the_bit() -> None:
+    """O_save by bytes, O_load whole, O_res or the trace's hours, whatever is read and whoever takes over."""
+    ledger = OverheadLedger(COSTS)
+    assert ledger.charge_save(7, 1000, samples=3) == COSTS.o_save_h * 7 / 1000
+    cost = ledger.charge_failure(9, load_bytes=125, bytes_full=1000, has_spare=True)
+    assert (cost.load_h, cost.lost_h, cost.reschedule_h) == (0.2, 9 / 1_000_000 * 100, 0.3)
+    assert ledger.charge_failure(0, 1.5, has_spare=True).reschedule_h == 1.5
+    assert t_save_full_h(COSTS) == math.sqrt(2 * 0.1 * 20)
+    assert o_full_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 7 / 2 + 0.3) * (100 / 20)
+    assert o_part_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 0.3) * 100 / 20
+
+
+def test_a_load_by_bytes_is_a_share_of_the_whole() -> None:
+    """One shard of eight costs an eighth, all of them exactly O_load, initial values nothing."""
+    ledger = OverheadLedger(BY_BYTES)
+    eighth, whole, nothing = (ledger.charge_failure(load_bytes=size, bytes_full=72) for size in (9, 72, 0))
+    assert (eighth.load_h, whole.load_h, nothing.load_h) == (0.2 / 8, 0.2, 0.0)
+    assert ledger.load_bytes == 81
+    assert load_part_h(BY_BYTES) == 0.2 * 2 / 4
+    assert o_full_h(BY_BYTES, 7) == o_full_h(COSTS, 7)
+
+
+def test_the_fixed_part_adds_up_over_saves() -> None:
+    """n saves cost n times o_save_fixed_h more, and Young's interval is that of the whole price."""
+    plain, fixed = OverheadLedger(COSTS), OverheadLedger(FIXED)
+    for size in (125, 375, 500, 0):
+        plain.charge_save(size, 1000)
+        fixed.charge_save(size, 1000)
+    assert fixed.save_h - plain.save_h == pytest.approx(4 * 0.01, rel=1e-12)
+    assert t_save_full_h(FIXED) == pytest.approx(math.sqrt(2 * 0.11 * 20), rel=1e-12)
+
+
+def test_a_spare_is_rescheduled_at_its_own_price() -> None:
+    """Also where the trace has a repair time; a failure without a spare waits as before."""
+    ledger = OverheadLedger(SPARE)
+    asked = [(None, True), (1.5, True), (None, False), (1.5, False)]
+    hours = [ledger.charge_failure(0, repair_h, has_spare=has_spare).reschedule_h for repair_h, has_spare in asked]
+    assert hours == [0.02, 0.02, 0.3, 1.5]
+
+
+def charged_h(costs: Costs, positions: list[int], size: int = 1000) -> list[float]:
+    """Hours of saves at ``positions``, each of ``size`` of 1000 bytes."""
+    ledger = OverheadLedger(costs)
+    return [ledger.charge_save(size, 1000, samples) for samples in positions]
+
+
+def test_an_instant_snapshot_is_free_and_a_slow_one_costs_a_save() -> None:
+    """Saves far apart: nothing, a fraction of the bytes' hours, and at most what a save costs that is waited for."""
+    apart = [10_000, 20_000, 30_000]
+    assert charged_h(in_background(0.0), apart) == [0.0, 0.0, 0.0]
+    assert charged_h(in_background(0.25), apart) == [0.1 / 4] * 3
+    assert charged_h(in_background(50.0), apart) == charged_h(FIXED, apart)
+
+
+def test_a_save_waits_until_the_one_before_is_written() -> None:
+    """Hand-made: 0.11 h to write, 0.05 h (500 samples) between: it waits 0.06 h, by the wall clock of the job."""
+    ledger = OverheadLedger(in_background(0.0))
+    assert ledger.charge_save(1000, 1000, 1000) == 0
+    assert ledger.charge_save(1000, 1000, 1500) == pytest.approx(0.06, rel=1e-9)
+    assert ledger.wall_h(1500) == pytest.approx(0.15 + 0.06, rel=1e-12)
+    ledger.charge_failure()  # half an hour of overhead, in which the second save is written
+    assert ledger.charge_save(1000, 1000, 1600) == 0
+
+
+@pytest.mark.parametrize("snapshot_frac", [0.0, 0.3, 1.0, 5.0])
+@pytest.mark.parametrize("step", [1, 500, 1100, 4000])
+def test_a_save_in_the_background_costs_at_most_one_that_is_waited_for(snapshot_frac: float, step: int) -> None:
+    """At any distance of saves and any speed of the copy; and evenly spread saves meet the closed form."""
+    costs, positions = in_background(snapshot_frac), [step * number for number in range(1, 201)]
+    hours = charged_h(costs, positions)
+    assert sum(hours) <= sum(charged_h(FIXED, positions)) * (1 + 1e-12)
+    each_h = saves_h(costs, step / 10_000) * (step / 10_000) / costs.job_h
+    assert hours[1:] == pytest.approx([each_h] * 199, rel=1e-6)
+
+
+@pytest.mark.parametrize("snapshot_frac", [1e-6, 0.01, 0.3, 1.0])
+def test_the_full_interval_in_the_background_costs_least(snapshot_frac: float) -> None:
+    """O_full is no smaller a thousandth to either side, also where the interval is what a save takes to be written."""
+    costs = in_background(snapshot_frac)
+    best_h = t_save_full_h(costs)
+    assert o_full_h(costs, best_h) <= min(o_full_h(costs, 0.999 * best_h), o_full_h(costs, 1.001 * best_h))
+
+
+def test_node_hours_count_every_node_of_the_job() -> None:
+    """Overhead hours times ranks and trainers; a spare is occupied for the job besides; unknown without trainers."""
+    known = dataclasses.replace(COSTS, num_trainers=6)
+    for costs, expected in ((COSTS, None), (known, 5.0), (dataclasses.replace(known, num_spares=2), 0.5 * 12 + 200)):
+        ledger = OverheadLedger(costs)
+        ledger.charge_failure()
+        assert ledger.node_h == (expected if expected is None else pytest.approx(expected, rel=1e-12))
+
+
+def test_bytes_on_the_wire_are_those_of_saves_loads_and_replicas() -> None:
+    """Each is counted once, at no hours of its own."""
+    ledger = OverheadLedger(COSTS)
+    ledger.charge_save(100, 1000)
+    ledger.charge_failure(load_bytes=20, bytes_full=1000)
+    before_h = ledger.total_h
+    ledger.count_replica(3)
+    assert (ledger.wire_bytes, ledger.total_h) == (123, before_h)

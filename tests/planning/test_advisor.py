@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,19 +55,32 @@ def test_cpr56_gives_the_published_levels() -> None:
     }
 
 
-@pytest.mark.parametrize("interval_h", [0.5, 3.0, 40.0])
-def test_buckets_add_up_to_the_closed_forms(interval_h: float) -> None:
+PRICED = replace(CPR56, load="by_bytes", o_save_fixed_h=0.01, snapshot_frac=0.3)
+
+
+@pytest.mark.parametrize("costs", [CPR56, PRICED], ids=["default", "priced"])
+@pytest.mark.parametrize("interval_h", [0.05, 3.0, 40.0])
+def test_buckets_add_up_to_the_closed_forms(interval_h: float, costs: Costs) -> None:
     """The four buckets are the terms of O_full and O_part."""
-    assert full_buckets(CPR56, interval_h).total_h == pytest.approx(o_full_h(CPR56, interval_h))
-    assert part_buckets(CPR56, interval_h).total_h == pytest.approx(o_part_h(CPR56, interval_h))
+    assert full_buckets(costs, interval_h).total_h == pytest.approx(o_full_h(costs, interval_h))
+    assert part_buckets(costs, interval_h).total_h == pytest.approx(o_part_h(costs, interval_h))
 
 
+def test_flips_are_those_of_the_closed_form() -> None:
+    """Where loads cost the same in both: P N sqrt(F) / k = sqrt(O_save / 8)."""
+    found = flips(CPR56)
+    for value in (found.pls_target * 8 * 28**0.5, 0.1 * 8 * found.mtbf_h**0.5, 0.1 * found.num_ps * 28**0.5):
+        assert value == pytest.approx((CPR56.o_save_h / 8) ** 0.5, rel=1e-10)
+    assert found.num_ps_scaled == pytest.approx(CPR56.o_save_h / 8 / 0.1**2 / (8 * 28), rel=1e-10)
+
+
+@pytest.mark.parametrize("prices", [{}, {"load": "by_bytes"}, {"o_save_fixed_h": 0.05, "snapshot_frac": 0.5}])
 @pytest.mark.parametrize("counts_ranks", [True, False])
 @pytest.mark.parametrize("key", ["pls_target", "mtbf_h", "num_ps", "num_ps_scaled"])
-def test_the_strategy_turns_where_the_flips_say(key: str, *, counts_ranks: bool) -> None:
+def test_the_strategy_turns_where_the_flips_say(key: str, *, counts_ranks: bool, prices: dict[str, Any]) -> None:
     """A hundredth below a flip cpr_vanilla falls back to full recovery, a hundredth above it does not."""
     # So that N flips at a number of ranks large enough to be changed by a hundredth.
-    costs = replace(CPR56, num_ps=800, pls_target=1e-5, ranks_per_failure=4, total_samples=10**12)
+    costs = replace(CPR56, num_ps=800, pls_target=1e-5, ranks_per_failure=4, total_samples=10**12, **prices)
     turn = getattr(flips(costs, counts_ranks=counts_ranks), key)
     settings = options_of("cpr_vanilla", interval_counts_ranks=counts_ranks)
     for factor, falls_back in ((0.99, True), (1.01, False)):
@@ -193,6 +207,18 @@ def test_simulated_spread_does_not_hang_on_the_processes(capsys: pytest.CaptureF
     assert said[0] == said[1]
     assert "cpr_vanilla" in said[0]
     assert (tmp_path / "0.svg").read_text().count("recovery") >= 2
+
+
+def test_plan_names_the_prices_and_counts_node_hours(capsys: pytest.CaptureFixture[str]) -> None:
+    """Under a priced profile, and only there; the simulation is charged by the same rules."""
+    plain = run_plan(capsys, "cpr56")[1]
+    code, priced, _ = run_plan(capsys, "cpr56_priced", "save.mode=async", "--simulate", "20")
+    assert code == 0
+    for text in (
+        "loads by bytes, 0.1 min more a save, a save in the background stalls 0.312 of its write",
+        "node-hours",
+    ):
+        assert (text in priced, text in plain) == (True, False)
 
 
 def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[str]) -> None:

@@ -73,12 +73,15 @@ def test_the_smallest_buffer_changes_nothing_but_time(config: Config, tmp_path: 
 
 @pytest.mark.timeout(120)
 def test_engines_agree_on_saves_in_the_background(config: Config, tmp_path: Path) -> None:
-    """Event for event, Saved events included: where a save is committed hangs on no clock."""
+    """Event for event, Saved events and their waits included: where a save is committed hangs on no clock."""
     config = in_background(config, strategy__name="cpr_mfu", data__max_train_samples=256, eval__every_steps=25)
-    config = changed(config, strategy__interval_samples=48)
+    config = changed(config, strategy__interval_samples=48, profile__load="by_bytes", profile__o_save_fixed_h=4)
+    config = changed(config, profile__network_gbps=25, profile__snapshot_gbps=100, profile__num_trainers=3)
     run(config, tmp_path / "local")
-    run(changed(config, engine="rpc"), tmp_path / "rpc")
+    finished, events = run(changed(config, engine="rpc"), tmp_path / "rpc")
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    assert finished.save_h > 1, "saves wait for each other"
+    assert analysis.check(events, read_config(tmp_path / "rpc")) == []
 
 
 def test_a_save_is_committed_where_something_is_due_next(config: Config, tmp_path: Path) -> None:

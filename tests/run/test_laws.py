@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
+import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Killed, Recovered, Saved, Trained
 from harness.core.pls import rank_weights
 from harness.planning.simulate import Job, save_sizes, simulate
+from harness.record.rundir import read_config
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
@@ -70,10 +72,24 @@ def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
     assert facts[0] == facts[1]
 
 
+PRICED = {
+    "profile__load": "by_bytes",
+    "profile__o_save_fixed_h": 4.0,  # more than the interval, so that saves wait for each other
+    "strategy__interval_samples": 60,
+    "profile__network_gbps": 25,
+    "profile__snapshot_gbps": 100,
+    "profile__num_trainers": 3,
+    "save__mode": "async",
+}
+
+
+@pytest.mark.parametrize("prices", [{}, PRICED], ids=["default", "priced"])
 @pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"])
-def test_a_run_is_charged_as_the_simulator_says(config: Config, tmp_path: Path, name: str) -> None:
+def test_a_run_is_charged_as_the_simulator_says(
+    config: Config, tmp_path: Path, name: str, prices: dict[str, object]
+) -> None:
     """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
-    config = changed(config, strategy__name=name)
+    config = changed(config, strategy__name=name, **prices)
     finished, _ = run(config, tmp_path / name)
     run_spec = RunSpec(config)
     job = Job(
@@ -98,8 +114,27 @@ def test_a_run_is_charged_as_the_simulator_says(config: Config, tmp_path: Path, 
     )
     if name in ("cpr_random", "cpr_mfu", "cpr_ssu"):  # a budget that need not be used up
         assert 0 < finished.save_h <= simulated.save_h * (1 + 1e-12)
-    else:
-        assert finished.save_h == pytest.approx(simulated.save_h, rel=1e-12)
+        return
+    assert finished.save_h == pytest.approx(simulated.save_h, rel=1e-12)
+    assert finished.wire_bytes == simulated.wire_bytes
+    assert finished.node_h == (simulated.node_h if prices else None)
+
+
+def test_prices_change_hours_and_nothing_else(config: Config, tmp_path: Path) -> None:
+    """The same interval under other prices gives the same bits, and the audit derives every charge again."""
+    config = changed(config, strategy__name="partial", strategy__interval_samples=60)
+    plain, _ = run(config, tmp_path / "plain")
+    priced, events = run(changed(config, **PRICED), tmp_path / "priced")
+    assert outcome(priced) == outcome(plain)
+    assert (priced.pls, priced.payload_bytes, priced.reschedule_h) == (
+        plain.pls,
+        plain.payload_bytes,
+        plain.reschedule_h,
+    )
+    shard = priced.load_h / plain.load_h
+    assert 0 < shard < 1 / 3, "one of four shards in most failures, and no dense network"
+    assert plain.save_h < priced.save_h < plain.save_h + 4.0 * priced.num_saves, "saves waited for each other"
+    assert analysis.check(events, read_config(tmp_path / "priced")) == []
 
 
 def test_evaluation_changes_nothing(config: Config, tmp_path: Path) -> None:

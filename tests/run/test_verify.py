@@ -132,3 +132,10 @@ def test_one_flipped_bit_is_noticed(config: Config, tmp_path: Path) -> None:
     differences = verify.compare_records(tmp_path / "right", tmp_path / "flipped")
     assert differences
     assert "event" in differences[0]
+
+
+def test_modes_of_saves_are_compared_unless_snapshots_have_a_price(config: Config) -> None:
+    """Intervals and charges then depend on the mode, so there is nothing to compare."""
+    priced = changed(config, profile__network_gbps=25, profile__snapshot_gbps=80)
+    names = [{variant.name for variant in verify.variants_of(each)} for each in (config, priced)]
+    assert names[0] - names[1] == {"async"}
