@@ -1,6 +1,6 @@
 """The report of a grid: one self-contained HTML file."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from html import escape
@@ -38,8 +38,6 @@ def report(
 
     Raises StoreError as ``load`` does, and if the file cannot be written.
     """
-    from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
-
     root = Path(path)
     cells = cells_of(load(root) if frame is None else frame)
     blocks = summarise(cells)
@@ -53,7 +51,7 @@ def report(
         advice_html(cells, margin),
         *sections(Data(blocks, cells, margin)),
         *notes((CAPTION, *footnotes(blocks)) if blocks else ()),
-        *trace_sections(cells),
+        *_trace_sections(cells),
         "<h2>All cells</h2>",
         _cells_html(root, cells),
         "<h2>Provenance</h2>",
@@ -92,6 +90,15 @@ _CELL_COLUMNS = (
     ("seconds", "run, s", ".1f"),
 )
 """Column, title and format of a value (text if empty)."""
+
+
+def _trace_sections(cells: Sequence[Cell]) -> Iterable[str]:
+    """Sections on the failure traces, if any cell has one."""
+    if all(cell["trace"] is None for cell in cells):
+        return ()
+    from analysis.trace_report import trace_sections  # noqa: PLC0415 - scipy.stats takes half a second to import
+
+    return trace_sections(cells)
 
 
 def _cells_html(root: Path, cells: Sequence[Cell]) -> str:

@@ -69,8 +69,7 @@ def test_what_was_saved_is_not_chosen_again(
     config: Config, tmp_path: Path, watched: type[WatchedServer], strategy: str
 ) -> None:
     """Right after a priority save with room for all, trackers find nothing to save: lists and counters are clear."""
-    config = saving_every(changed(config, strategy__name=strategy, strategy__r=1.0), 40)
-    run(config, tmp_path / "run", Parts(make_server=watched))
+    run(changed(config, strategy__name=strategy, strategy__r=1.0), tmp_path / "run", Parts(make_server=watched))
     assert watched.emptied
     assert set(watched.emptied) == {0}
 
