@@ -298,10 +298,10 @@ class CprScar(CprPriority):
     _tracker = "scar"
 
 
-class Differential(_Saving):
+class Differential(Partial):
     """``differential``: saves of the rows that changed since the last full one, quantised or not (Check-N-Run)."""
 
-    class Options(_Saving.Options):
+    class Options(Partial.Options):
         """Options of ``differential``."""
 
         bits: Literal[32, 8, 4, 2] = 32
@@ -320,7 +320,7 @@ class Differential(_Saving):
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """A plan as of ``full`` or of ``partial``."""
-        return RecoveryPlan(rollback=self._rolls_back, ranks=lost)
+        return RecoveryPlan(rollback=True, ranks=lost) if self._rolls_back else super().plan_recovery(lost, progress)
 
 
 def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:

@@ -179,6 +179,11 @@ class RunSpec:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
         check_backend(self.config.trainer)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
+        if not self.strategy.restores_exactly and self.footprint.row_width > self.size.embedding_dim:
+            raise ConfigError(
+                f"trainer.optimizer: expected sgd for saves with rounded values ({self.config.strategy.name}), got "
+                f"{self.config.trainer.optimizer}, whose state would share the values' scale; set strategy.bits=32"
+            )
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
 

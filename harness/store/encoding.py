@@ -49,8 +49,8 @@ class Quantised:
 
     Asymmetric and uniform: the offset is the row's least value, the scale a ``2**bits - 1``-th of its range. A value is
     read back as ``offset + scale * q`` of the nearest q, so it is off by at most half of the scale, and rounding in
-    float32. A row of equal values is exact. State columns of an optimizer are quantised with the values. Each operation
-    is rounded by itself, so every machine computes the same bits.
+    float32. A row of equal values is exact. Each operation is rounded by itself, so every machine computes the same
+    bits. State columns of an optimizer would share the scale of the values: a run with both is refused.
     """
 
     def __init__(self, bits: int) -> None:

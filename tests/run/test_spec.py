@@ -42,6 +42,17 @@ def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytes
         RunSpec(changed(config, trainer__backend="compiled")).validate()
 
 
+def test_rounded_saves_of_optimizer_state_are_refused(config: Config) -> None:
+    """A negative sum of squares would be read back. Exact saves of it are allowed, and rounded ones without it."""
+    config = changed(config, strategy__name="differential")
+    for bits, optimizer in ((32, "adagrad"), (2, "sgd")):
+        RunSpec(changed(config, strategy__bits=bits, trainer__optimizer=optimizer)).validate()
+    with pytest.raises(
+        ConfigError, match=r"^trainer\.optimizer: expected sgd .* got adagrad, .* set strategy\.bits=32$"
+    ):
+        RunSpec(changed(config, strategy__bits=2, trainer__optimizer="adagrad")).validate()
+
+
 def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where ``auto`` now chooses another backend, cells have other folders, and a line names both backends."""
     file = tmp_path / "grid.yaml"
