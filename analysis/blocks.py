@@ -23,7 +23,7 @@ from harness.core.events import BUCKETS
 if TYPE_CHECKING:
     import pandas as pd
 
-STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
+STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu", "buddy")
 """The order of strategies in tables and figures; others follow by name."""
 
 _QUANTITIES = (

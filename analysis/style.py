@@ -30,6 +30,7 @@ THEMES: dict[str, tuple[str, str]] = {
     "cpr_random": ("#7f7f7f", "#a0a0a0"),
     "cpr_mfu": ("#009e73", "#2fc79a"),
     "cpr_ssu": ("#c95f9c", "#e79ac6"),
+    "buddy": ("#8c6d31", "#c8a45c"),
     "other": ("#7a4fbf", "#b292f0"),
 }
 """Colour on a light and on a dark page, by role; a strategy's role is its name.

@@ -9,6 +9,7 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
@@ -22,6 +23,7 @@ from harness.cluster.launcher import RankContext
 from harness.cluster.leash import hold_leash, ignore_interrupts
 from harness.cluster.protocol import (
     Cluster,
+    Copy,
     Exchange,
     Push,
     Reply,
@@ -113,6 +115,7 @@ class ControlLink:
 # The server of this process. RPC calls a module-level function, which finds its rank here.
 _server: RankServer | None = None
 _serving = threading.Lock()
+_timeout_s: float | None = None  # of requests to other ranks
 
 
 def serve(request: Request) -> Reply:
@@ -122,13 +125,36 @@ def serve(request: Request) -> Reply:
         return _server.handle(request)
 
 
+def serve_copy(request: Copy, workers: Mapping[Rank, str]) -> Reply:
+    """As :func:`serve`, for a request that needs other ranks; ``workers``: their names in the RPC world."""
+    assert _server is not None, "not a PS rank"
+    _server.reach = partial(_reach, workers)
+    return serve(request)
+
+
+def _reach(workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
+    """Send a request to another rank and wait. Raises RankLost."""
+    assert _timeout_s is not None, "not a PS rank"
+    try:
+        return rpc.rpc_sync(workers[rank], serve_rank, args=(request,), timeout=_timeout_s)
+    except RuntimeError as error:
+        raise RankLost([rank], {}, {rank: _words(error)}) from error
+
+
+def serve_rank(request: Request) -> Reply:
+    """Serve a request of another rank, which only reads. It waits for no other request, so ranks may ask in a ring."""
+    assert _server is not None, "not a PS rank"
+    return _server.handle(request)
+
+
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank: RPC threads serve while this thread waits for orders."""
-    global _server  # noqa: PLW0603 - see above
+    global _server, _timeout_s  # noqa: PLW0603 - see above
     ignore_interrupts()
     hold_leash(rank_context.supervisor_pid)
     torch.set_num_threads(1)
     _server = RankServer(spec, rank_context.rank)
+    _timeout_s = rank_context.options.rpc_timeout_s
     wire.serve_by(serve)
     try:
         link = ControlLink(rank_context)
@@ -227,7 +253,7 @@ class RpcCluster:
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
             parts = request.exchanges if isinstance(request, Several) else (request,)
-            calls = [_call(part) for part in parts]  # an error here is no rank's death
+            calls = [self._call(part) for part in parts]  # an error here is no rank's death
             try:
                 sent = tuple(self._send(rank, *call) for call in calls)
             except RuntimeError as error:
@@ -236,9 +262,19 @@ class RpcCluster:
                 futures[rank] = sent if isinstance(request, Several) else sent[0]
         return Underway(futures, detail)
 
-    def _send(self, rank: Rank, function: Callable[..., Any], message: Any) -> Future[Reply]:
-        worker = group.worker_name(rank, self._generation)
-        return rpc.rpc_async(worker, function, args=(message,), timeout=self._timeout_s)
+    def _call(self, request: Request) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The function to call on a rank to serve ``request``, and its arguments."""
+        if wire.is_plain(request):
+            return wire.serve_words, (wire.words_of(request),)
+        if isinstance(request, Copy):
+            return serve_copy, (request, {rank: self._worker(rank) for rank in self._ranks})
+        return serve, (packed(request),)
+
+    def _worker(self, rank: Rank) -> str:
+        return group.worker_name(rank, self._generation)
+
+    def _send(self, rank: Rank, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Reply]:
+        return rpc.rpc_async(self._worker(rank), function, args=args, timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for all replies. Raises RankLost if ranks are dead."""
@@ -277,13 +313,6 @@ class RpcCluster:
             raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
 
 
-def _call(request: Request) -> tuple[Callable[..., Any], Any]:
-    """The function to call on a rank to serve ``request``, and its arguments."""
-    if wire.is_plain(request):
-        return wire.serve_words, wire.words_of(request)
-    return serve, packed(request)
-
-
 def packed(request: Request) -> Request:
     """``request`` with its row tensors copied to contiguous memory of their own.
 
@@ -292,9 +321,12 @@ def packed(request: Request) -> Request:
     """
     if not isinstance(request, Exchange):
         return request
-    push = request.push if request.push is None else _with_own_memory(request.push)
+    pushes = {"push": request.push, "replica": request.replica}
+    owned = {name: _with_own_memory(push) for name, push in pushes.items() if push is not None}
     request = _with_own_memory(request)
-    return request if push is request.push else dataclasses.replace(request, push=push)
+    if all(push is pushes[name] for name, push in owned.items()):
+        return request
+    return dataclasses.replace(request, **owned)
 
 
 _Sent = TypeVar("_Sent", bound=Exchange | Push | WriteBack)

@@ -139,7 +139,7 @@ class Recovered(Event):
     kind: ClassVar[str] = "recover"
     ranks: list[str]  # that died
     rollback: bool
-    source: str  # "checkpoint" | "initial"
+    source: str  # "checkpoint" | "initial" | "replica"; that of the ranks not in ``replicated``, if there are any
     resume_step: int
     resume_samples: int
     sequence: int | None  # manifest that was read
@@ -150,6 +150,7 @@ class Recovered(Event):
     recovered_rows: int = 0  # dead ranks' rows that the trainer's cache had newer than the checkpoint
     recovered_updates: int | None = None  # unsaved updates of those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
+    replicated: list[str] = field(default_factory=list)  # ranks whose rows came from the replica at their buddy
     load_h: float
     lost_h: float
     reschedule_h: float
@@ -187,6 +188,7 @@ class Finished(Event):
     reschedule_h: float
     overhead_frac: float  # sum of the four buckets / job_h
     generation: int
+    replica_bytes: int | None = None  # sent to replicas, and copied between ranks; null without replicas
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
 

@@ -148,11 +148,14 @@ def flips(costs: Costs, *, counts_ranks: bool = True) -> Flips:
 
 
 def tracker_memory(cardinalities: Sequence[int], *, dim: int, num_tracked: int, r: float) -> Iterator[TrackerMemory]:
-    """SCAR keeps a second copy of the tracked tables, MFU 4 bytes for each of their rows, SSU r of that."""
+    """SCAR keeps a second copy of the tracked tables, MFU 4 bytes for each of their rows, SSU r of that, and ``buddy``
+    a replica of everything.
+    """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows = sum(cardinalities[table] for table in tables)
     total_bytes = 4 * dim * sum(cardinalities)
-    for name, num_bytes in (("scar", 4 * dim * rows), ("cpr_mfu", 4 * rows), ("cpr_ssu", round(r * 4 * rows))):
+    sizes = {"scar": 4 * dim * rows, "cpr_mfu": 4 * rows, "cpr_ssu": round(r * 4 * rows), "buddy": total_bytes}
+    for name, num_bytes in sizes.items():
         yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)
 
 

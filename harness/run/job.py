@@ -20,6 +20,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
+from harness.recovery.replication import Replication, ShardSizes
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.evaluation import Evaluator, curve_samples, steps_between, whole_samples
 from harness.run.spec import RunSpec
@@ -86,6 +87,7 @@ def _make_trainer(
         updates=UpdateLedger(cluster.ranks) if config.metrics.update_pls else None,
         bytes_full=run_spec.bytes_full,
     )
+    replication = _make_replication(run_spec)
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,
@@ -95,6 +97,7 @@ def _make_trainer(
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=clock,
+        replication=replication,
     )
     network = _make_network(run_spec, cluster)
     checkpointer = Checkpointer(
@@ -107,6 +110,7 @@ def _make_trainer(
             fsync=config.store.fsync,
             config_hash=run_spec.result_hash,
             in_background=config.save.mode == "async",
+            keeps_replicas=run_spec.strategy.keeps_replicas,
         ),
         dense_state=network.state,
         clock=clock,
@@ -137,8 +141,21 @@ def _make_trainer(
         overlaps=cluster.overlaps,
         evaluator=evaluator,
         count_updates=count_updates,
+        replica_bytes=lambda: replication.num_bytes if replication else None,
         clock=clock,
     )
+
+
+def _make_replication(run_spec: RunSpec) -> Replication | None:
+    """Replicas at the next rank, for strategies that keep them."""
+    if not run_spec.strategy.keeps_replicas:
+        return None
+    sizes = ShardSizes(
+        placement=run_spec.placement,
+        width=run_spec.size.embedding_dim + OPTIMIZERS[run_spec.config.trainer.optimizer].num_states,
+        has_counts=run_spec.counts_updates,
+    )
+    return Replication(sizes)
 
 
 def _make_client(

@@ -166,6 +166,7 @@ class RunSpec:
             checkpoints=checkpoints,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
+            keeps_replica=self.strategy.keeps_replicas,
         )
 
     def started(self, machine: Machine) -> Started:

@@ -128,10 +128,10 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("strategy: {name: cpr_mfu, r: 2}", "", "x.yaml:1: strategy.r: 2 is not a number > 0 and <= 1"),
         ("trainer: {learning_rate: .inf}", "", "x.yaml:1: trainer.learning_rate: '.inf' is not a number > 0 and <= 1000000"),
         ("store: {fsync: on}", "", "x.yaml:1: store.fsync: 'on' is not true or false"),
-        ("strategy: {name: cpr_mfuu}", "", "x.yaml:1: strategy.name: 'cpr_mfuu' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
-        ("strategy.name: CPR_MFU", "", "x.yaml:1: strategy.name: 'CPR_MFU' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean cpr_mfu?"),
-        ("strategy: {name: [full]}", "", "x.yaml:1: strategy.name: [\"full\"] is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; a list is an axis of `run.py grid`"),
-        ("strategy.name: 3", "", "x.yaml:1: strategy.name: 3 is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu"),
+        ("strategy: {name: cpr_mfuu}", "", "x.yaml:1: strategy.name: 'cpr_mfuu' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, buddy; did you mean cpr_mfu?"),
+        ("strategy.name: CPR_MFU", "", "x.yaml:1: strategy.name: 'CPR_MFU' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, buddy; did you mean cpr_mfu?"),
+        ("strategy: {name: [full]}", "", "x.yaml:1: strategy.name: [\"full\"] is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, buddy; a list is an axis of `run.py grid`"),
+        ("strategy.name: 3", "", "x.yaml:1: strategy.name: 3 is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, buddy"),
         ("strategy: 3", "", "x.yaml:1: strategy: takes no value such as 3; it holds strategy.name, strategy.interval_samples, strategy.pls_target, strategy.interval_counts_ranks, strategy.r, strategy.pool, strategy.period"),
         ("strategy: {period: 2}", "", "x.yaml:1: strategy.period: not an option of strategy full; cpr_ssu has it"),
         ("strategy: {name: none}", "strategy.r=0.5", "strategy.r: not an option of strategy none; cpr_random, cpr_mfu, cpr_ssu have it (strategy.r=0.5 on the command line)"),
@@ -239,7 +239,11 @@ def test_grids_multiply_and_join(write: Write) -> None:
 def test_a_name_has_the_keys_of_its_own_grid(write: Write) -> None:
     """Law: a key that another mapping sets is in no name of a cell that leaves it at its default."""
     text = "grids:\n- seed: [0, 1]\n- {seed: [0], trainer.backend: [torch]}\n"
-    assert slugs(experiment_of(write(text))) == ["local-full-seed0", "local-full-seed1", "local-full-seed0-backendtorch"]
+    assert slugs(experiment_of(write(text))) == [
+        "local-full-seed0",
+        "local-full-seed1",
+        "local-full-seed0-backendtorch",
+    ]
 
 
 def test_equal_cells_are_merged(write: Write) -> None:
@@ -319,7 +323,7 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
         ("grids: {seed: [1]}", "", "x.yaml:1: grids: expected a list of mappings, e.g. `- {seed: [0, 1]}`"),
         ("grids:\n- {}\n- seed", "", "x.yaml:3: grids: expected a mapping of dotted keys to lists as each item"),
         ("grids:\n- strategy.name: [full, none]\n  strategy.r: [0.1]", "", "x.yaml:3: strategy.r: not an option of strategy full or none; cpr_random, cpr_mfu, cpr_ssu have it"),
-        ("grids:\n- strategy.name: [full, ful]\n  strategy.r: [0.1]", "", "x.yaml:2: strategy.name: 'ful' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu; did you mean full?"),
+        ("grids:\n- strategy.name: [full, ful]\n  strategy.r: [0.1]", "", "x.yaml:2: strategy.name: 'ful' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, buddy; did you mean full?"),
         ("grids:\n- sed: [1]", "", "x.yaml:2: unknown key sed; did you mean seed?"),
         ("grids:\n- seed: [1, x, x]", "", "x.yaml:2: seed: 'x' is not a whole number >= 0"),
         ("grids:\n- seed: []", "", "x.yaml:2: seed: expected at least one value, got an empty list"),

@@ -45,7 +45,7 @@ def test_cpr56_gives_the_published_levels() -> None:
     assert advice.full.overhead.total_h / 56 == pytest.approx(0.0849, abs=1e-4)
     assert advice.partial.overhead.total_h / 56 == pytest.approx(0.00536, abs=1e-5)
     assert advice.partial.pls == pytest.approx(0.1)
-    assert [round(each.frac, 4) for each in advice.trackers] == [0.9958, 0.0622, 0.0078]
+    assert [round(each.frac, 4) for each in advice.trackers] == [0.9958, 0.0622, 0.0078, 1.0]
 
 
 @pytest.mark.parametrize("interval_h", [0.5, 3.0, 40.0])

@@ -70,7 +70,9 @@ def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
     assert facts[0] == facts[1]
 
 
-@pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"])
+@pytest.mark.parametrize(
+    "name", ["never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu", "buddy"]
+)
 def test_a_run_is_charged_as_the_simulator_says(config: Config, tmp_path: Path, name: str) -> None:
     """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
     config = changed(config, strategy__name=name)
