@@ -36,7 +36,7 @@ class LocalRanks:
         for rank in self.names:
             self.drop(rank)
 
-    def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
+    def replace(self, ranks: Iterable[Rank]) -> Machine:
         """Create new servers with empty shards for ``ranks``."""
         self._make(ranks)
         return {"engine": "local"}

@@ -119,9 +119,9 @@ class Lost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
-    """Replacements of dead ranks were started, and all ranks formed a new generation.
+    """Dead ranks were replaced: by new processes in a new RPC world of all ranks, or by spares of the present one.
 
-    machine: pids, replaced {rank: [old, new]}, seconds.
+    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds.
     """
 
     kind: ClassVar[str] = "regroup"

@@ -19,6 +19,16 @@ def ps_index(rank: Rank) -> int:
     return int(rank.removeprefix("ps"))
 
 
+def is_ps(rank: Rank) -> bool:
+    """Whether ``rank`` is the name of a PS rank."""
+    return rank.startswith("ps")
+
+
+def spare_name(index: int) -> Rank:
+    """Name of spare number ``index``, a process that takes over the name of a PS rank that has died."""
+    return f"spare{index}"
+
+
 def buddy_of(rank: Rank, num_ps: int) -> Rank:
     """The next PS rank, the first after the last: it holds the replica of the shard of ``rank``, if there are any."""
     return ps_rank((ps_index(rank) + 1) % num_ps)

@@ -37,6 +37,7 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "save": {"buffer_bytes"},
     "cluster": {
         "launcher",
+        "spares",
         "host",
         "port",
         "interface",
