@@ -215,6 +215,9 @@ class _Auditor:
         if rank not in self._weights:
             self._problem(f"{rank} was lost, but is none of the {len(self._weights)} PS ranks")
             return
+        if rank in event.replicated:  # lacks nothing; what is durable of it is still its last save
+            self._expect(f"PLS of {rank}", event.pls.get(rank), 0.0)
+            return
         fraction = (event.samples - self._since_samples[rank]) / self._started.total_samples
         pls = self._weights[rank] * fraction
         self._expect(f"PLS of {rank}", event.pls.get(rank), pls)

@@ -108,7 +108,10 @@ def _kill(event: Killed) -> str:
 
 
 def _recovery(event: Recovered) -> str:
-    source = "initial values" if event.source == "initial" else f"checkpoint {event.sequence}"
+    sources = {"initial": "initial values", "replica": "replicas"}
+    source = sources.get(event.source, f"checkpoint {event.sequence}")
+    if event.replicated and event.source != "replica":
+        source += f" ({', '.join(event.replicated)} from replicas)"
     if event.rollback:
         num_rerun = event.step - event.resume_step
         return f"all ranks from {source}, back to step {event.resume_step}, steps run again: {num_rerun}"

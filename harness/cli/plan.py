@@ -211,7 +211,7 @@ def _show_advice(advice: Advice) -> None:
     console.say(f"  PLS target {flips.pls_target:.3g}   MTBF {flips.mtbf_h:.3g} h   {_ranks(flips.num_ps)}")
     console.say(f"  {_ranks(flips.num_ps_scaled)} if the MTBF falls as 1/N")
     sizes = (f"{each.name} {each.num_bytes / 1e6:,.1f} MB ({each.frac:.2%})" for each in advice.trackers)
-    console.say(f"memory of trackers, and as a fraction of the tables: {'   '.join(sizes)}")
+    console.say(f"memory of trackers and replicas, and as a fraction of the tables: {'   '.join(sizes)}")
 
 
 def _advice_rows(advice: Advice) -> Iterator[tuple[str, ...]]:

@@ -1,7 +1,8 @@
 """The control channel: one TCP connection from each rank to the supervisor.
 
 It outlives the generations of the RPC world. It carries the rendezvous of the next world, the orders to join it or to
-stop, and a trainer's calls of the supervisor. A rank that loses the connection ends.
+stop, and a trainer's calls of the supervisor. ``spares`` tells a trainer that all spares are connected. A rank that
+loses the connection ends.
 
 Messages are tuples, the kind first:
 
@@ -9,7 +10,7 @@ Messages are tuples, the kind first:
                          ("get", generation, key)
                          ("compare_set", generation, key, expected, desired)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
-    supervisor -> rank   ("join", generation)        ("stop",)
+    supervisor -> rank   ("join", place)             ("stop",)                           ("spares",)
                          ("value", generation, bytes)                    ("broken", generation)
                          ("result", value, error)
 """

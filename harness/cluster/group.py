@@ -96,13 +96,27 @@ def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, o
         # 1.39 ms with this one, 1.56 with cma, 3.99 with mpt_uv (LOG, 2026-11-21).
         _channels=["basic"],
     )
-    init_autograd(index)
+    _init_autograd_once(index)
     try:
         agent = TensorPipeAgent(store, worker_name(rank, generation), index, world_size, backend, {}, [])
     except RuntimeError as error:
         raise WorldBroken(f"generation {generation} of the RPC world could not be formed: {error}") from error
     api._init_rpc_states(agent)
     return store
+
+
+_is_autograd_ready = False
+
+
+def _init_autograd_once(index: int) -> None:
+    """Requests need it. A process cannot be given another number later, as a spare that takes a rank's name would be.
+
+    The number only names contexts of distributed autograd, which is not used.
+    """
+    global _is_autograd_ready  # noqa: PLW0603 - the state is torch's, and one for each process
+    if not _is_autograd_ready:
+        init_autograd(index)
+        _is_autograd_ready = True
 
 
 def leave() -> None:

@@ -20,22 +20,34 @@ if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
     from harness.cluster.group import GroupOptions
 
 
-@dataclass(frozen=True, kw_only=True)
-class RankContext:
-    """The place of a rank in the world; can be pickled.
+@dataclass(frozen=True)
+class Place:
+    """The place of a process in a generation of the RPC world; can be pickled.
 
     Attributes:
-        rank, index: its name, and its number among ``world_size`` ranks.
-        generation: the first one to join.
+        rank, index: its name, and its number among ``world_size`` members.
+    """
+
+    generation: int
+    rank: Rank
+    index: int
+    world_size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankContext:
+    """What the process of a rank is told; can be pickled.
+
+    Attributes:
+        rank: its name at first: a spare may take over another.
+        place: in the first generation to join; None for a spare that waits for an order.
         supervisor_pid: process whose end must also end the rank.
         host, port, authkey: of the supervisor's control channel.
     """
 
     rank: Rank
-    index: int
+    place: Place | None
     num_ps: int
-    world_size: int
-    generation: int
     supervisor_pid: int
     host: str
     port: int

@@ -16,7 +16,8 @@ class LocalRanks:
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
         self._make_server = make_server
         self.names = tuple(ps_rank(k) for k in range(num_ps))
-        self.servers = {rank: make_server(rank) for rank in self.names}
+        self.servers: dict[Rank, RankServer] = {}
+        self._make(self.names)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Drop the shard, tracker and unfinished save of each rank. A no-op for a rank that was dropped before."""
@@ -35,11 +36,24 @@ class LocalRanks:
         for rank in self.names:
             self.drop(rank)
 
-    def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
+    def replace(self, ranks: Iterable[Rank]) -> Machine:
         """Create new servers with empty shards for ``ranks``."""
+        self._make(ranks)
+        return {"engine": "local"}
+
+    def _make(self, ranks: Iterable[Rank]) -> None:
         for rank in ranks:
             self.servers[rank] = self._make_server(rank)
-        return {"engine": "local"}
+            self.servers[rank].reach = self._reach
+
+    def _reach(self, rank: Rank, request: Request) -> Reply:
+        """Serve a request of one rank to another. Raises RankLost."""
+        if rank not in self.servers:
+            raise RankLost([rank], {}, {rank: "dropped"})
+        reply = self.servers[rank].handle(request)
+        if rank not in self.servers:
+            raise RankLost([rank], {}, {rank: "dropped"})
+        return reply
 
 
 class LocalCluster:

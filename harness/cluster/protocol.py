@@ -61,12 +61,14 @@ class Exchange:
     """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, X) or None.
 
     The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter. With
-    ``unsaved_M`` (rows again) the reply is :class:`Counted`; such a message has a ``pull_N``.
+    ``unsaved_M`` (rows again) the reply is :class:`Counted`; such a message has a ``pull_N``. ``replica``: the push of
+    the rank whose replica this rank holds, for that replica.
     """
 
     push: Push | WriteBack | None = None
     pull_N: Tensor | None = None
     unsaved_M: Tensor | None = None
+    replica: Push | WriteBack | None = None
 
 
 @dataclass(frozen=True)
@@ -103,9 +105,43 @@ class Restore:
     resets_states: bool = False
 
 
+@dataclass(frozen=True)
+class CopyFromBuddy:
+    """Copy the shard, with its counts and its applied step, from the replica at the buddy. Reply: :class:`Restored`."""
+
+
+@dataclass(frozen=True)
+class CopyReplica:
+    """Copy the shard whose replica this rank holds from its owner. Reply: :class:`Restored`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadShard:
+    """Request of one PS rank to another for rows ``first <= row < stop``. Reply: :class:`ShardRows`.
+
+    ``is_replica``: of the replica that the other rank holds, not of its own shard.
+    """
+
+    is_replica: bool
+    first: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardRows:
+    """N rows of a shard with their state columns (float32, (N, X)), counts of unsaved updates (int32 or None), the
+    applied step, and what the last save took from the counts: its sequence, updates of all and of tracked tables.
+    """
+
+    rows_NX: Tensor
+    pending_N: Tensor | None
+    applied_step: int
+    taken: tuple[int, int, int]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Reply to Initialise and Restore: the number of rows that were set."""
+    """Reply to Initialise, Restore and the copies: the number of rows that were set."""
 
     num_rows: int
 
@@ -136,6 +172,13 @@ class Collect:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CountReplicaSaved:
+    """Count the updates in the replica as saved by ``save``: its owner wrote its rows as of now. Reply: None."""
+
+    save: Save
+
+
+@dataclass(frozen=True, kw_only=True)
 class Written:
     """Reply to Save and Collect: a save of one shard that is on disk.
 
@@ -147,6 +190,7 @@ class Written:
             None if the shard does not count updates.
         compacted: whether older files were merged into a new base.
         waited_s: how long steps waited for a save in the background, seconds.
+        is_late: a replacement wrote its rows as of the reply, not as of the save's step.
     """
 
     records: tuple[FileRecord, ...]
@@ -156,6 +200,7 @@ class Written:
     persisted_tracked: int | None
     compacted: bool
     waited_s: float = 0.0
+    is_late: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +208,10 @@ class Digest:
     """Request for the xxh3 of all rows. Reply: 16 hex digits."""
 
 
-Request = Exchange | Several | Initialise | Restore | Save | Collect | Digest
+Copy = CopyFromBuddy | CopyReplica
+"""Requests for which a rank sends requests to another one."""
+
+Request = Exchange | Several | Initialise | Restore | Copy | ReadShard | Save | Collect | CountReplicaSaved | Digest
 Reply = Any
 
 

@@ -4,12 +4,11 @@ A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 """
 
 import dataclasses
-import os
 import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -18,10 +17,12 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group, wire
-from harness.cluster.launcher import RankContext
+from harness.cluster.launcher import Place, RankContext
 from harness.cluster.leash import hold_leash, ignore_interrupts
+from harness.cluster.link import ControlLink, RemoteSupervisor, Stopped
 from harness.cluster.protocol import (
     Cluster,
+    Copy,
     Exchange,
     Push,
     Reply,
@@ -33,86 +34,15 @@ from harness.cluster.protocol import (
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.world import Formation
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, ps_rank
-from harness.store import Manifest
-
-
-class Stopped(Exception):
-    """The supervisor ordered this rank to end."""
-
-
-class ControlLink:
-    """A rank's end of the control channel. Used by the rank's main thread alone."""
-
-    def __init__(self, rank_context: RankContext) -> None:
-        self.rank_context = rank_context
-        self._timeout_s = rank_context.options.join_timeout_s
-        self._connection: Connection = control.connect(
-            rank_context.host, rank_context.port, rank_context.authkey, self._timeout_s
-        )
-        self._world: object = None  # keeps a generation's store alive
-        self._orders: list[control.Message] = []
-        self.send("hello", rank_context.rank, os.getpid(), rank_context.generation)
-
-    def send(self, *message: Any) -> None:
-        """Send a message without waiting for a reply."""
-        self._connection.send(message)
-
-    def order(self) -> control.Message:
-        """Wait without limit for the next order of the supervisor, and return it."""
-        return self._orders.pop(0) if self._orders else self._connection.recv()
-
-    def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the supervisor and wait for its result."""
-        self.send("call", method, args)
-        message = self._connection.recv()
-        while message[0] in ("value", "broken"):  # late answers about an abandoned generation
-            message = self._connection.recv()
-        if message[0] == "stop":
-            raise Stopped
-        kind, value, error = message
-        assert kind == "result", kind
-        if error is not None:
-            raise error
-        return value
-
-    def join(self, generation: int) -> None:
-        """Leave the present world and join ``generation``. Raises WorldBroken."""
-        group.leave()
-        rank_context = self.rank_context
-        self._world = group.join(
-            rank_context.rank,
-            rank_context.index,
-            generation,
-            rank_context.world_size,
-            ask=lambda kind, *args: self._rendezvous(kind, generation, *args),
-            options=rank_context.options,
-        )
-
-    def _rendezvous(self, kind: str, generation: int, *args: Any) -> bytes:
-        self.send(kind, generation, *args)
-        if kind == "set":
-            return b""
-        while self._connection.poll(self._timeout_s):
-            message = self._connection.recv()
-            if message[0] not in ("value", "broken"):
-                self._orders.append(message)
-            elif message[1] != generation:
-                continue  # a late answer about an abandoned generation
-            elif message[0] == "value":
-                return message[2]
-            raise group.WorldBroken(
-                f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
-            )
-        raise group.WorldIncomplete(
-            f"generation {generation} of the RPC world: expected all ranks to join within {self._timeout_s:g} s"
-        )
-
+from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
 
 # The server of this process. RPC calls a module-level function, which finds its rank here.
 _server: RankServer | None = None
 _serving = threading.Lock()
+_spec: RankSpec | None = None
+_timeout_s: float | None = None  # of requests to other ranks
 
 
 def serve(request: Request) -> Reply:
@@ -122,18 +52,53 @@ def serve(request: Request) -> Reply:
         return _server.handle(request)
 
 
-def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
-    """Main function of a PS rank: RPC threads serve while this thread waits for orders."""
+def serve_copy(request: Copy, workers: Mapping[Rank, str]) -> Reply:
+    """As :func:`serve`, for a request that needs other ranks; ``workers``: their names in the RPC world."""
+    assert _server is not None, "not a PS rank"
+    _server.reach = partial(_reach, workers)
+    return serve(request)
+
+
+def _reach(workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
+    """Send a request to another rank and wait. Raises RankLost."""
+    assert _timeout_s is not None, "not a PS rank"
+    try:
+        return rpc.rpc_sync(workers[rank], serve_rank, args=(request,), timeout=_timeout_s)
+    except RuntimeError as error:
+        raise RankLost([rank], {}, {rank: _words(error)}) from error
+
+
+def serve_rank(request: Request) -> Reply:
+    """Serve a request of another rank, which only reads. It waits for no other request, so ranks may ask in a ring."""
+    assert _server is not None, "not a PS rank"
+    return _server.handle(request)
+
+
+def adopt(rank: Rank) -> None:
+    """Serve as ``rank`` from now on, with an empty shard, if this process does not do so yet."""
     global _server  # noqa: PLW0603 - see above
+    assert _spec is not None, "not a PS process"
+    with _serving:
+        if _server is None or _server.rank != rank:
+            _server = RankServer(_spec, rank)
+
+
+def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
+    """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
+    global _spec, _timeout_s  # noqa: PLW0603 - see above
     ignore_interrupts()
     hold_leash(rank_context.supervisor_pid)
     torch.set_num_threads(1)
-    _server = RankServer(spec, rank_context.rank)
+    _spec = spec
+    _timeout_s = rank_context.options.rpc_timeout_s
     wire.serve_by(serve)
     try:
         link = ControlLink(rank_context)
-        order: control.Message = ("join", rank_context.generation)
+        place = rank_context.place
+        order: control.Message = link.order() if place is None else ("join", place)
         while order[0] == "join":
+            if is_ps(order[1].rank):
+                adopt(order[1].rank)
             try:
                 link.join(order[1])
             except group.WorldBroken:
@@ -143,7 +108,8 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
                 order = link.order()
     except (EOFError, OSError):
         pass  # the supervisor is gone, and so is the world
-    _server.close()
+    if _server is not None:
+        _server.close()
     group.leave()
 
 
@@ -169,25 +135,6 @@ def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorCl
     group.leave()
 
 
-class RemoteSupervisor:
-    """The supervisor, over the control channel."""
-
-    def __init__(self, link: ControlLink) -> None:
-        self._link = link
-
-    def record(self, event: Any) -> None:
-        """Append an event to the record, in the order of calls."""
-        self._link.send("tell", "record", {"event": event})
-
-    def commit(self, manifest: Manifest) -> None:
-        """Commit a checkpoint by writing its manifest."""
-        self._link.call("commit", manifest)
-
-    def status(self, **values: Any) -> None:
-        """Report the progress of the run: fields of ``RunStatus``."""
-        self._link.send("tell", "status", values)
-
-
 @dataclass(frozen=True)
 class Underway:
     """Requests in flight, and ranks to which sending failed, with the transport's error texts."""
@@ -205,9 +152,14 @@ class RpcCluster:
         self._link = link
         self._ranks = tuple(ps_rank(k) for k in range(link.rank_context.num_ps))
         self._timeout_s = link.rank_context.options.rpc_timeout_s
-        self._generation = link.rank_context.generation
+        place = link.rank_context.place
+        assert place is not None, "a trainer is a member from the first"
+        self._workers: dict[Rank, str] = {}
+        self._generation = -1  # that this process is a member of
+        self._num_in_flight = 0
+        self._awaits_spares = False
         try:
-            self._link.join(self._generation)
+            self._join(place)
         except group.WorldBroken as error:
             dead = ", ".join(self._link.call("dead")) or "no rank"
             raise RunFailed(f"the first RPC world was not formed: {error}; dead ranks: {dead}") from error
@@ -222,12 +174,19 @@ class RpcCluster:
         return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
-        """Send all requests at once, without waiting."""
+        """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any."""
+        if self._awaits_spares and self._num_in_flight == 0 and _is_step(requests) and self._link.take_spares():
+            self._awaits_spares = False
+            try:
+                self._form(self._link.call("regroup"))
+            except RankLost as lost:
+                return Underway({}, lost.detail)  # nothing was sent
+        self._num_in_flight += 1
         futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]] = {}
         detail: dict[Rank, str] = {}
         for rank, request in requests.items():
             parts = request.exchanges if isinstance(request, Several) else (request,)
-            calls = [_call(part) for part in parts]  # an error here is no rank's death
+            calls = [self._call(part) for part in parts]  # an error here is no rank's death
             try:
                 sent = tuple(self._send(rank, *call) for call in calls)
             except RuntimeError as error:
@@ -236,12 +195,20 @@ class RpcCluster:
                 futures[rank] = sent if isinstance(request, Several) else sent[0]
         return Underway(futures, detail)
 
-    def _send(self, rank: Rank, function: Callable[..., Any], message: Any) -> Future[Reply]:
-        worker = group.worker_name(rank, self._generation)
-        return rpc.rpc_async(worker, function, args=(message,), timeout=self._timeout_s)
+    def _call(self, request: Request) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        """The function to call on a rank to serve ``request``, and its arguments."""
+        if wire.is_plain(request):
+            return wire.serve_words, (wire.words_of(request),)
+        if isinstance(request, Copy):
+            return serve_copy, (request, self._workers)
+        return serve, (packed(request),)
+
+    def _send(self, rank: Rank, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Reply]:
+        return rpc.rpc_async(self._workers[rank], function, args=args, timeout=self._timeout_s)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for all replies. Raises RankLost if ranks are dead."""
+        self._num_in_flight = max(0, self._num_in_flight - 1)
         detail = dict(underway.detail)
         replies: dict[Rank, Reply] = {}
         for rank, future in underway.futures.items():
@@ -266,22 +233,57 @@ class RpcCluster:
         return self._link.call("kill_planned", step, samples)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Have the supervisor start replacements, and join the new world with them."""
-        self._generation = self._link.call("replace", dict(lost), step, samples, seconds)
-        try:
-            self._link.join(self._generation)
-        except group.WorldBroken as error:
-            dead = self._link.call("absent" if isinstance(error, group.WorldIncomplete) else "dead")
-            if not dead:
-                raise RunFailed(f"step {step}: the RPC world could not be formed again: {error}") from error
-            raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
+        """Have the supervisor replace dead ranks; let spares take over, or join a new world with the replacements."""
+        formation: Formation = self._link.call("replace", dict(lost), step, samples, seconds)
+        self._awaits_spares = formation.keeps_spares
+        if formation.generation == self._generation:
+            self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
+        else:
+            self._form(formation)
+
+    def _let_spares_take_over(self, takeovers: Mapping[Rank, Rank]) -> None:
+        """Raises RankLost if a spare has died."""
+        workers = {rank: group.worker_name(spare, self._generation) for rank, spare in takeovers.items()}
+        self._workers = {**self._workers, **workers}
+        calls: dict[Rank, Future[None]] = {}
+        detail: dict[Rank, str] = {}
+        for rank, worker in workers.items():
+            try:
+                calls[rank] = rpc.rpc_async(worker, adopt, args=(rank,), timeout=self._timeout_s)
+            except RuntimeError as error:
+                detail[rank] = _words(error)
+        for rank, call in calls.items():
+            try:
+                call.wait()
+            except RuntimeError as error:
+                detail[rank] = _words(error)
+        if detail:
+            raise RankLost(detail, {}, detail)
+
+    def _form(self, formation: Formation) -> None:
+        """Join a generation; if a spare dies meanwhile, the next one. Raises RankLost if PS ranks died meanwhile."""
+        while formation.generation != self._generation:
+            try:
+                self._join(formation.place(CHIEF))
+            except group.WorldBroken as error:
+                dead = self._link.call("absent" if isinstance(error, group.WorldIncomplete) else "dead")
+                if dead:
+                    raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
+                broken, formation = formation, self._link.call("regroup")
+                if formation == broken:
+                    raise RunFailed(f"the RPC world could not be formed again: {error}") from error
+
+    def _join(self, place: Place) -> None:
+        self._generation = -1
+        self._link.join(place)
+        self._generation = place.generation
+        self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._ranks}
+        self._link.send("tell", "formed", {"generation": self._generation})
 
 
-def _call(request: Request) -> tuple[Callable[..., Any], Any]:
-    """The function to call on a rank to serve ``request``, and its arguments."""
-    if wire.is_plain(request):
-        return wire.serve_words, wire.words_of(request)
-    return serve, packed(request)
+def _is_step(requests: Mapping[Rank, Request]) -> bool:
+    """Whether these are messages of a step or an evaluation, and not of a recovery."""
+    return all(isinstance(request, Exchange | Several) for request in requests.values())
 
 
 def packed(request: Request) -> Request:
@@ -292,9 +294,12 @@ def packed(request: Request) -> Request:
     """
     if not isinstance(request, Exchange):
         return request
-    push = request.push if request.push is None else _with_own_memory(request.push)
+    pushes = {"push": request.push, "replica": request.replica}
+    owned = {name: _with_own_memory(push) for name, push in pushes.items() if push is not None}
     request = _with_own_memory(request)
-    return request if push is request.push else dataclasses.replace(request, push=push)
+    if all(push is pushes[name] for name, push in owned.items()):
+        return request
+    return dataclasses.replace(request, **owned)
 
 
 _Sent = TypeVar("_Sent", bound=Exchange | Push | WriteBack)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 
 from harness.cluster.protocol import Collect, Save, Written
+from harness.cluster.replica import Taken, take
 from harness.core.shard import Shard
 from harness.core.trackers import Tracker
 from harness.store import (
@@ -56,6 +57,9 @@ class Saver:
     Args:
         tracker: chooses rows of the ``tracked`` tables, for kinds of save that ask it.
         buffer_bytes: memory that a save in the background may take, besides one byte a row.
+
+    Attributes:
+        taken: what the last save took from the shard's counts. Whoever sets the shard's rows sets it, too.
     """
 
     def __init__(
@@ -66,6 +70,7 @@ class Saver:
         self._tracked = tracked
         self._store = store
         self._buffer_bytes = buffer_bytes
+        self.taken = Taken()
         self._pending: _PendingSave | None = None
         self._no_op = shard.before_change
 
@@ -82,7 +87,7 @@ class Saver:
         """
         pending = self._pending
         if pending is None:
-            return self._write_now(request.save)
+            return replace(self._write_now(request.save), is_late=True)
         assert pending.sequence == request.save.sequence, "one save at a time"
         try:
             return replace(pending.writing.result(), waited_s=pending.rows.waited_s)
@@ -127,15 +132,15 @@ class Saver:
         kind = SAVE_KINDS[request.plan.kind]
         rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
         builds_on = tuple(kind.builds_on(self._shard, self._tracker, request.records))
-        persisted = {table: self._shard.take_pending(chosen) for table, chosen in rows.items()}
+        self.taken = self.taken.plus(request.sequence, *take(self._shard, rows, tuple(self._tracked)))
         for table, chosen in rows.items():
             self._tracker.saved(table, chosen)
         return _Contents(
             parts=tuple(_part(chosen) for chosen in rows.values()) if builds_on else None,
             builds_on=builds_on,
             encoding=kind.encoding,
-            persisted=sum(persisted.values()),
-            persisted_tracked=sum(persisted.get(table, 0) for table in self._tracked),
+            persisted=self.taken.updates,
+            persisted_tracked=self.taken.tracked,
         )
 
     def _write(self, request: Save, contents: _Contents, rows: RowSource) -> Written:

@@ -3,6 +3,7 @@
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,21 +12,28 @@ from torch import Tensor
 
 from harness.cluster.protocol import (
     Collect,
+    CopyFromBuddy,
+    CopyReplica,
     Counted,
+    CountReplicaSaved,
     Digest,
     Exchange,
     Failure,
     Initialise,
     Push,
+    ReadShard,
     Reply,
     Request,
     Restore,
     Restored,
     Save,
+    ShardRows,
     WriteBack,
+    Written,
 )
+from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
 from harness.cluster.saver import Saver
-from harness.core.errors import HarnessError, RankFailed
+from harness.core.errors import HarnessError, RankFailed, RankLost
 from harness.core.movement import distances
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
@@ -49,22 +57,31 @@ class RankSpec:
     checkpoints: Path
     fsync: bool
     save_buffer_bytes: int
+    keeps_replica: bool = False
 
 
 class RankServer:
-    """A PS rank: one shard, its tracker and its files."""
+    """A PS rank: one shard, its tracker and its files, and the replica of another rank's shard if ranks keep any.
+
+    Attributes:
+        reach: sends a request to another PS rank. Set by the engine.
+    """
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
+        self.reach = _unreachable
         make_tracker = TRACKERS[spec.tracker.kind]
-        self.shard = Shard(
+        make_shard = partial(
+            Shard,
             spec.placement,
-            ps_index(rank),
-            spec.embedding_dim,
+            dim=spec.embedding_dim,
             seed=spec.seed,
             count_updates=spec.count_updates or make_tracker.needs_counts,
             optimizer=OPTIMIZERS[spec.optimizer],
         )
+        self.shard: Shard = make_shard(ps_index(rank))
+        num_ps, tracked = spec.placement.num_ps, spec.tracker.tables
+        self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
         self._tracked = spec.tracker.tables
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
@@ -75,8 +92,12 @@ class RankServer:
             Exchange: self._exchange,
             Initialise: self._initialise,
             Restore: self._restore,
-            Save: self._saver.save,
+            CopyFromBuddy: self._copy_from_buddy,
+            CopyReplica: self._copy_replica,
+            ReadShard: self._read_shard,
+            Save: self._save,
             Collect: self._saver.collect,
+            CountReplicaSaved: self._count_replica_saved,
             Digest: self._digest,
         }
 
@@ -99,6 +120,8 @@ class RankServer:
             self._write_back(push)
         elif push is not None:
             self._apply(push)
+        if request.replica is not None:
+            self._held.push(request.replica)
         if request.pull_N is None:
             return None
         rows_NX = self.shard.gather(request.pull_N)
@@ -137,7 +160,9 @@ class RankServer:
     def _initialise(self, request: Initialise) -> Restored:
         self._saver.abandon()
         self.shard.initialise(applied_step=request.step)
-        self._tracker.reset()
+        self._restored()
+        if self.replica is not None:
+            self.replica.initialise(request.step)
         return Restored(num_rows=len(self.shard.rows_MD))
 
     def _restore(self, request: Restore) -> Restored:
@@ -146,8 +171,47 @@ class RankServer:
         if request.resets_states:
             self.shard.reset_states()
         self.shard.reset_counts(applied_step=request.step)
-        self._tracker.reset()
+        self._restored()
         return Restored(num_rows=len(self.shard.rows_MD))
+
+    def _restored(self, taken: Taken = Taken()) -> None:  # noqa: B008 - a frozen value
+        """The rows were set: the tracker starts anew."""
+        self._tracker.reset()
+        self._saver.taken = taken
+
+    def _save(self, request: Save) -> Written | None:
+        if self.replica is not None:
+            self.replica.take(request)  # at the same request as its owner, which reports the updates
+        return self._saver.save(request)
+
+    # --- replicas -------------------------------------------------------------------------------------------------
+
+    @property
+    def _held(self) -> Replica:
+        assert self.replica is not None, "this rank holds no replica"
+        return self.replica
+
+    def _copy_from_buddy(self, request: CopyFromBuddy) -> Restored:
+        self._saver.abandon()
+        self._restored(copy_from_buddy(self.shard, self.rank, self.reach))
+        return Restored(num_rows=len(self.shard.rows_MD))
+
+    def _copy_replica(self, request: CopyReplica) -> Restored:
+        return Restored(num_rows=self._held.copy(self.reach))
+
+    def _read_shard(self, request: ReadShard) -> ShardRows:
+        if request.is_replica:
+            return read_shard(request, self._held.shard, self._held.taken)
+        return read_shard(request, self.shard, self._saver.taken)
+
+    def _count_replica_saved(self, request: CountReplicaSaved) -> None:
+        self._held.take(request.save)
+
+    # --- the end --------------------------------------------------------------------------------------------------
 
     def _digest(self, request: Digest) -> str:
         return xxhash.xxh3_64_hexdigest(bytes_of(self.shard.rows_MD))
+
+
+def _unreachable(rank: Rank, request: Request) -> Reply:
+    raise RankLost([rank], {}, {rank: "no engine connects the ranks"})

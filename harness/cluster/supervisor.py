@@ -20,8 +20,8 @@ class Ranks(Protocol):
         """Kill all of ``ranks``, then reap them. Returns the ``machine`` part of each kill event, by rank."""
         ...
 
-    def replace(self, ranks: Iterable[Rank], generation: int) -> Machine:
-        """Start replacements with empty shards and form ``generation``.
+    def replace(self, ranks: Iterable[Rank]) -> Machine:
+        """Give the names of dead ranks to processes with empty shards, and connect these with the others.
 
         Returns the ``machine`` part of the regroup event.
         """
@@ -45,7 +45,7 @@ class Supervisor:
         clock: seconds, monotonic; for the ``machine`` part of events.
 
     Attributes:
-        generation: of the ranks' world; 0 at first, one more with each replacement.
+        generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
         num_unplanned: number of ranks that died without a planned kill.
     """
 
@@ -107,8 +107,8 @@ class Supervisor:
             )
         return planned_kill.repair_h
 
-    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> int:
-        """Record that ranks were lost, start replacements and form the next generation; returns its number.
+    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+        """Record that ranks were lost, and replace them.
 
         Args:
             lost: rank to the transport's error text.
@@ -130,10 +130,9 @@ class Supervisor:
         )
         started_s = self._clock()
         self.generation += 1
-        machine = self._ranks.replace(ranks, self.generation)
+        machine = self._ranks.replace(ranks)
         machine = {**machine, "seconds": self._clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
-        return self.generation
 
     @property
     def unfired(self) -> list[PlannedKill]:

@@ -13,6 +13,7 @@ import pickle
 import traceback
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -39,17 +40,22 @@ Handler = Callable[[Exchange], Reply]
 
 def is_plain(request: object) -> TypeGuard[Exchange]:
     """Whether :func:`words_of` can encode ``request`` as a single tensor."""
-    return isinstance(request, Exchange) and request.unsaved_M is None and isinstance(request.push, Push | None)
+    if not isinstance(request, Exchange) or request.unsaved_M is not None:
+        return False
+    return isinstance(request.push, Push | None) and isinstance(request.replica, Push | None)
 
 
 def words_of(exchange: Exchange) -> Tensor:
-    """A plain ``exchange`` encoded as int64 words (W,), in new memory."""
+    """A plain ``exchange`` encoded as int64 words (W,), in new memory: the push for a replica after the rest."""
+    if exchange.replica is not None:
+        own = replace(exchange, replica=None)
+        return torch.cat([words_of(own), words_of(Exchange(push=exchange.replica))])
     push, pull_N = exchange.push, exchange.pull_N
     assert isinstance(push, Push | None)
     num_rows, dim = (0, 0) if push is None else push.grads_ND.shape
     num_lookups = 0 if pull_N is None else len(pull_N)
     first = _HEADER_WORDS + num_rows + num_lookups
-    words_W = np.empty(first + -(-num_rows * (4 + 4 * dim + 1) // _WORD), np.int64)
+    words_W = np.empty(_num_words(num_rows, num_lookups, dim), np.int64)
     what = (-1 if push is None else num_rows, -1 if pull_N is None else num_lookups, dim)
     how = (0, 0.0) if push is None else (push.step, push.learning_rate)
     words_W[:_HEADER_WORDS].view(HEADER)[0] = (*what, *how)
@@ -71,8 +77,10 @@ def exchange_of(words_W: Tensor) -> Exchange:
     num_words = max(num_rows, 0)
     first = _HEADER_WORDS + num_words + max(num_lookups, 0)
     pull_N = None if num_lookups < 0 else words_W[_HEADER_WORDS + num_words : first]
+    num_own = _num_words(num_words, max(num_lookups, 0), dim)
+    replica = exchange_of(words_W[num_own:]).push if num_own < len(words) else None
     if num_rows < 0:
-        return Exchange(pull_N=pull_N)
+        return Exchange(pull_N=pull_N, replica=replica)
     halves = words[first:].view(np.int32)
     push = Push(
         step=step,
@@ -82,7 +90,12 @@ def exchange_of(words_W: Tensor) -> Exchange:
         sampled_N=torch.from_numpy(halves[num_rows * (1 + dim) :].view(np.bool_)[:num_rows]),
         learning_rate=learning_rate,
     )
-    return Exchange(push=push, pull_N=pull_N)
+    return Exchange(push=push, pull_N=pull_N, replica=replica)
+
+
+def _num_words(num_rows: int, num_lookups: int, dim: int) -> int:
+    """Words of a message without a push for a replica."""
+    return _HEADER_WORDS + num_rows + num_lookups + -(-num_rows * (4 + 4 * dim + 1) // _WORD)
 
 
 def reply_tensor(reply: Reply) -> Tensor:

@@ -166,6 +166,8 @@ class ClusterConfig(_Model):
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES)] = "fork"
     """How rank processes are started. `fork`: on this machine, by a fork server with all imports done."""
+    spares: Annotated[int, Field(ge=0, le=64)] = 0
+    """Spare PS processes that take over at once when ranks die, on engine `rpc`. Results do not depend on it."""
     host: str = "127.0.0.1"
     """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0

@@ -121,9 +121,9 @@ class Lost(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
-    """Replacements of dead ranks were started, and all ranks formed a new generation.
+    """Dead ranks were replaced: by new processes in a new RPC world of all ranks, or by spares of the present one.
 
-    machine: pids, replaced {rank: [old, new]}, seconds.
+    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds.
     """
 
     kind: ClassVar[str] = "regroup"
@@ -141,7 +141,7 @@ class Recovered(Event):
     kind: ClassVar[str] = "recover"
     ranks: list[str]  # that died
     rollback: bool
-    source: str  # "checkpoint" | "initial"
+    source: str  # "checkpoint" | "initial" | "replica"; that of the ranks not in ``replicated``, if there are any
     resume_step: int
     resume_samples: int
     sequence: int | None  # manifest that was read
@@ -152,6 +152,7 @@ class Recovered(Event):
     recovered_rows: int = 0  # dead ranks' rows that the trainer's cache had newer than the checkpoint
     recovered_updates: int | None = None  # unsaved updates of those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
+    replicated: list[str] = field(default_factory=list)  # ranks whose rows came from the replica at their buddy
     load_h: float
     lost_h: float
     reschedule_h: float
@@ -193,6 +194,7 @@ class Finished(Event):
     wire_bytes: int | None = None  # of charged saves, loads and replicas
     memory_bytes: int | None = None  # of the tracker, in the PS rank that needs most; null if it does not tell
     generation: int
+    replica_bytes: int | None = None  # sent to replicas, and copied between ranks; null without replicas
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
 

@@ -21,6 +21,26 @@ def ps_index(rank: Rank) -> int:
     return int(rank.removeprefix("ps"))
 
 
+def is_ps(rank: Rank) -> bool:
+    """Whether ``rank`` is the name of a PS rank."""
+    return rank.startswith("ps")
+
+
+def spare_name(index: int) -> Rank:
+    """Name of spare number ``index``, a process that takes over the name of a PS rank that has died."""
+    return f"spare{index}"
+
+
+def buddy_of(rank: Rank, num_ps: int) -> Rank:
+    """The next PS rank, the first after the last: it holds the replica of the shard of ``rank``, if there are any."""
+    return ps_rank((ps_index(rank) + 1) % num_ps)
+
+
+def owner_of(rank: Rank, num_ps: int) -> Rank:
+    """The PS rank whose replica ``rank`` holds; the inverse of :func:`buddy_of`."""
+    return ps_rank((ps_index(rank) - 1) % num_ps)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Costs:
     """The constants by which a strategy chooses its interval: a profile resolved for one run. Hours and samples.
@@ -115,12 +135,18 @@ class RecoveryPlan:
     """The decision how to recover from the death of ranks.
 
     ``rollback``: every rank and the trainer return to the newest checkpoint, and lost steps are repeated.
-    Otherwise only ``ranks`` are restored: from the newest saved version of each row (``checkpoint``), or to their
-    initial values (``initial``). ``resets_states``: the state of the optimizer that was saved with these rows is not
-    used; it begins anew.
+    Otherwise only ``ranks`` are restored: those in ``replicated`` from the replica at their buddy, which lacks nothing,
+    the others from the newest saved version of each row (``checkpoint``) or to their initial values (``initial``).
+    ``resets_states``: the state of the optimizer that was saved with these rows is not used; it begins anew.
     """
 
     rollback: bool
     ranks: frozenset[Rank]
     source: Literal["checkpoint", "initial"] = "checkpoint"
     resets_states: bool = False
+    replicated: frozenset[Rank] = frozenset()
+
+    @property
+    def reads_checkpoint(self) -> bool:
+        """Whether a checkpoint is read."""
+        return self.source == "checkpoint" and bool(self.rollback or self.ranks - self.replicated)

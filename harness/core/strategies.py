@@ -12,9 +12,9 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
 from harness.core.clock import exact
-from harness.core.errors import RunFailed
+from harness.core.errors import ConfigError, RunFailed
 from harness.core.overhead import interval_in_samples, o_full_h, o_part_h, t_save_full_h, t_save_part_h
-from harness.core.plans import Costs, Interval, Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import Costs, Interval, Progress, Rank, RecoveryPlan, SavePlan, buddy_of
 
 Lost = frozenset[Rank]
 
@@ -65,6 +65,9 @@ class Strategy(Protocol):
     """Whether the failures of the trace are carried out."""
     restores_exactly: bool = True
     """Whether a save holds the very bits of its rows. Otherwise the losses of repeated steps differ from the first."""
+    keeps_replicas: bool = False
+    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
+    another save chose is known to the owner alone."""
 
     def __init__(self, options: Any, costs: Costs) -> None: ...
 
@@ -323,6 +326,33 @@ class Differential(Partial):
         return RecoveryPlan(rollback=True, ranks=lost) if self._rolls_back else super().plan_recovery(lost, progress)
 
 
+class Buddy(_Saving):
+    """``buddy``: a lost shard comes back from a replica in the memory of the next rank (Gemini, SOSP 2023).
+
+    Only the initial save is made, unless an interval is set. A rank that dies together with its buddy is restored from
+    the newest checkpoint.
+    """
+
+    keeps_replicas = True
+
+    class Options(_Saving.Options):
+        """Options of ``buddy``."""
+
+        interval_samples: Annotated[int, Field(ge=1)] | None = None
+        """Samples between saves; null: no save after the initial one."""
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        if costs.num_ps < 2:
+            raise ConfigError(f"strategy.name: buddy needs cluster.num_ps >= 2, got {costs.num_ps}")
+        self._num_ps = costs.num_ps
+        self.interval = Interval(samples=options.interval_samples, overridden=options.interval_samples is not None)
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """Restore each lost shard: from its buddy if that is alive, otherwise from the newest checkpoint."""
+        replicated = frozenset(rank for rank in lost if buddy_of(rank, self._num_ps) not in lost)
+        return RecoveryPlan(rollback=False, ranks=lost, replicated=replicated)
+
+
 def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:
     """``T_save,full``, unless the options set the interval."""
     if options.interval_samples is not None:
@@ -353,6 +383,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "cpr_mass": CprMass,
     "cpr_scar": CprScar,
     "differential": Differential,
+    "buddy": Buddy,
 }
 
 DEFAULT = "full"

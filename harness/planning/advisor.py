@@ -183,6 +183,7 @@ def tracker_memory(
 ) -> Iterator[TrackerMemory]:
     """SCAR keeps a second copy of the D values of tracked rows, MFU and mass 4 bytes for each of them, SSU r of that. A
     bit for each row of all tables is added to SSU's list, and to the counters of all rows that differential needs.
+    ``buddy`` keeps a replica of everything.
     """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
@@ -194,6 +195,7 @@ def tracker_memory(
         "cpr_mass": 4 * rows,
         "cpr_ssu": round(r * 4 * rows) + bits,
         "differential": 4 * all_rows + bits,
+        "buddy": total_bytes,
     }
     for name, num_bytes in sizes.items():
         yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)

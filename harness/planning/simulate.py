@@ -233,6 +233,8 @@ class _Run:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
         for rank in planned_kill.ranks:
+            if rank in plan.replicated:
+                continue  # nothing is lost, and its newest durable rows are those of the last save
             self.pls.lost(rank, progress.samples)
             self.pls.restored(rank, progress.samples)
 

@@ -164,6 +164,9 @@ class Accounting:
                 self._updates.rolled_back()
         else:
             for rank, salvaged in recovery.salvaged.items():
+                if rank in plan.replicated:
+                    pls[rank] = 0.0  # and its newest durable rows are still those of the last save
+                    continue
                 pls[rank] = self._pls.lost(rank, progress.samples)
                 self._pls.restored(rank, progress.samples)
                 if self._updates is not None:
@@ -175,7 +178,8 @@ class Accounting:
             samples=progress.samples,
             ranks=list(recovery.salvaged),
             rollback=plan.rollback,
-            source=plan.source,
+            source=plan.source if plan.rollback or plan.ranks - plan.replicated else "replica",
+            replicated=[rank for rank in recovery.salvaged if rank in plan.replicated],
             resume_step=resume.step if resume else progress.step,
             resume_samples=resume.samples if resume else progress.samples,
             sequence=manifest.sequence if manifest else None,

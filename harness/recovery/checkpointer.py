@@ -12,8 +12,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from harness.cluster.protocol import Collect, Reply, Request, Save, SupervisorClient, Written
-from harness.core.plans import CHIEF, Progress, Rank, SavePlan
+from harness.cluster.protocol import Collect, CountReplicaSaved, Reply, Request, Save, SupervisorClient, Written
+from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
 from harness.recovery.accounting import Accounting, CommittedSave
 from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
 
@@ -26,8 +26,9 @@ class Ask(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StoreSpec:
-    """How checkpoints are written. ``in_background``: training goes on while a save is written.
+    """How checkpoints are written.
 
+    ``in_background``: training goes on while a save is written. ``keeps_replicas``: of the strategy.
     ``dense_optimizer`` is recorded in the file of the dense network.
     """
 
@@ -35,6 +36,7 @@ class StoreSpec:
     config_hash: str
     dense_optimizer: str
     in_background: bool = False
+    keeps_replicas: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +176,12 @@ class Checkpointer:
             is_charged=pending.is_charged,
             began_s=began_s,
         )
+        late = [rank for rank, reply in written.items() if reply.is_late]
+        if self._store.keeps_replicas and late:
+            # Their replicas took the counts of the save's step, the replacements those since then too.
+            num_ps = len(self._ranks)
+            counts = {buddy_of(rank, num_ps): CountReplicaSaved(save=pending.requests[rank]) for rank in late}
+            self._ask(counts, progress)
         self._supervisor.status(phase="train")
 
     def _commit(

@@ -11,12 +11,22 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from harness.cluster.protocol import Cluster, Initialise, Reply, Request, Restore, SupervisorClient, in_rank_order
+from harness.cluster.protocol import (
+    Cluster,
+    CopyFromBuddy,
+    Initialise,
+    Reply,
+    Request,
+    Restore,
+    SupervisorClient,
+    in_rank_order,
+)
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
 from harness.core.strategies import Strategy
 from harness.recovery.accounting import Accounting, CompletedRecovery, SalvagedRows
 from harness.recovery.checkpointer import Checkpoints
+from harness.recovery.replication import Replication
 from harness.store import read_dense
 
 
@@ -63,6 +73,7 @@ class FailoverClient:
     Args:
         before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
             happened first is recorded first.
+        replication: of strategies that keep replicas; None otherwise.
         max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
@@ -78,8 +89,10 @@ class FailoverClient:
         before_recovery: Callable[[], None],
         max_replacements_in_a_row: int,
         clock: Callable[[], float],
+        replication: Replication | None = None,
     ) -> None:
         self._cluster = cluster
+        self._replication = replication
         self._supervisor = supervisor
         self._strategy = strategy
         self._checkpoints = checkpoints
@@ -114,11 +127,13 @@ class FailoverClient:
 
         Equivalent to :meth:`start` followed by :meth:`finish`.
         """
-        return self._finish(dict(requests), lambda: self._cluster.call(requests), progress)
+        sent = self._mirrored(requests)
+        return self._finish(sent, lambda: self._cluster.call(sent), progress)
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting. They must be finished before anything else is asked."""
-        return StartedRequests(dict(requests), self._cluster.start(requests))
+        sent = self._mirrored(requests)
+        return StartedRequests(sent, self._cluster.start(sent))
 
     def finish(self, started: StartedRequests, progress: Progress) -> dict[Rank, Reply]:
         """Wait until requests have been served, through failures; replies in rank order.
@@ -131,6 +146,9 @@ class FailoverClient:
             RunFailed: ranks died ``max_replacements_in_a_row`` times in a row.
         """
         return self._finish(started.requests, lambda: self._cluster.finish(started.token), progress)
+
+    def _mirrored(self, requests: Mapping[Rank, Request]) -> dict[Rank, Request]:
+        return dict(requests) if self._replication is None else self._replication.mirrored(requests)
 
     def _finish(
         self, requests: Mapping[Rank, Request], first: Callable[[], dict[Rank, Reply]], progress: Progress
@@ -173,6 +191,7 @@ class FailoverClient:
                 if plan.rollback:
                     self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
                 num_rows = self._restore(plan, progress)
+                self._replicate(plan, casualties)
                 load_s += self._clock() - replaced_s
                 break
             except RankLost as again:
@@ -184,12 +203,12 @@ class FailoverClient:
             )
         dead = sorted(casualties, key=ps_index)
         holder = None if plan.rollback else self._holder
-        salvaged = holder.shards_restored(casualties) if holder else {}
+        salvaged = holder.shards_restored(casualties - plan.replicated) if holder else {}
         newest = self._checkpoints.newest
         completed = CompletedRecovery(
             plan=plan,
             progress=progress,
-            manifest=newest if plan.source == "checkpoint" else None,
+            manifest=newest if plan.reads_checkpoint else None,
             num_rows=num_rows,
             salvaged={rank: salvaged.get(rank, SalvagedRows()) for rank in dead},
             in_flight={rank: holder.in_flight_updates(rank) if holder else (0, 0) for rank in dead},
@@ -223,13 +242,21 @@ class FailoverClient:
         """Give the ranks of ``plan`` their rows; the number of rows."""
         ranks = self.ranks if plan.rollback else sorted(plan.ranks, key=ps_index)
         newest = self._checkpoints.newest
-        if plan.source == "initial":
-            requests: dict[Rank, Request] = {rank: Initialise(step=progress.step) for rank in ranks}
-        else:
-            assert newest is not None, "a strategy that recovers from checkpoints saves before the first step"
-            step = newest.step if plan.rollback else progress.step
-            requests = {
-                rank: Restore(records=newest.shards[rank], step=step, resets_states=plan.resets_states)
-                for rank in ranks
-            }
+        requests: dict[Rank, Request] = {}
+        for rank in ranks:
+            if rank in plan.replicated:
+                requests[rank] = CopyFromBuddy()
+            elif plan.source == "initial":
+                requests[rank] = Initialise(step=progress.step)
+            else:
+                assert newest is not None, "a strategy that recovers from checkpoints saves before the first step"
+                step = newest.step if plan.rollback else progress.step
+                requests[rank] = Restore(records=newest.shards[rank], step=step, resets_states=plan.resets_states)
         return sum(reply.num_rows for reply in self._cluster.call(requests).values())
+
+    def _replicate(self, plan: RecoveryPlan, casualties: frozenset[Rank]) -> None:
+        """Make all replicas whole again, after all shards were restored."""
+        if self._replication is not None:
+            copies = self._replication.copies(plan, casualties)
+            self._cluster.call(copies)
+            self._replication.copied(plan, copies)

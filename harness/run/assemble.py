@@ -253,4 +253,5 @@ def make_world(
         ),
         host=cluster.host,
         port=cluster.port,
+        num_spares=cluster.spares,
     )

@@ -21,6 +21,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
+from harness.recovery.replication import Replication, ShardSizes
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.evaluation import Evaluator, curve_samples, steps_between, whole_samples
 from harness.run.spec import RunSpec
@@ -66,6 +67,7 @@ def _make_trainer(
     progress = partial(_progress, schedule, steps, saves)
     boundaries = Boundaries(schedule, run_spec.strategy, progress)
     accounting = _make_accounting(run_spec, cluster)
+    replication = _make_replication(run_spec)
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,
@@ -75,6 +77,7 @@ def _make_trainer(
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=clock,
+        replication=replication,
     )
     network = _make_network(run_spec, cluster)
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
@@ -104,6 +107,7 @@ def _make_trainer(
         overlaps=cluster.overlaps,
         evaluator=_make_evaluator(run_spec, network, client),
         count_updates=count_updates,
+        replica_bytes=lambda: replication.num_bytes if replication else None,
         clock=clock,
     )
 
@@ -153,6 +157,7 @@ def _store_spec(run_spec: RunSpec) -> StoreSpec:
         config_hash=run_spec.result_hash,
         in_background=config.save.mode == "async",
         dense_optimizer=config.trainer.dense_optimizer,
+        keeps_replicas=run_spec.strategy.keeps_replicas,
     )
 
 
@@ -171,6 +176,18 @@ def _make_evaluator(run_spec: RunSpec, network: DenseNetwork, client: EmbeddingC
 def _num_curve_samples(run_spec: RunSpec) -> int:
     """Samples of each evaluation for the curve."""
     return curve_samples(run_spec.config.eval, run_spec.dataset, run_spec.total_samples)
+
+
+def _make_replication(run_spec: RunSpec) -> Replication | None:
+    """Replicas at the next rank, for strategies that keep them."""
+    if not run_spec.strategy.keeps_replicas:
+        return None
+    sizes = ShardSizes(
+        placement=run_spec.placement,
+        width=run_spec.size.embedding_dim + OPTIMIZERS[run_spec.config.trainer.optimizer].num_states,
+        has_counts=run_spec.counts_updates,
+    )
+    return Replication(sizes)
 
 
 def _make_client(

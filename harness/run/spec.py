@@ -39,6 +39,7 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "save": {"buffer_bytes"},
     "cluster": {
         "launcher",
+        "spares",
         "host",
         "port",
         "interface",
@@ -200,6 +201,7 @@ class RunSpec:
             checkpoints=checkpoints,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
+            keeps_replica=self.strategy.keeps_replicas,
         )
 
     def started(self, machine: Machine) -> Started:

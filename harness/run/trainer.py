@@ -35,6 +35,7 @@ class Trainer:
         saves_initially: a full save precedes the first step.
         progress: the progress of the run now.
         count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
+        replica_bytes: bytes that replicas took on the wire so far; None without replicas.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
 
@@ -55,6 +56,7 @@ class Trainer:
         overlaps: bool,
         evaluator: Evaluator,
         count_updates: UpdateCounter,
+        replica_bytes: Callable[[], int | None],
         clock: Callable[[], float],
     ) -> None:
         self._failover = failover
@@ -72,6 +74,7 @@ class Trainer:
         self._overlap = partial(network.step, is_alone=True) if overlaps else _no_op
         self._evaluate_model = evaluator
         self._count_updates = count_updates
+        self._replica_bytes = replica_bytes
         self._clock = clock
 
     def run(self) -> Finished:
@@ -191,6 +194,7 @@ class Trainer:
             train_loss=self._steps.mean_of_last_tenth(),
             num_unplanned=0,  # the supervisor completes these two
             generation=0,
+            replica_bytes=self._replica_bytes(),
             cache=self._client.summary(),
             digests={**digests, CHIEF: _digest(self._network)},
             machine={

@@ -119,7 +119,7 @@ def verify(
             found = compare_records(
                 work_dir / f"{name}-local-{reference.name}",
                 run_dir,
-                ignored=frozenset() if variant is reference else frozenset({"cache", "config_hash"}),
+                ignored=frozenset() if variant is reference else frozenset({"cache", "replica_bytes", "config_hash"}),
                 moves_saves=variant.moves_saves,
             )
             against = _named(reference.of(config, "local", trace))

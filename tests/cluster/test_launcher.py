@@ -44,7 +44,7 @@ class Noting:
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Write it down, and fork."""
         process = Renamed(self._fork.spawn(context, main, work), self.notes)
-        self.notes.append(("spawn", context.rank, context.generation, process.pid))
+        self.notes.append(("spawn", context.rank, context.place.generation if context.place else None, process.pid))
         return process
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
-from harness.cluster import group
 from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.supervisor import Supervisor
@@ -59,8 +58,7 @@ def run_job(
 def pids_of(cluster: Cluster) -> dict[str, int]:
     """Who serves: the pid of the process that answers a request to each rank."""
     assert isinstance(cluster, RpcCluster)
-    names = {rank: group.worker_name(rank, cluster._generation) for rank in cluster.ranks}
-    return {rank: rpc.rpc_sync(name, os.getpid) for rank, name in names.items()}
+    return {rank: rpc.rpc_sync(name, os.getpid) for rank, name in cluster._workers.items()}
 
 
 def _pull(rows: int = 3) -> Exchange:

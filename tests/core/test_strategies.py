@@ -250,6 +250,23 @@ def test_recovery_names_the_dead_and_only_full_rollbacks(name: str) -> None:
     assert plan.source == ("initial" if name == "never_save" else "checkpoint")
 
 
+def test_buddy_restores_from_replicas_unless_the_buddy_died_too() -> None:
+    """The buddy is the next rank, the first after the last; no save but the initial one unless an interval is set."""
+    strategy = make("buddy")
+    for dead, without_replica in (
+        ({"ps1", "ps5"}, set()),
+        ({"ps1", "ps2"}, {"ps1"}),
+        ({"ps7", "ps0"}, {"ps7"}),
+        ({f"ps{k}" for k in range(8)}, {f"ps{k}" for k in range(8)}),
+    ):
+        plan = strategy.plan_recovery(frozenset(dead), at(9))
+        assert plan.ranks - plan.replicated == without_replica
+        assert plan.reads_checkpoint == bool(without_replica)
+    assert strategy.saves_initially
+    assert not saves(strategy)
+    assert list(saves(make("buddy", interval_samples=1000))) == list(range(100, 2000, 100))
+
+
 def test_the_reference_cannot_lose_a_rank() -> None:
     """A run under ``none`` in which a rank dies has no result."""
     with pytest.raises(RunFailed, match="step 9: ps1, ps5 died"):

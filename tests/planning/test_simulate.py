@@ -65,10 +65,11 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedKill]) -> tuple[floa
             if plan.closes_interval:
                 since = dict.fromkeys(since, step)
         planned_kill = pending.pop(step, None)
-        if planned_kill and strategy.plan_recovery(frozenset(planned_kill.ranks), progress).rollback:
+        recovery = planned_kill and strategy.plan_recovery(frozenset(planned_kill.ranks), progress)
+        if recovery and recovery.rollback:
             lost_steps, step = lost_steps + step - saved_step, saved_step
-        elif planned_kill:
-            for rank in planned_kill.ranks:
+        elif recovery:
+            for rank in recovery.ranks - recovery.replicated:
                 pls_samples += (step - since[rank]) * BATCH
                 since[rank] = step
         if step == NUM_STEPS:

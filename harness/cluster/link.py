@@ -1,0 +1,119 @@
+"""A rank's end of the control channel, and the supervisor as a trainer reaches it."""
+
+import os
+from multiprocessing.connection import Connection
+from typing import Any
+
+from harness.cluster import control, group
+from harness.cluster.launcher import Place, RankContext
+from harness.store import Manifest
+
+
+class Stopped(Exception):
+    """The supervisor ordered this rank to end."""
+
+
+class ControlLink:
+    """A rank's end of the control channel. Used by the rank's main thread alone."""
+
+    def __init__(self, rank_context: RankContext) -> None:
+        self.rank_context = rank_context
+        self._timeout_s = rank_context.options.join_timeout_s
+        self._connection: Connection = control.connect(
+            rank_context.host, rank_context.port, rank_context.authkey, self._timeout_s
+        )
+        self._world: object = None  # keeps a generation's store alive
+        self._orders: list[control.Message] = []
+        self._has_spares = False
+        place = rank_context.place
+        self.send("hello", rank_context.rank, os.getpid(), place and place.generation)
+
+    def send(self, *message: Any) -> None:
+        """Send a message without waiting for a reply."""
+        self._connection.send(message)
+
+    def order(self) -> control.Message:
+        """Wait without limit for the next order of the supervisor, and return it."""
+        return self._orders.pop(0) if self._orders else self._receive()
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the supervisor and wait for its result."""
+        self.send("call", method, args)
+        message = self._receive()
+        while message[0] in ("value", "broken"):  # late answers about an abandoned generation
+            message = self._receive()
+        if message[0] == "stop":
+            raise Stopped
+        kind, value, error = message
+        assert kind == "result", kind
+        if error is not None:
+            raise error
+        return value
+
+    def join(self, place: Place) -> None:
+        """Leave the present world and take ``place`` in the next one. Raises WorldBroken."""
+        group.leave()
+        self._world = group.join(
+            place.rank,
+            place.index,
+            place.generation,
+            place.world_size,
+            ask=lambda kind, *args: self._rendezvous(kind, place.generation, *args),
+            options=self.rank_context.options,
+        )
+
+    def take_spares(self) -> bool:
+        """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
+        while not self._has_spares and self._connection.poll(0):
+            message = self._connection.recv()
+            self._has_spares = message[0] == "spares"
+            if message[0] == "stop":
+                raise Stopped
+        has_spares, self._has_spares = self._has_spares, False
+        return has_spares
+
+    def _receive(self) -> control.Message:
+        """The next message that is no word about spares."""
+        while (message := self._connection.recv())[0] == "spares":
+            self._has_spares = True
+        return message
+
+    def _rendezvous(self, kind: str, generation: int, *args: Any) -> bytes:
+        self.send(kind, generation, *args)
+        if kind == "set":
+            return b""
+        while self._connection.poll(self._timeout_s):
+            message = self._connection.recv()
+            if message[0] == "spares":
+                self._has_spares = True
+            elif message[0] not in ("value", "broken"):
+                self._orders.append(message)
+            elif message[1] != generation:
+                continue  # a late answer about an abandoned generation
+            elif message[0] == "value":
+                return message[2]
+            raise group.WorldBroken(
+                f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
+            )
+        raise group.WorldIncomplete(
+            f"generation {generation} of the RPC world: expected all ranks to join within {self._timeout_s:g} s"
+        )
+
+
+class RemoteSupervisor:
+    """The supervisor, over the control channel."""
+
+    def __init__(self, link: ControlLink) -> None:
+        self._link = link
+
+    def record(self, event: Any) -> None:
+        """Append an event to the record, in the order of calls."""
+        self._link.send("tell", "record", {"event": event})
+
+    def commit(self, manifest: Manifest) -> None:
+        """Commit a checkpoint by writing its manifest."""
+        self._link.call("commit", manifest)
+
+    def status(self, **values: Any) -> None:
+        """Report the progress of the run: fields of ``RunStatus``."""
+        self._link.send("tell", "status", values)

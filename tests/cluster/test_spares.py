@@ -1,0 +1,161 @@
+"""Spares: processes that take over the names of dead ranks at once, and change nothing that is not of the machine."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
+from harness.cluster.rpc import RpcCluster
+from harness.config.model import Config
+from harness.core.errors import RankLost
+from harness.core.events import Event, Killed, Regrouped, Started
+from harness.core.plans import PlannedKill
+from harness.run import assemble
+from harness.run.verify import compare_records
+from tests.cluster import worlds
+from tests.cluster.test_rpc import alive
+from tests.runs import changed, run
+
+pytestmark = pytest.mark.timeout(120)
+
+
+@pytest.fixture
+def spared(config: Config, tmp_path: Path) -> Config:
+    """100 steps of ``buddy`` under single deaths and one of two ranks, with one spare; every step is reported."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n8,ps1\n20,ps1\n30,ps0\n30,ps2\n45,ps3\n")
+    config = changed(config, strategy__name="buddy", strategy__interval_samples=40, data__max_train_samples=400)
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), metrics__log_every_steps=1)
+    return changed(config, engine="rpc", cluster__spares=1)
+
+
+def takeovers(events: list[Event]) -> list[dict[str, str]]:
+    """The spares that took over at each failure, by rank."""
+    return [event.machine["spares"] for event in events if isinstance(event, Regrouped)]
+
+
+def pids(events: list[Event]) -> set[int]:
+    """Every process that served or waited in a run, as far as it is on record."""
+    return {pid for event in events if isinstance(event, Started | Regrouped) for pid in event.machine["pids"].values()}
+
+
+@pytest.mark.parametrize("cache", ["none", "lookahead"])
+def test_a_run_with_a_spare_equals_the_run_without(spared: Config, tmp_path: Path, cache: str) -> None:
+    """Event for event, machine parts aside. Single deaths are taken over; each spare was another process."""
+    spared = changed(spared, cache__mode=cache, cache__lookahead=20)
+    run(changed(spared, engine="local", cluster__spares=0), tmp_path / "local")
+    _, events = run(spared, tmp_path / "spared")
+    assert compare_records(tmp_path / "local", tmp_path / "spared") == []
+    assert [set(each) for each in takeovers(events)] != [set()] * 4
+    assert all(kill.machine["exitcode"] == -9 for kill in events if isinstance(kill, Killed))
+    new = [new for event in events if isinstance(event, Regrouped) for _, new in event.machine["replaced"].values()]
+    assert len(set(new)) == 5
+    assert not any(alive(pid) for pid in pids(events))
+
+
+def test_a_spare_that_dies_is_harmless(spared: Config, tmp_path: Path) -> None:
+    """Nobody waits for it: the next death takes the way without spares, and a new spare is started after that."""
+    killed: list[int] = []
+
+    def kill_the_spare(status: assemble.RunStatus) -> None:
+        if status.step >= 5 and not killed:
+            started = (tmp_path / "spared" / "events.jsonl").read_text().splitlines()[0]
+            killed.append(int(started.split('"spare0":')[1].split(",")[0].rstrip("}")))
+            os.kill(killed[0], signal.SIGKILL)
+
+    finished = assemble.run(spared, tmp_path / "spared", on_status=kill_the_spare)
+    run(changed(spared, engine="local"), tmp_path / "local")
+    assert compare_records(tmp_path / "local", tmp_path / "spared") == []
+    assert killed
+    assert finished.num_unplanned == 0
+
+
+# --- worlds without training ------------------------------------------------------------------------------------------
+
+
+def ask(cluster: Cluster) -> None:
+    """A message to every rank."""
+    cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in cluster.ranks})
+
+
+def lose(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
+    """Carry out the kills planned for ``step``, find them, and record who serves afterwards, in which generation."""
+    assert isinstance(cluster, RpcCluster)
+    cluster.kill_planned(step, step * 4)
+    with pytest.raises(RankLost) as lost:
+        ask(cluster)
+    cluster.replace(lost.value.detail, step, step * 4, 0.0)
+    cluster.call({rank: Initialise(step=step) for rank in lost.value.ranks})
+    ask(cluster)
+    supervisor.record({"served": worlds.pids_of(cluster), "generation": cluster._generation})
+
+
+def admit(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
+    """Report a step and go on asking until the new spares are members."""
+    assert isinstance(cluster, RpcCluster)
+    generation, tries = cluster._generation, 0
+    supervisor.status(step=step)
+    while cluster._generation == generation:
+        time.sleep(0.01)
+        ask(cluster)
+        tries += 1
+        assert tries < 3000
+
+
+def lose_twice(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """One death, new spares, and two deaths at once."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    supervisor.record({"served": worlds.pids_of(cluster), "generation": 0})
+    lose(cluster, supervisor, 5)
+    admit(cluster, supervisor, 6)
+    lose(cluster, supervisor, 7)
+
+
+def lose_at_once(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """A second death before there is a new spare."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    lose(cluster, supervisor, 5)
+    lose(cluster, supervisor, 7)
+
+
+def planned(*kills: tuple[int, tuple[str, ...]]) -> tuple[PlannedKill, ...]:
+    """Kills by step."""
+    return tuple(
+        PlannedKill(step=step, ranks=ranks, hours=(1.0,) * len(ranks), lines=(2,) * len(ranks)) for step, ranks in kills
+    )
+
+
+def run_world(config: Config, root: Path, job: Callable, kills: tuple[PlannedKill, ...]) -> tuple[list, list[dict]]:
+    """The machine parts of all replacements, and what the job recorded."""
+    events = worlds.run_job(config, root, job, kills)
+    assert not any(alive(pid) for event in events if isinstance(event, dict) for pid in event["served"].values())
+    return [event.machine for event in events if isinstance(event, Regrouped)], [
+        event for event in events if isinstance(event, dict)
+    ]
+
+
+def test_survivors_stay_in_their_world_when_spares_take_over(config: Config, tmp_path: Path) -> None:
+    """No generation is formed for a death, but one for the new spares; these take over in their turn."""
+    kills = planned((5, ("ps1",)), (7, ("ps0", "ps2")))
+    machines, notes = run_world(changed(config, cluster__spares=2), tmp_path, lose_twice, kills)
+    assert [set(machine["spares"]) for machine in machines] == [{"ps1"}, {"ps0", "ps2"}]
+    assert [note["generation"] for note in notes] == [0, 0, 1]
+    first, second, third = (note["served"] for note in notes)
+    assert {rank for rank in first if first[rank] != second[rank]} == {"ps1"}
+    assert {rank for rank in first if second[rank] != third[rank]} == {"ps0", "ps2"}
+
+
+def test_more_deaths_than_spares_are_replaced_as_without(config: Config, tmp_path: Path) -> None:
+    """A second death before there is a new spare, and two at once with one spare: a new generation."""
+    kills = planned((5, ("ps1",)), (7, ("ps1",)))
+    machines, notes = run_world(changed(config, cluster__spares=1), tmp_path / "a", lose_at_once, kills)
+    assert [set(machine["spares"]) for machine in machines] == [{"ps1"}, set()]
+    assert [note["generation"] for note in notes] == [0, 1]
+    kills = planned((5, ("ps1", "ps3")), (7, ("ps0",)))
+    machines, notes = run_world(changed(config, cluster__spares=1), tmp_path / "b", lose_at_once, kills)
+    assert [len(machine["spares"]) for machine in machines] == [1, 0]
+    assert [note["generation"] for note in notes] == [1, 2]
