@@ -184,7 +184,7 @@ def _make_replication(run_spec: RunSpec) -> Replication | None:
         return None
     sizes = ShardSizes(
         placement=run_spec.placement,
-        width=run_spec.size.embedding_dim + OPTIMIZERS[run_spec.config.trainer.optimizer].num_states,
+        width=run_spec.footprint.row_width,
         has_counts=run_spec.counts_updates,
     )
     return Replication(sizes)
