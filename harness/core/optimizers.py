@@ -7,18 +7,14 @@ M rows of a shard or a cache, N distinct rows of an update, D embedding dim, X =
 H rows that were looked up, all float32 unless noted.
 """
 
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.core.names import OPTIMIZER_NAMES, PartTable
 from harness.kernels import rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
-else:
-    Tensor = Any  # `run.py plan` counts state columns here, and must not wait for torch
 
 I64 = NDArray[np.int64]
 

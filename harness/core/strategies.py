@@ -309,7 +309,8 @@ class Differential(Partial):
 
         bits: Literal[32, 8, 4, 2] = 32
         """Bits of a saved value: 32 are exact, fewer are steps of a scale of the row's own. With fewer, what a failure
-        restores is rounded, and with full recovery the run no longer equals `none`."""
+        restores is rounded, and with full recovery the run no longer equals `none`. Only 32 where rows have optimizer
+        state."""
         recovery: Literal["full", "partial"] = "full"
         """What is restored: all ranks, and lost steps run again, or the lost shards; the interval is the same."""
 
