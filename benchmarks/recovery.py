@@ -6,8 +6,8 @@ supervisor, which is this process. The clock starts right before the first ``os.
 
     detect   the kill, the reaping, the trainer's next request, and its failure
     spawn    the supervisor starts the replacements and calls the survivors
-    join     all ranks leave the old world and meet in the next generation
-    restore  the replacements read their rows from the newest checkpoint
+    join     all ranks leave the old world and meet in the next generation; a spare only takes over the name
+    restore  the replacements read their rows from the newest checkpoint, with ``buddy`` from a replica
     step     the request that had failed is answered, forward, backward, and the step is on record
     total    the sum
 """
@@ -37,7 +37,7 @@ JOB_H = 56.0
 PARTS = ("detect", "spawn", "join", "restore", "step", "total")
 
 Recovery = dict[str, float]
-"""One failure: ``num_ranks`` and the seconds of PARTS."""
+"""One failure: ``num_ranks``, the number of spares that took over, and the seconds of PARTS."""
 
 
 def configure(options: argparse.Namespace, folder: Path) -> Config:
@@ -55,7 +55,7 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
         {
             "engine": "rpc",
             "profile": {"base": "cpr56", "job_h": JOB_H},
-            "cluster": {"num_ps": options.ps},
+            "cluster": {"num_ps": options.ps, "spares": options.spares},
             "strategy": strategy,
             "trace": {"path": str(folder / "trace.csv")},
             "metrics": {"log_every_steps": 1},
@@ -90,17 +90,24 @@ def _split(
     join = recovered.machine["reschedule_seconds"] - lost.machine["seconds"] - spawn
     restore, total = recovered.machine["seconds"], stepped_s - killed_s
     parts = {"detect": found_s - killed_s, "spawn": spawn, "join": join, "restore": restore}
-    return {"num_ranks": len(recovered.ranks), **parts, "step": total - sum(parts.values()), "total": total}
+    counts = {"num_ranks": len(recovered.ranks), "num_spares": len(regrouped.machine.get("spares", ()))}
+    return {**counts, **parts, "step": total - sum(parts.values()), "total": total}
 
 
 def rows_of(recoveries: Sequence[Recovery]) -> list[list[str]]:
     """Milliseconds: one row per failure, then the median and the range of all with as many ranks."""
-    rows = [[str(each["num_ranks"]), *(f"{1e3 * each[part]:.1f}" for part in PARTS)] for each in recoveries]
-    for num_ranks in sorted({each["num_ranks"] for each in recoveries}):
-        alike = [each for each in recoveries if each["num_ranks"] == num_ranks]
+    rows = [[_ranks(each), *(f"{1e3 * each[part]:.1f}" for part in PARTS)] for each in recoveries]
+    for ranks in sorted({_ranks(each) for each in recoveries}):
+        alike = [each for each in recoveries if _ranks(each) == ranks]
         spreads = [Spread.of(1e3 * each[part] for each in alike) for part in PARTS]
-        rows.append([f"{num_ranks}, median of {len(alike)}", *(spread.show(1) for spread in spreads)])
+        rows.append([f"{ranks}, median of {len(alike)}", *(spread.show(1) for spread in spreads)])
     return rows
+
+
+def _ranks(recovery: Recovery) -> str:
+    """Ranks killed, and how many of them spares took over."""
+    spares = recovery["num_spares"]
+    return f"{recovery['num_ranks']:g}" + (f" ({spares:g} by spares)" if spares else "")
 
 
 def main() -> None:
@@ -110,7 +117,8 @@ def main() -> None:
     made.add_argument("--multiple", type=int, default=3, help="kills of several ranks at once")
     made.add_argument("--at-once", type=int, default=4, help="ranks that such a kill takes")
     made.add_argument("--rows", type=int, default=400_000, help="embedding rows of all tables, about")
-    made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu"), default="partial")
+    made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu", "buddy"), default="partial")
+    made.add_argument("--spares", type=int, default=0, help="cluster.spares")
     options = made.parse_args()
     if options.at_once > options.ps:
         made.error(f"--at-once: expected at most --ps {options.ps}, got {options.at_once}")

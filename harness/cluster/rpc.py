@@ -17,7 +17,7 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group, wire
-from harness.cluster.launcher import Place, RankContext
+from harness.cluster.launcher import RankContext
 from harness.cluster.leash import hold_leash, ignore_interrupts
 from harness.cluster.link import ControlLink, RemoteSupervisor, Stopped
 from harness.cluster.protocol import (
@@ -81,6 +81,10 @@ def adopt(rank: Rank) -> None:
     with _serving:
         if _server is None or _server.rank != rank:
             _server = RankServer(_spec, rank)
+
+
+def connect() -> None:
+    """A no-op: the first request to a process opens the connection."""
 
 
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
@@ -152,14 +156,12 @@ class RpcCluster:
         self._link = link
         self._ranks = tuple(ps_rank(k) for k in range(link.rank_context.num_ps))
         self._timeout_s = link.rank_context.options.rpc_timeout_s
-        place = link.rank_context.place
-        assert place is not None, "a trainer is a member from the first"
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
         self._awaits_spares = False
         try:
-            self._join(place)
+            self._join(self._link.call("formation"))
         except group.WorldBroken as error:
             dead = ", ".join(self._link.call("dead")) or "no rank"
             raise RunFailed(f"the first RPC world was not formed: {error}; dead ranks: {dead}") from error
@@ -264,7 +266,7 @@ class RpcCluster:
         """Join a generation; if a spare dies meanwhile, the next one. Raises RankLost if PS ranks died meanwhile."""
         while formation.generation != self._generation:
             try:
-                self._join(formation.place(CHIEF))
+                self._join(formation)
             except group.WorldBroken as error:
                 dead = self._link.call("absent" if isinstance(error, group.WorldIncomplete) else "dead")
                 if dead:
@@ -273,12 +275,15 @@ class RpcCluster:
                 if formation == broken:
                     raise RunFailed(f"the RPC world could not be formed again: {error}") from error
 
-    def _join(self, place: Place) -> None:
+    def _join(self, formation: Formation) -> None:
         self._generation = -1
-        self._link.join(place)
-        self._generation = place.generation
+        self._link.join(formation.place(CHIEF))
+        self._generation = formation.generation
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._ranks}
         self._link.send("tell", "formed", {"generation": self._generation})
+        for spare in formation.members:
+            if not is_ps(spare) and spare != CHIEF:
+                rpc.rpc_async(group.worker_name(spare, self._generation), connect)
 
 
 def _is_step(requests: Mapping[Rank, Request]) -> bool:

@@ -163,8 +163,8 @@ class World:
         """Give the names of dead ranks to spares or new processes.
 
         If the present generation has a spare for each, these take over, and the generation stays. Otherwise a new one
-        begins, with what spares there are, new processes for the rest, and the survivors. The trainer gets no order: it
-        does what :attr:`formation` says when its call of ``replace`` returns.
+        begins, with what spares there are, new processes for the rest, and the survivors. The trainer gets no order:
+        its call of ``replace`` returns the formation, and it joins that.
 
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.
@@ -225,9 +225,7 @@ class World:
     def absent(self) -> list[Rank]:
         """PS ranks that have not begun to join the present generation: dead or suspended. Such spares are ended."""
         absent = [rank for k, rank in enumerate(self._formation.members) if not self._rendezvous.has_begun(k)]
-        for rank in absent:
-            if rank in self._spares:
-                self._processes[rank].kill()
+        self.kill([rank for rank in absent if rank in self._spares])
         return [rank for rank in absent if is_ps(rank)]
 
     # --- spares -----------------------------------------------------------------------------------------------------
@@ -306,7 +304,7 @@ class World:
             self._refill(values.get("step", 0))
 
         own = {"dead": self.dead, "absent": self.absent, "regroup": self.regroup, "formed": self.formed}
-        return {**own, "replace": replace_ranks, "status": status}
+        return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
 
     def _accept(self) -> None:
         try:

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import rpc
 
+from harness.cluster import group
 from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
 from harness.cluster.rpc import RpcCluster
 from harness.config.model import Config
@@ -122,6 +124,18 @@ def lose_at_once(cluster: Cluster, supervisor: SupervisorClient) -> None:
     lose(cluster, supervisor, 7)
 
 
+def mute_a_spare(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """A spare is suspended before a generation is formed for a new one."""
+    assert isinstance(cluster, RpcCluster)
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    lose(cluster, supervisor, 5)
+    muted = rpc.rpc_sync(group.worker_name("spare1", 0), os.getpid)
+    os.kill(muted, signal.SIGSTOP)
+    admit(cluster, supervisor, 6)
+    served = {**worlds.pids_of(cluster), "muted": muted}
+    supervisor.record({"served": served, "generation": cluster._generation, "is_alive": alive(muted)})
+
+
 def planned(*kills: tuple[int, tuple[str, ...]]) -> tuple[PlannedKill, ...]:
     """Kills by step."""
     return tuple(
@@ -159,3 +173,12 @@ def test_more_deaths_than_spares_are_replaced_as_without(config: Config, tmp_pat
     machines, notes = run_world(changed(config, cluster__spares=1), tmp_path / "b", lose_at_once, kills)
     assert [len(machine["spares"]) for machine in machines] == [1, 0]
     assert [note["generation"] for note in notes] == [1, 2]
+
+
+def test_a_suspended_spare_is_ended_and_left_out(config: Config, tmp_path: Path) -> None:
+    """A generation that waits for it is given up after the timeout; the next one is formed without it."""
+    config = changed(config, cluster__spares=2, cluster__join_timeout_s=5.0)
+    _, notes = run_world(config, tmp_path, mute_a_spare, planned((5, ("ps1",))))
+    assert [note["generation"] for note in notes] == [0, 2]
+    assert notes[0]["served"].items() <= notes[1]["served"].items(), "nobody else was replaced"
+    assert not notes[1]["is_alive"]
