@@ -128,7 +128,7 @@ def test_only_strategies_with_partial_recovery_have_the_choice(config: Config) -
 @pytest.mark.parametrize("name", ["differential", "cpr_scar", "cpr_mass"])
 def test_every_kind_of_save_keeps_the_state(config: Config, tmp_path: Path, name: str) -> None:
     """Event for event with and without a cache, under ten failures; exact differential saves restore all."""
-    config = changed(with_optimizer(config, "adagrad"), strategy__name=name)
+    config = changed(with_optimizer(config, "adagrad"), strategy__name=name, data__max_train_samples=256)
     finished, plain = run(config, tmp_path / "plain")
     _, cached = run(changed(config, cache__mode="lookahead", cache__lookahead=20), tmp_path / "cached")
     assert facts(cached) == facts(plain)
