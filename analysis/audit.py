@@ -194,6 +194,7 @@ class _Auditor:
             read = sum(rows.get(rank, 0) for rank in event.ranks) * self._started.row_bytes
             if event.source == "initial":
                 read = 0
+            read += event.upload_bytes
             self._expect("load_bytes", event.load_bytes, self._started.bytes_full if event.rollback else read)
             self.result.load_bytes += event.load_bytes
         elif is_by_bytes:
@@ -207,7 +208,7 @@ class _Auditor:
         self._expect("resume_samples", event.resume_samples, self._saved.samples)
         self._expect("checkpoint", event.sequence, self._saved.sequence)
         self._expect("PLS of a rollback", sum(event.pls.values()), 0.0)
-        self._expect("rows recovered from the cache in a rollback", event.recovered_rows, 0)
+        self._expect("rows recovered from the mirror in a rollback", event.recovered_rows, 0)
         self._step = event.resume_step
         self._since_samples = dict.fromkeys(self._since_samples, event.resume_samples)
 

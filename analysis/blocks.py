@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 STRATEGIES = (
     *("none", "never_save", "full", "partial", "differential", "cpr_vanilla", "cpr_random"),
-    *("cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "buddy"),
+    *("cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror", "buddy"),
 )
 """The order of strategies in tables and figures; others follow by name."""
 

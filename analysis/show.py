@@ -118,7 +118,7 @@ def _recovery(event: Recovered) -> str:
     lost = "" if event.lost_updates is None else f", {event.lost_updates:,} updates lost"
     if event.recovered_rows:
         updates = "" if event.recovered_updates is None else f" with {event.recovered_updates:,} updates"
-        lost += f", {event.recovered_rows:,} rows{updates} recovered from the cache"
+        lost += f", {event.recovered_rows:,} rows{updates} recovered from the trainer's mirror"
     return f"{', '.join(event.ranks)} from {source}: {event.num_rows:,} rows, PLS +{sum(event.pls.values()):.4%}{lost}"
 
 
@@ -158,7 +158,10 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
     if finished.overhead_frac > 1:
         yield MORE_THAN_THE_JOB
     if finished.recovered_updates:
-        yield f"updates recovered from the cache, lost without it: {finished.recovered_updates:,}"
+        yield f"updates recovered from the trainer's mirror, lost without it: {finished.recovered_updates:,}"
+    if finished.mirror is not None:
+        rows, num_bytes = finished.mirror["rows"], finished.mirror["bytes"]
+        yield f"mirror: {rows:,.0f} rows, {num_bytes / 1e6:,.1f} MB at the trainer"
     if finished.cache is not None:
         yield _cache(finished.cache)
     stalls: dict[str, float] = finished.machine.get("overhead_seconds") or {}

@@ -26,7 +26,7 @@ from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import PlannedKill, Progress, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.seeds import generator
-from harness.core.strategies import CprPriority, Strategy, StrategyOptions, make_strategy, options_of
+from harness.core.strategies import CprMirror, CprPriority, Strategy, StrategyOptions, make_strategy, options_of
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.sizes import SIZES
 from harness.planning.simulate import DueSaves, Job, Outcome, due_saves, save_sizes, simulate
@@ -35,7 +35,7 @@ from harness.traces.trace import Entry, Trace
 
 BATCH_SIZE = 128
 METRICS = MetricsConfig()
-STRATEGIES = ("never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
+STRATEGIES = ("never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mirror")
 
 
 Cell = dict[str, Any]
@@ -64,6 +64,7 @@ def kaggle_job(
             dense_bytes=size.dense_bytes,
             tracked=tracked_tables(KAGGLE_CARDINALITIES, metrics.num_tracked),
             r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
+            share=strategy.share if isinstance(strategy, CprMirror.Options) else 0.0,
         ),
         pls_since=metrics.pls_since,
     )

@@ -31,7 +31,6 @@ from harness.core.plans import Costs, Interval, Progress, Rank, SavePlan
 from harness.core.shard import Shard
 from harness.core.strategies import STRATEGIES, CprPriority, Full, Partial
 from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, top_rows
-from harness.recovery.accounting import SalvagedRows
 from harness.store.encoding import RAW
 from harness.store.kinds import SAVE_KINDS
 from harness.store.records import FileRecord

@@ -37,7 +37,7 @@ PERIOD_H = {
     "never_save": math.inf,
     "partial": FULL_H,
     "full": FULL_H,
-    **dict.fromkeys(("cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"), 2 * 0.1 * NUM_PS * MTBF_H),
+    **dict.fromkeys(("cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mirror"), 2 * 0.1 * NUM_PS * MTBF_H),
 }
 
 
@@ -98,6 +98,7 @@ def assert_mean(values: list[float], expected: float) -> None:
         ("cpr_vanilla", 0.0045, 0.0055),
         ("cpr_mfu", 0.005, 0.006),
         ("cpr_ssu", 0.005, 0.006),
+        ("cpr_mirror", 0.005, 0.006),
     ],
 )
 def test_emulated_overhead_is_at_the_published_level(

@@ -35,7 +35,6 @@ def _lookahead(spec: ClientSpec, cache: CacheSpec) -> EmbeddingClient:
         spec,
         lookahead=cache.config.lookahead,
         max_rows=cache.config.max_rows,
-        recovers_from_cache=cache.config.recover_from_cache,
         count_updates=cache.count_updates,
         needs_samples=cache.tracker.needs_samples,
         needs_touches=cache.tracker.needs_touches,

@@ -3,7 +3,7 @@
 N distinct rows of a batch, rank-major; D embedding dim, X columns of a row: D values, then state of the optimizer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,6 @@ from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
 from harness.data.dataset import Batch
-from harness.recovery.accounting import SalvagedRows
 from harness.recovery.failover import StartedRequests
 
 
@@ -96,17 +95,13 @@ class DirectClient:
         """Rows of any batch, read from the ranks, which have all updates."""
         return look_up(self._failover, plan, progress)
 
-    def saved(self, progress: Progress) -> None:
-        """A no-op: this client keeps no counts of updates."""
-
     def summary(self) -> None:
         """None: this client has no cache."""
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
+    def shards_restored(self, ranks: frozenset[Rank]) -> None:
         """Drop the rows that were looked up ahead: they precede the restore."""
         self._next_NX = None
         self._is_void = True
-        return {}
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
         """(0, 0): a message is sent again before the ledger counts its step, or its updates are lost too."""

@@ -10,10 +10,7 @@ every recorded touch is then sent to the ranks, so that these actions see the sa
 every rank is sent a message, so that a kill is detected at its own boundary.
 
 When a shard is restored alone, its cached rows are discarded and fetched again: the run equals the uncached run with
-the same kills. With ``recovers_from_cache``, cached rows that are newer than the checkpoint are restored to the
-replacement. For this, each row is fetched with its count of updates since the last save, the counts are fetched again
-after every save, and each write-back carries the count since the last save instead of since the last write-back. A
-replacement thereby receives both the value and the count of a row.
+the same kills.
 
 Keys are rows in the rank-major order of all rows (``Placement.positions``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, D embedding dim, X columns of a row: D values, then state of the optimizer.
@@ -22,9 +19,7 @@ are held, N distinct rows of a batch, D embedding dim, X columns of a row: D val
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,12 +28,11 @@ from harness.client.protocol import ClientSpec, Pulled, RankSpans, look_up
 from harness.client.row_cache import RowCache
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
 from harness.client.write_back import DirtyRows, TouchLog
-from harness.cluster.protocol import Counted, Exchange, Request, Several
+from harness.cluster.protocol import Exchange, Request, Several
 from harness.core.lookup import BatchPlan
 from harness.core.movement import distances
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
-from harness.recovery.accounting import SalvagedRows
 from harness.recovery.failover import StartedRequests
 
 WINDOWS_AT_ONCE = 3
@@ -51,7 +45,6 @@ class LookaheadClient:
     Args:
         lookahead: steps that the oracle sees; two windows.
         max_rows: bound on the rows that are cached or under way. A single step may need more.
-        recovers_from_cache: whether cached rows of a dead rank newer than the checkpoint go to its replacement.
         count_updates: counts updates as the ledger does.
         needs_samples, needs_touches, needs_norms: what the ranks' tracker needs of each step.
     """
@@ -62,7 +55,6 @@ class LookaheadClient:
         *,
         lookahead: int,
         max_rows: int | None,
-        recovers_from_cache: bool,
         count_updates: UpdateCounter,
         needs_samples: bool,
         needs_touches: bool,
@@ -77,7 +69,6 @@ class LookaheadClient:
         self._is_boundary = spec.is_boundary
         self._window_steps = max(1, lookahead // 2)
         self._max_rows = max_rows
-        self._recovers = recovers_from_cache
         self._count_updates = count_updates
         self._needs = (needs_samples, needs_touches, needs_norms)
         spans = RankSpans(spec.batches.placement, spec.failover.ranks)
@@ -99,9 +90,8 @@ class LookaheadClient:
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
         self._stops: dict[int, int] = {}  # of windows that are planned and not begun: first step -> where to end
-        self._under_way: tuple[Rows, DirtyRows | None, StartedRequests] | None = None
+        self._under_way: tuple[Rows, StartedRequests] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
-        self._has_counts = True  # counts of unsaved updates are up to date
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
         self._flushing: BatchPlan | None = None  # the batch of the step that is being flushed
 
@@ -167,7 +157,7 @@ class LookaheadClient:
         self._norms = []
         self.traffic.access(sum(len(slots_N) for slots_N in window.slots))
         row_bytes = ID_BYTES + self.traffic.row_bytes
-        self._minimum_bytes += window.least.fetched * (row_bytes + (COUNT_BYTES if self._recovers else 0))
+        self._minimum_bytes += window.least.fetched * row_bytes
         self._minimum_bytes += window.least.written * (row_bytes + COUNT_BYTES) + touch_bytes
 
     # --- windows ------------------------------------------------------------------------------------------------------
@@ -176,7 +166,7 @@ class LookaheadClient:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
         self._receive(progress)
         if self._must_ask and any(self._stop_of(first) != stop for first, stop in self._stops.items()):
-            self._replan(progress)
+            self.reset()  # the forecast of saves was revised: plan anew, with an empty cache
         window = self._following or self._plan(progress.step).result()
         assert window.first == progress.step
         del self._stops[window.first]
@@ -197,13 +187,6 @@ class LookaheadClient:
             if dirty is not None or len(following.coming):
                 self._start(following.coming, dirty)
         self._window, self._following = window, following
-
-    def _replan(self, progress: Progress) -> None:
-        """Plan anew, with an empty cache, since the forecast of saves was revised; salvaged rows are written back."""
-        while len(dirty := self._held[self._cache.dirty_S[self._held.slots] > 0]):
-            self._start(Rows.none(), self._take_dirty(dirty, progress.step))
-            self._receive(progress)
-        self.reset()
 
     def _hold(self, window: Window) -> None:
         """From now on the rows of the window before and of ``window`` are cached or under way."""
@@ -247,11 +230,9 @@ class LookaheadClient:
     def _take_dirty(self, rows: Rows, step: int) -> DirtyRows:
         """Rows to write back now, with their updates, and all touches not flushed yet. The rows are clean then."""
         cache = self._cache
-        counts_N = (cache.unsaved_S if self._recovers else cache.dirty_S)[rows.slots]
-        values_ND = cache.values(rows.slots)
+        counts_N, values_ND = cache.dirty_S[rows.slots], cache.values(rows.slots)
         cache.dirty_S[rows.slots] = 0
-        touches = self._touches.take()
-        return DirtyRows(step, rows.keys, values_ND, counts_N, touches, counts_all=self._recovers)
+        return DirtyRows(step, rows.keys, values_ND, counts_N, self._touches.take())
 
     def _start(self, wanted: Rows, dirty: DirtyRows | None) -> None:
         """Send a message to every rank, empty if need be, so that every death is detected.
@@ -259,44 +240,40 @@ class LookaheadClient:
         Rows that are fetched and rows that are written back are distinct, so the two travel in messages of their own,
         lookups first: rows come back while others are still on their way out.
         """
-        empty_M = torch.empty(0, dtype=torch.int64)
         requests: dict[Rank, Request] = {}
         for rank, (first, last) in self._spans.items():
             pull_N = torch.from_numpy(wanted.between(first, last).keys - first)
-            lookup = Exchange(pull_N=pull_N, unsaved_M=empty_M if self._recovers else None)
             pushes = () if dirty is None else (Exchange(push=dirty.of(first, last)),)
-            requests[rank] = Several((lookup, *pushes))
-        self.traffic.fetch(len(wanted), with_counts=self._recovers)
+            requests[rank] = Several((Exchange(pull_N=pull_N), *pushes))
+        self.traffic.fetch(len(wanted))
         if dirty is not None:
             self.traffic.write_back(len(dirty.keys_N))
             self.traffic.sent_bytes += dirty.touches.num_bytes
-        self._under_way = wanted, dirty, self._failover.start(requests)
+        self._under_way = wanted, self._failover.start(requests)
 
     def _receive(self, progress: Progress) -> None:
         """Insert the rows that are under way into the cache."""
         if self._under_way is None:
             return
-        rows, _, started = self._under_way
+        rows, started = self._under_way
         replies = [reply[0] for reply in self._failover.finish(started, progress).values()]
         self._under_way = None
-        if self._recovers:
-            counted = cast("list[Counted]", replies)
-            values_KX = torch.cat([each.rows_NX for each in counted])
-            self._cache.insert(rows.slots, values_KX, torch.cat([each.unsaved_NM for each in counted]))
-        else:
-            self._cache.insert(rows.slots, torch.cat(replies), None)
+        self._cache.insert(rows.slots, torch.cat(replies))
 
     def _flush(self, plan: BatchPlan, progress: Progress, overlap: Callable[[], None]) -> None:
-        """Give every rank what it would have without a cache. Rows stay cached, clean."""
+        """Give every rank what it would have without a cache. Rows stay cached, clean.
+
+        A shard that is restored here has lost the updates of this step too: it is restored as of ``after``.
+        """
         assert self._window is not None
         self._flushing = plan
-        self._receive(progress)
         after = dataclasses.replace(
             progress,
             step=progress.step + 1,
             samples=progress.samples + len(self._window.steps[-1].batch.labels_B),
             previous_samples=progress.samples,
         )
+        self._receive(after)
         dirty = self._held[self._cache.dirty_S[self._held.slots] > 0]
         self._start(Rows.none(), self._take_dirty(dirty, after.step))
         self._must_ask = True
@@ -306,43 +283,12 @@ class LookaheadClient:
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> dict[Rank, SalvagedRows]:
-        """Discard cached rows of these ranks, or salvage those that are newer than the checkpoint."""
-        salvaged: dict[Rank, SalvagedRows] = {}
-        # While a save is under way, counts leave out what it froze, and the newest checkpoint is the one before.
-        can_salvage = self._recovers and self._has_counts and not self._failover.is_saving
+    def shards_restored(self, ranks: frozenset[Rank]) -> None:
+        """Discard the cached rows of these ranks, and touches not flushed yet."""
         for rank in ranks:
-            rows = self._held.between(*self._spans[rank])
-            if can_salvage:
-                salvaged[rank] = self._salvage(rank, rows[self._cache.is_cached_S[rows.slots]])
-            else:
-                self._discard(rank, rows)
-                salvaged[rank] = self._salvage(rank, Rows.none())
-        return salvaged
-
-    def _discard(self, rank: Rank, rows: Rows) -> None:
-        first, last = self._spans[rank]
-        self._cache.evict(rows.slots)
-        self._touches.discard(first, last)
-
-    def _salvage(self, rank: Rank, rows: Rows) -> SalvagedRows:
-        """Rows with unsaved updates are newer than the checkpoint: all of these updates are flushed again.
-
-        Rows that are being written back survive whether they are still cached or not: the message is sent again.
-        """
-        sent_keys, sent_counts = np.empty(0, np.int64), np.empty(0, np.int32)
-        sent = self._under_way[1] if self._under_way and self._recovers else None
-        if sent is not None:
-            part = slice(*np.searchsorted(sent.keys_N, self._spans[rank]))
-            sent_keys, sent_counts = sent.keys_N[part], sent.counts_N[part]
-        unsaved = self._cache.unsaved_S[rows.slots]
-        is_newer = (unsaved > 0) & ~np.isin(rows.keys, sent_keys, assume_unique=True)
-        self._cache.dirty_S[rows.slots[is_newer]] = unsaved[is_newer]
-        keys = np.concatenate([rows.keys[is_newer], sent_keys])
-        order = np.argsort(keys)
-        counts = np.concatenate([unsaved[is_newer], sent_counts])
-        updates_R, tracked_R = self._count_updates(keys[order], counts[order])
-        return SalvagedRows(num_rows=len(keys), updates=(updates_R[ps_index(rank)], tracked_R[ps_index(rank)]))
+            first, last = self._spans[rank]
+            self._cache.evict(self._held.between(first, last).slots)
+            self._touches.discard(first, last)
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
         """During a flush, minus the updates of the flushed step; otherwise (0, 0).
@@ -353,24 +299,3 @@ class LookaheadClient:
             return 0, 0
         updates_R, tracked_R = self._count_updates(self._flushing.keys_N, self._flushing.counts_N)
         return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]
-
-    def saved(self, progress: Progress) -> None:
-        """Fetch the counts of unsaved updates of clean rows, which only the ranks have.
-
-        The counts of dirty rows are kept at the trainer.
-        """
-        if not self._recovers:
-            return
-        self._has_counts = False
-        cache, slots = self._cache, self._held.slots
-        clean = self._held[(cache.dirty_S[slots] == 0) & (cache.unsaved_S[slots] > 0) & cache.is_cached_S[slots]]
-        no_rows_N = torch.empty(0, dtype=torch.int64)
-        requests = {
-            rank: Exchange(pull_N=no_rows_N, unsaved_M=torch.from_numpy(clean.between(first, last).keys - first))
-            for rank, (first, last) in self._spans.items()
-        }
-        replies = self._failover.ask(requests, progress)
-        cache.unsaved_S[clean.slots] = torch.cat([reply.unsaved_NM for reply in replies.values()]).numpy()
-        self.traffic.sent_bytes += len(clean) * ID_BYTES
-        self.traffic.received_bytes += len(clean) * COUNT_BYTES
-        self._has_counts = True

@@ -8,7 +8,7 @@ N distinct rows of a batch, rank-major; S rows of a cache or of a batch; D embed
 then state of the optimizer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Protocol
@@ -24,7 +24,6 @@ from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_index
 from harness.data.dataset import Batch, Dataset
-from harness.recovery.accounting import SalvagedRows
 from harness.recovery.failover import FailoverClient
 
 Keys = NDArray[np.int64]
@@ -80,10 +79,6 @@ class EmbeddingClient(Protocol):
         """Rows of any batch at a boundary, (N, X), for an evaluation. Changes no tracker, no counter and no cache."""
         ...
 
-    def saved(self, progress: Progress) -> None:
-        """Called when the ranks have fixed the contents of a save: counts of unsaved updates held here are outdated."""
-        ...
-
     def reset(self) -> None:
         """Drop all rows and updates held here: a full recovery took place."""
         ...
@@ -92,7 +87,7 @@ class EmbeddingClient(Protocol):
         """Traffic of a cache, for the record; None without a cache."""
         ...
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
+    def shards_restored(self, ranks: frozenset[Rank]) -> None:
         """See :class:`harness.recovery.failover.RowHolder`."""
         ...
 

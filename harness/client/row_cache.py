@@ -19,21 +19,19 @@ class RowCache:
     """Values of rows, newer than those of their rank, and how many updates each has had.
 
     A row has one slot for as long as it is cached, so no value ever moves. ``dirty_S`` (int32) counts the updates that
-    its rank does not have; a row with any is dirty. ``unsaved_S`` (int32) counts the updates that no save holds; it is
-    meaningful only for a client that keeps it up to date.
+    its rank does not have; a row with any is dirty.
     """
 
     def __init__(self, width: int, *, max_rows: int | None) -> None:
         self._max_rows = max_rows
         self.values_SX = torch.empty((0, width))
         self.dirty_S = np.zeros(0, np.int32)
-        self.unsaved_S = np.zeros(0, np.int32)
         self.is_cached_S = np.zeros(0, bool)
 
     @property
     def num_bytes(self) -> int:
         """Bytes of all slots, used or free."""
-        arrays = (self.values_SX.numpy(), self.dirty_S, self.unsaved_S, self.is_cached_S)
+        arrays = (self.values_SX.numpy(), self.dirty_S, self.is_cached_S)
         return sum(array.nbytes for array in arrays)
 
     def reserve(self, num_slots: int) -> None:
@@ -48,24 +46,20 @@ class RowCache:
         self.values_SX = values_SX
         added = size - present
         self.dirty_S = np.pad(self.dirty_S, (0, added))
-        self.unsaved_S = np.pad(self.unsaved_S, (0, added))
         self.is_cached_S = np.pad(self.is_cached_S, (0, added))
 
-    def insert(self, slots_K: Slots, values_KX: Tensor, unsaved_K: Tensor | None) -> None:
+    def insert(self, slots_K: Slots, values_KX: Tensor) -> None:
         """Insert rows as fetched from their rank; they are clean."""
         rows.put_rows(self.values_SX.numpy(), slots_K, values_KX.numpy())
         self.is_cached_S[slots_K] = True
-        if unsaved_K is not None:
-            self.unsaved_S[slots_K] = unsaved_K.numpy()
 
     def values(self, slots_K: Slots) -> Tensor:
         """Present values of the rows, (K, X); a copy."""
         return torch.from_numpy(rows.take_rows(self.values_SX.numpy(), slots_K))
 
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
-        """Add ``updates_K`` to the counts of dirty and unsaved updates of distinct rows."""
+        """Count ``updates_K`` updates of distinct rows that their ranks do not have."""
         self.dirty_S[slots_K] += updates_K
-        self.unsaved_S[slots_K] += updates_K
 
     def evict(self, slots_K: Slots) -> None:
         """Drop rows, together with updates that their rank lacks."""

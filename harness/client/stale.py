@@ -47,7 +47,6 @@ from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
 from harness.data.dataset import Batch
-from harness.recovery.accounting import SalvagedRows
 
 
 @dataclass(frozen=True)
@@ -231,14 +230,10 @@ class StaleClient:
         self.traffic.fetch(len(keys_K))
         self.traffic.peak(self._caches.num_rows)
 
-    def saved(self, progress: Progress) -> None:
-        """A no-op: this client keeps no counts of unsaved updates."""
-
-    def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
+    def shards_restored(self, ranks: frozenset[Rank]) -> None:
         """Discard copies of the rows of these ranks, with their pending gradients."""
         for rank in ranks:
             self._caches.discard(*self._spans.span(rank))
-        return {}
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
         """Updates of earlier steps in the message under way: a replacement receives them, and they count as sent.

@@ -42,11 +42,11 @@ class Traffic:
         moved_bytes = 2 * ID_BYTES + self.row_bytes + self.gradient_bytes + COUNT_BYTES + FLAG_BYTES
         self.uncached_bytes += num_rows * moved_bytes
 
-    def fetch(self, num_rows: int, *, with_counts: bool = False) -> None:
-        """Count rows fetched from the ranks, perhaps with their counts of unsaved updates."""
+    def fetch(self, num_rows: int) -> None:
+        """Count rows fetched from the ranks."""
         self.fetched_rows += num_rows
         self.sent_bytes += num_rows * ID_BYTES
-        self.received_bytes += num_rows * (self.row_bytes + (COUNT_BYTES if with_counts else 0))
+        self.received_bytes += num_rows * self.row_bytes
 
     def write_back(self, num_rows: int) -> None:
         """Count rows that are sent to the ranks, each with its number of updates."""

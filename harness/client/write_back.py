@@ -107,7 +107,7 @@ class TouchLog:
 class DirtyRows:
     """Rows of all ranks to write back, by ascending key, as of ``step``, and touches by step.
 
-    ``counts_N``: updates of each row since it was last flushed or, with ``counts_all``, all that no save holds.
+    ``counts_N``: updates of each row since it was last flushed.
     """
 
     step: int
@@ -115,7 +115,6 @@ class DirtyRows:
     values_ND: Tensor
     counts_N: Counts
     touches: TouchLog
-    counts_all: bool
 
     def of(self, first: int, last: int) -> WriteBack:
         """The message to the rank with keys ``first <= key < last``."""
@@ -125,7 +124,6 @@ class DirtyRows:
             rows_N=torch.from_numpy(self.keys_N[part] - first),
             values_ND=self.values_ND[part],
             counts_N=torch.from_numpy(self.counts_N[part]),
-            counts_all=self.counts_all,
             sampled=tuple(_nonempty(self.touches.sampled, first, last)),
             touched=tuple(_nonempty(self.touches.touched, first, last)),
             moved=tuple(_nonempty(self.touches.moved, first, last)),

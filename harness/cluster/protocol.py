@@ -8,11 +8,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
 from harness.core.errors import HarnessError
-from harness.core.plans import Rank, SavePlan
+from harness.core.plans import Progress, Rank, SavePlan
 from harness.store import FileRecord, Manifest
+
+NO_ROWS = torch.empty(0, dtype=torch.int64)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +39,7 @@ class WriteBack:
     """Rows that the trainer updated, as of step ``step``; a message that is sent again is not applied again.
 
     ``rows_N`` (int64, distinct) now have ``values_ND`` (float32, (N, X)). ``counts_N`` (int32) are the updates of each
-    since the last message or, with ``counts_all``, all that no save has persisted: such a message gives absolute
-    counts, so it is also valid for a shard that was restored after it was made.
+    since the last message.
 
     ``sampled``, where the tracker ``needs_samples``: ``(step, rows_N)`` in order, for each step since the last message
     in which sub-sampled inputs touched rows of this shard, and these rows (int64, ascending, distinct). ``touched``,
@@ -50,7 +52,6 @@ class WriteBack:
     rows_N: Tensor
     values_ND: Tensor
     counts_N: Tensor
-    counts_all: bool = False
     sampled: tuple[tuple[int, Tensor], ...] = ()
     touched: tuple[tuple[int, Tensor, Tensor], ...] = ()
     moved: tuple[tuple[int, Tensor, Tensor], ...] = ()
@@ -60,23 +61,13 @@ class WriteBack:
 class Exchange:
     """One message: apply ``push``, then look up ``pull_N`` (int64 local flat rows). Reply: (N, X) or None.
 
-    The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter. With
-    ``unsaved_M`` (rows again) the reply is :class:`Counted`; such a message has a ``pull_N``. ``replica``: the push of
-    the rank whose replica this rank holds, for that replica.
+    The push is applied first, so the rows that are read include it. A lookup touches no tracker and no counter.
+    ``replica``: the push of the rank whose replica this rank holds, for that replica.
     """
 
     push: Push | WriteBack | None = None
     pull_N: Tensor | None = None
-    unsaved_M: Tensor | None = None
     replica: Push | WriteBack | None = None
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Rows that were looked up, and counts of unsaved updates (int32): those of the N rows, then of M others."""
-
-    rows_NX: Tensor
-    unsaved_NM: Tensor
 
 
 @dataclass(frozen=True)
@@ -84,6 +75,36 @@ class Several:
     """Several messages to one rank, served one at a time, in any order. Reply: the tuple of their replies."""
 
     exchanges: tuple[Exchange, ...]
+
+
+@dataclass(frozen=True)
+class CountedRows:
+    """Local flat rows (int64, ascending), their values (float32), and their counts of unsaved updates (int32)."""
+
+    rows_N: Tensor
+    values_ND: Tensor
+    unsaved_N: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChooseMirrored:
+    """Choose the rows that the trainer's mirror is to hold (``core.mirror.choose_mirrored``). Reply: :class:`Chosen`.
+
+    ``mirrored_N`` (int64, ascending): rows that it holds now; ``accesses_N`` (int32): theirs since the last save.
+    Changes nothing.
+    """
+
+    share: float
+    mirrored_N: Tensor
+    accesses_N: Tensor
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Reply to ChooseMirrored: the rows to hold (int64, ascending); those of them that the mirror lacks."""
+
+    rows_N: Tensor
+    coming: CountedRows
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,14 +116,16 @@ class Initialise:
 
 @dataclass(frozen=True, kw_only=True)
 class Restore:
-    """Read the newest saved version of every row; ``step`` steps count as applied. Reply: :class:`Restored`.
+    """Read the newest saved version of every row, then take the trainer's ``newer`` rows. Reply: :class:`Restored`.
 
-    ``resets_states``: the optimizer's state columns are then set to their initial value.
+    ``step`` steps count as applied. ``resets_states``: the optimizer's state columns of rows that are read are set to
+    their initial value.
     """
 
     records: tuple[FileRecord, ...]
     step: int
     resets_states: bool = False
+    newer: CountedRows | None = None
 
 
 @dataclass(frozen=True)
@@ -150,14 +173,16 @@ class Restored:
 class Save:
     """Write the shard as of ``step`` into files numbered ``sequence``.
 
-    ``records`` are its files in the last checkpoint. Reply: :class:`Written`; None if ``in_background``: steps go on,
-    and :class:`Collect` returns the result later.
+    ``records`` are its files in the last checkpoint. ``mirrored_N`` (int64, ascending): rows that the trainer's mirror
+    holds. Reply: :class:`Written`; None if ``in_background``: steps go on, and :class:`Collect` returns the result
+    later.
     """
 
     plan: SavePlan
     sequence: int
     step: int
     records: tuple[FileRecord, ...]
+    mirrored_N: Tensor = NO_ROWS
     in_background: bool = False
 
 
@@ -211,7 +236,19 @@ class Digest:
 Copy = CopyFromBuddy | CopyReplica
 """Requests for which a rank sends requests to another one."""
 
-Request = Exchange | Several | Initialise | Restore | Copy | ReadShard | Save | Collect | CountReplicaSaved | Digest
+Request = (
+    Exchange
+    | Several
+    | ChooseMirrored
+    | Initialise
+    | Restore
+    | Copy
+    | ReadShard
+    | Save
+    | Collect
+    | CountReplicaSaved
+    | Digest
+)
 Reply = Any
 
 
@@ -269,6 +306,12 @@ class Cluster(Protocol):
         Raises RankLost if ranks died while the generation was being formed.
         """
         ...
+
+
+class Ask(Protocol):
+    """The signature of a call of the PS ranks that survives their deaths: ``FailoverClient.ask``."""
+
+    def __call__(self, requests: Mapping[Rank, Request], progress: Progress, /) -> dict[Rank, Reply]: ...
 
 
 class SupervisorClient(Protocol):

@@ -65,7 +65,7 @@ class Replica:
         if isinstance(push, Push):
             self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
         else:
-            self.shard.write(push.step, push.rows_N, push.values_ND, push.counts_N, counts_all=push.counts_all)
+            self.shard.write(push.step, push.rows_N, push.values_ND, push.counts_N)
 
     def take(self, save: Save) -> None:
         """Take from the counts what the owner's part of ``save`` takes from its own."""

@@ -129,6 +129,7 @@ class Saver:
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self._store.discard(request.sequence)
+        self._shard.mirrored_N = request.mirrored_N
         kind = SAVE_KINDS[request.plan.kind]
         rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
         builds_on = tuple(kind.builds_on(self._shard, self._tracker, request.records))

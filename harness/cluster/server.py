@@ -11,10 +11,12 @@ import xxhash
 from torch import Tensor
 
 from harness.cluster.protocol import (
+    ChooseMirrored,
+    Chosen,
     Collect,
     CopyFromBuddy,
     CopyReplica,
-    Counted,
+    CountedRows,
     CountReplicaSaved,
     Digest,
     Exchange,
@@ -34,6 +36,7 @@ from harness.cluster.protocol import (
 from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed, RankLost
+from harness.core.mirror import choose_mirrored
 from harness.core.movement import distances
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
@@ -90,6 +93,7 @@ class RankServer:
         )
         self._handlers: dict[type, Callable[..., Reply]] = {
             Exchange: self._exchange,
+            ChooseMirrored: self._choose_mirrored,
             Initialise: self._initialise,
             Restore: self._restore,
             CopyFromBuddy: self._copy_from_buddy,
@@ -114,7 +118,7 @@ class RankServer:
         """Abandon a pending save, so that no thread is left."""
         self._saver.abandon()
 
-    def _exchange(self, request: Exchange) -> Tensor | Counted | None:
+    def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push
         if isinstance(push, WriteBack):
             self._write_back(push)
@@ -122,12 +126,7 @@ class RankServer:
             self._apply(push)
         if request.replica is not None:
             self._held.push(request.replica)
-        if request.pull_N is None:
-            return None
-        rows_NX = self.shard.gather(request.pull_N)
-        if request.unsaved_M is None:
-            return rows_NX
-        return Counted(rows_NX, self.shard.unsaved(torch.cat([request.pull_N, request.unsaved_M])))
+        return None if request.pull_N is None else self.shard.gather(request.pull_N)
 
     def _apply(self, push: Push) -> None:
         before_ND = self.shard.values_MD[push.rows_N] if self._tracker.needs_norms else None
@@ -141,9 +140,7 @@ class RankServer:
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 
     def _write_back(self, written: WriteBack) -> None:
-        if not self.shard.write(
-            written.step, written.rows_N, written.values_ND, written.counts_N, counts_all=written.counts_all
-        ):
+        if not self.shard.write(written.step, written.rows_N, written.values_ND, written.counts_N):
             return
         touched = {step: (rows_N, counts_N) for step, rows_N, counts_N in written.touched}
         moved = {step: (rows_N, norms_N) for step, rows_N, norms_N in written.moved}
@@ -156,6 +153,12 @@ class RankServer:
             if step in sampled:
                 is_sampled_N = torch.ones(len(sampled[step]), dtype=torch.bool)
                 self._tracker.sampled(step, sampled[step], is_sampled_N)
+
+    def _choose_mirrored(self, request: ChooseMirrored) -> Chosen:
+        held_N = request.mirrored_N
+        rows_N = choose_mirrored(self.shard, self._tracked, request.share, held_N, request.accesses_N)
+        new_K = rows_N[~torch.isin(rows_N, held_N, assume_unique=True)]
+        return Chosen(rows_N, CountedRows(new_K, self.shard.gather(new_K), self.shard.unsaved(new_K)))
 
     def _initialise(self, request: Initialise) -> Restored:
         self._saver.abandon()
@@ -172,6 +175,8 @@ class RankServer:
             self.shard.reset_states()
         self.shard.reset_counts(applied_step=request.step)
         self._restored()
+        if (newer := request.newer) is not None:
+            self.shard.put(newer.rows_N, newer.values_ND, newer.unsaved_N)
         return Restored(num_rows=len(self.shard.rows_MD))
 
     def _restored(self, taken: Taken = Taken()) -> None:  # noqa: B008 - a frozen value

@@ -40,7 +40,7 @@ Handler = Callable[[Exchange], Reply]
 
 def is_plain(request: object) -> TypeGuard[Exchange]:
     """Whether :func:`words_of` can encode ``request`` as a single tensor."""
-    if not isinstance(request, Exchange) or request.unsaved_M is not None:
+    if not isinstance(request, Exchange):
         return False
     return isinstance(request.push, Push | None) and isinstance(request.replica, Push | None)
 

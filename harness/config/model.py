@@ -134,10 +134,6 @@ class CacheConfig(_Model):
     max_rows: PositiveInt | None = None
     """Upper bound of cached rows. `lookahead` includes rows in flight and shortens its windows; `stale` counts the rows
         of all workers and evicts the least recently used."""
-    recover_from_cache: bool = False
-    """`lookahead`: under partial recovery, rows that are newer in the cache than in the checkpoint keep their updates
-    and are written back. `false`: they are discarded, and the run equals the one without a cache. `true` counts unsaved
-    updates at the ranks, 4 bytes a row."""
     staleness: Annotated[int, Field(ge=0, le=2**30)] = 100
     """`stale`: how many updates of a row by other workers a copy may lack, and how many own ones may stay unpushed. The
         default is that of Hetu's click-log examples."""

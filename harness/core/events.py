@@ -149,10 +149,11 @@ class Recovered(Event):
     pls: dict[str, float]  # increase of the PLS, by dead rank
     lost_updates: int | None  # increase
     lost_tracked: int | None  # the same over tracked tables
-    recovered_rows: int = 0  # dead ranks' rows that the trainer's cache had newer than the checkpoint
+    recovered_rows: int = 0  # dead ranks' rows that the trainer's mirror had newer than the checkpoint
     recovered_updates: int | None = None  # unsaved updates of those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
     replicated: list[str] = field(default_factory=list)  # ranks whose rows came from the replica at their buddy
+    upload_bytes: int = 0  # those rows and their ids
     load_h: float
     lost_h: float
     reschedule_h: float
@@ -178,7 +179,7 @@ class Finished(Event):
     lost_updates: int | None
     applied_tracked: int | None
     lost_tracked: int | None
-    recovered_updates: int | None = None  # updates that would be lost without the trainer's cache
+    recovered_updates: int | None = None  # updates that would be lost without the trainer's mirror
     recovered_tracked: int | None = None
     num_failures: int  # failures: boundaries or steps at which ranks were lost
     num_lost_ranks: int
@@ -196,6 +197,7 @@ class Finished(Event):
     generation: int
     replica_bytes: int | None = None  # sent to replicas, and copied between ranks; null without replicas
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
+    mirror: dict[str, float] | None = None  # rows, bytes at the trainer, fetched rows; null without a mirror
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
 
 

@@ -106,3 +106,12 @@ def budget_rows(local_rows: int, r: float) -> int:
     ``r`` counts as a decimal: 0.29 of 100 rows are 29, although the float product is 28.999999999999996.
     """
     return min(local_rows, max(1, math.floor(exact(r) * local_rows)))
+
+
+MIRROR_INDEX_BYTES = 16
+"""Bytes of a mirrored row at the trainer besides its values: its key, 8, and two counts."""
+
+
+def num_mirrored(local_rows: int, share: float, *, is_tracked: bool) -> int:
+    """Rows of a table on a shard that the trainer's mirror holds: ``share`` of a tracked table's, all of another's."""
+    return budget_rows(local_rows, share) if is_tracked else local_rows

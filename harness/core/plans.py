@@ -121,13 +121,25 @@ class SavePlan:
     """The decision to save at the present boundary.
 
     ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
-    tracker's choice of the tracked tables and the other tables whole, ``tracked`` the former alone, ``differential``
-    the rows that changed since a base. ``closes_interval``: this save ends a whole
+    tracker's choice of the tracked tables and the other tables whole, ``tracked`` the former alone, ``with_mirror`` as
+    ``priority`` and mirrored rows, ``differential`` the rows that changed since a base. ``closes_interval``: this save
+    ends a whole
     interval, and PLS counts from it (reconstructed: docs/CPR.md).
     """
 
     kind: str
     closes_interval: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class MirrorSpec:
+    """The rows that the trainer's mirror holds: of each tracked table the fraction ``share``, of the others all.
+
+    ``dies``: each planned failure takes the trainer's memory, and the mirror with it.
+    """
+
+    share: float
+    dies: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

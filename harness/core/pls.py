@@ -144,8 +144,8 @@ class UpdateLedger:
 
         ``in_flight``: updates that count as sent but not as persisted, and are not lost, since their message is sent to
         the replacement again; negative if updates are lost that do not count as sent yet. ``recovered``: updates in
-        salvaged rows, of which the trainer has a newer copy than the checkpoint; they count as neither lost nor
-        persisted until a save holds them or the rank dies again.
+        rows that the replacement gets from the trainer's mirror, newer than the checkpoint; they count as neither lost
+        nor persisted until a save holds them or the rank dies again.
         """
         tally = self._tallies[rank]
         gone = tally.sent - tally.persisted - tally.lost - in_flight[0] - recovered[0]
@@ -185,7 +185,7 @@ class UpdateLedger:
 
     @property
     def recovered_updates(self) -> int:
-        """Updates that survived the death of their rank because the trainer's cache held their rows."""
+        """Updates that survived the death of their rank because the trainer's mirror held their rows."""
         return sum(tally.recovered for tally in self._tallies.values())
 
     @property

@@ -34,6 +34,7 @@ class Shard:
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
         applied_step: the last step whose gradients the rows hold, counted from 1.
+        mirrored_N: int64, ascending: rows whose newest values the trainer holds too, as the last save request says.
         before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these
         rows. While a save runs in the background, the callback copies their present values; otherwise it does nothing.
     """
@@ -61,6 +62,7 @@ class Shard:
         self.rows_MD = torch.from_numpy(memory[first : first + num_rows * width].reshape(num_rows, width))
         self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if count_updates else None
         self.applied_step = 0
+        self.mirrored_N = torch.empty(0, dtype=torch.int64)
         self.before_change: Callable[[Tensor], None] = _no_op
 
     def span(self, table: int) -> slice:
@@ -72,6 +74,12 @@ class Shard:
     def values_MD(self) -> Tensor:
         """The rows without the optimizer's state columns: a view, float32 (M, D)."""
         return self.rows_MD[:, : self._dim]
+
+    def mirrored(self, table: int) -> Tensor:
+        """The rows of ``table`` among ``mirrored_N``."""
+        span = self.span(table)
+        first, last = torch.searchsorted(self.mirrored_N, torch.tensor([span.start, span.stop])).tolist()
+        return self.mirrored_N[first:last]
 
     def initialise(self, *, applied_step: int) -> None:
         """Set every row to its initial value: U(-1/sqrt(n), 1/sqrt(n)) in a table of n rows (facebookresearch/dlrm).
@@ -126,25 +134,24 @@ class Shard:
         self.applied_step = step
         return True
 
-    def write(
-        self, step: int, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor, *, counts_all: bool = False
-    ) -> bool:
+    def write(self, step: int, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor) -> bool:
         """Overwrite rows that were updated elsewhere with ``values_ND`` (N, X), as of ``step``.
 
-        ``counts_N`` (int32) are the updates of each row since its last write, and are added to ``pending_M``. Returns
-        False, and changes nothing, if ``step`` was applied before. With ``counts_all`` they are all unsaved updates
-        of the row and replace those in ``pending_M``: the write is then idempotent, and takes place for any ``step``.
+        ``counts_N`` (int32) are the updates of each row since its last write. Returns False, and changes nothing, if
+        ``step`` was applied before.
         """
-        if step <= self.applied_step and not counts_all:
+        if step <= self.applied_step:
             return False
+        self.put(rows_N, values_ND, counts_N)
+        self.applied_step = step
+        return True
+
+    def put(self, rows_N: Tensor, values_ND: Tensor, counts_N: Tensor) -> None:
+        """Overwrite rows, and add ``counts_N`` (int32) to their counts of unsaved updates."""
         self.before_change(rows_N)
         self.rows_MD.index_put_((rows_N,), values_ND)
-        if self.pending_M is not None and counts_all:
-            self.pending_M.index_copy_(0, rows_N, counts_N)
-        elif self.pending_M is not None:
+        if self.pending_M is not None:
             self.pending_M.index_add_(0, rows_N, counts_N)
-        self.applied_step = max(step, self.applied_step)
-        return True
 
     def unsaved(self, rows_N: Tensor) -> Tensor:
         """Number of unsaved updates of each of ``rows_N``, int32 (N,)."""

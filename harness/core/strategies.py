@@ -14,7 +14,16 @@ from pydantic import BaseModel, ConfigDict, Field, create_model
 from harness.core.clock import exact
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.overhead import interval_in_samples, o_full_h, o_part_h, t_save_full_h, t_save_part_h
-from harness.core.plans import Costs, Interval, Progress, Rank, RecoveryPlan, SavePlan, buddy_of
+from harness.core.plans import (
+    Costs,
+    Interval,
+    MirrorSpec,
+    Progress,
+    Rank,
+    RecoveryPlan,
+    SavePlan,
+    buddy_of,
+)
 
 Lost = frozenset[Rank]
 
@@ -68,6 +77,8 @@ class Strategy(Protocol):
     keeps_replicas: bool = False
     """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
     another save chose is known to the owner alone."""
+    mirror: MirrorSpec | None = None
+    """The rows whose newest values the trainer keeps, to restore them after a failure; None: it keeps none."""
 
     def __init__(self, options: Any, costs: Costs) -> None: ...
 
@@ -354,6 +365,31 @@ class Buddy(_Saving):
         return RecoveryPlan(rollback=False, ranks=lost, replicated=replicated)
 
 
+class CprMirror(CprPriority):
+    """``cpr_mirror``: as ``cpr_mfu`` for all rows but those whose newest values the trainer keeps (docs/MIRROR.md).
+
+    A save writes mirrored rows only if it closes an interval. A replacement gets the mirrored rows from the trainer.
+    """
+
+    class Options(CprPriority.Options):
+        """Options of ``cpr_mirror``."""
+
+        untracked: Literal["interval"] = "interval"  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
+        """Untracked tables are mirrored, so they are written by saves that close an `interval`."""
+        share: Annotated[float, Field(gt=0, le=1)] = 0.01
+        """Fraction of each tracked table, the most accessed rows, that the trainer mirrors besides the other tables."""
+        trainer_dies: bool = False
+        """Whether each planned failure takes the mirror with it, so that recovery is from the checkpoint alone."""
+
+    _tracker = "mfu"
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        if self.tracker is not None:
+            self.mirror = MirrorSpec(share=options.share, dies=options.trainer_dies)
+            self._kind = "with_mirror"
+
+
 def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:
     """``T_save,full``, unless the options set the interval."""
     if options.interval_samples is not None:
@@ -383,6 +419,7 @@ STRATEGIES: dict[str, type[Strategy]] = {
     "cpr_ssu": CprSsu,
     "cpr_mass": CprMass,
     "cpr_scar": CprScar,
+    "cpr_mirror": CprMirror,
     "differential": Differential,
     "buddy": Buddy,
 }

@@ -56,8 +56,8 @@ class Tracker(Protocol):
         that step. The calls before each :meth:`choose` are the same with and without a client cache; with bounded
         staleness an update belongs to the step whose message brings it. A cache reports several steps at once, when
         ``Shard.rows_MD`` has the values of the last of them: a tracker that compares values does so in
-        :meth:`choose`, and one that needs the change of each step has :meth:`moved`. Rows that a cache restores to a
-        replacement (``cache.recover_from_cache``) are not reported again; ``Shard.pending_M`` counts their updates.
+        :meth:`choose`, and one that needs the change of each step has :meth:`moved`. Rows that the
+        trainer's mirror restores to a replacement are not reported again; ``Shard.pending_M`` counts their updates.
         """
         ...
 
@@ -144,7 +144,10 @@ class NullTracker:
 
 
 class CountingTracker(NullTracker):
-    """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains."""
+    """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains.
+
+    Rows that the trainer's mirror holds (``Shard.mirrored_N``) are never chosen.
+    """
 
     needs_counts: ClassVar[bool] = True
 
@@ -158,10 +161,13 @@ class CountingTracker(NullTracker):
         return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
 
     def _pending(self, table: int) -> tuple[Tensor, int, int]:
-        """Counters of the rows of ``table``, the first of these rows, and K."""
-        span = self._shard.span(table)
+        """Counters of the rows of ``table``, 0 if mirrored; the first of these rows; and K."""
+        span, mirrored_N = self._shard.span(table), self._shard.mirrored(table)
         assert self._shard.pending_M is not None, "needs_counts"
-        return self._shard.pending_M[span], span.start, budget_rows(span.stop - span.start, self._r)
+        pending = self._shard.pending_M[span]
+        if len(mirrored_N):
+            pending = pending.index_fill(0, mirrored_N - span.start, 0)
+        return pending, span.start, budget_rows(span.stop - span.start, self._r)
 
 
 def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:

@@ -21,9 +21,9 @@ from harness.core.overhead import (
     t_save_full_h,
     t_save_part_h,
 )
-from harness.core.placement import Placement, tracked_tables
+from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
 from harness.core.plans import Costs, PlannedKill, ps_rank
-from harness.core.strategies import CprPriority, StrategyOptions, make_strategy
+from harness.core.strategies import CprMirror, CprPriority, StrategyOptions, make_strategy
 from harness.planning.simulate import Job, due_saves, simulate
 
 F64 = NDArray[np.float64]
@@ -183,18 +183,22 @@ def tracker_memory(
 ) -> Iterator[TrackerMemory]:
     """SCAR keeps a second copy of the D values of tracked rows, MFU and mass 4 bytes for each of them, SSU r of that. A
     bit for each row of all tables is added to SSU's list, and to the counters of all rows that differential needs.
-    ``buddy`` keeps a replica of everything.
+    ``buddy`` keeps a replica of everything. The mirror of ``cpr_mirror``, with the default ``share``, is the trainer's;
+    the ranks have MFU's counters besides.
     """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
     bits = -(-all_rows // 8)
     total_bytes = 4 * row_width * all_rows
+    share: float = CprMirror.Options.model_fields["share"].default
+    mirrored = sum(num_mirrored(n, share, is_tracked=table in tables) for table, n in enumerate(cardinalities))
     sizes = {
         "cpr_scar": 4 * dim * rows,
         "cpr_mfu": 4 * rows,
         "cpr_mass": 4 * rows,
         "cpr_ssu": round(r * 4 * rows) + bits,
         "differential": 4 * all_rows + bits,
+        "cpr_mirror, at the trainer": mirrored * (4 * row_width + MIRROR_INDEX_BYTES),
         "buddy": total_bytes,
     }
     for name, num_bytes in sizes.items():

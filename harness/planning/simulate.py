@@ -28,6 +28,7 @@ class SaveSizes:
     """Payload bytes of one save, over all ranks and the dense network, or the maximum that it may have.
 
     ``priority``: K rows of each tracked table, with their ids, and the other tables whole; ``tracked``: without those.
+    ``with_mirror``: ``priority`` and the mirrored rows.
     ``bases``: a new base, by kind of differential save. ``shards``: bytes of each rank's rows, which recovery of that
     rank alone reads.
     """
@@ -35,6 +36,7 @@ class SaveSizes:
     full: int
     priority: int
     tracked: int
+    with_mirror: int = 0
     dense: int = 0
     bases: Mapping[str, int] = field(default_factory=dict)
     shards: Mapping[Rank, int] = field(default_factory=dict)
@@ -46,7 +48,8 @@ class SaveSizes:
         """
         if plan.kind in self.bases:
             return self.bases[plan.kind]
-        return {"full": self.full, "tracked": self.tracked}.get(plan.kind, self.priority)
+        sizes = {"full": self.full, "tracked": self.tracked, "with_mirror": self.with_mirror}
+        return sizes.get(plan.kind, self.priority)
 
     @property
     def chosen(self) -> int:
@@ -60,14 +63,18 @@ class SaveSizes:
         return self.full if plan.rollback else sum(self.shards.get(rank, 0) for rank in plan.ranks)
 
 
-def save_sizes(placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float) -> SaveSizes:
+def save_sizes(
+    placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float, share: float = 0.0
+) -> SaveSizes:
     """Sizes of saves of rows of ``width`` float32 numbers, state of the optimizer included. Every save writes the dense
-    network (docs/CPR.md).
+    network (docs/CPR.md). ``share``: of each tracked table is mirrored.
     """
     row_bytes = width * _FLOAT32_BYTES
     num_rows = sum(placement.cardinalities)
     tracked = tuple(tracked)
-    num_chosen = sum(budget_rows(placement.local_rows(k, t), r) for k in range(placement.num_ps) for t in tracked)
+    shards = [placement.local_rows(k, t) for k in range(placement.num_ps) for t in tracked]
+    num_chosen = sum(budget_rows(rows, r) for rows in shards)
+    num_closing = sum(min(rows, budget_rows(rows, r) + budget_rows(rows, share)) for rows in shards)
     num_whole = num_rows - sum(placement.cardinalities[table] for table in tracked)
     tracked_bytes = num_chosen * (row_bytes + ROW_ID_BYTES) + dense_bytes
     differential = {name: kind for name, kind in SAVE_KINDS.items() if isinstance(kind, DifferentialSave)}
@@ -76,6 +83,7 @@ def save_sizes(placement: Placement, *, width: int, dense_bytes: int, tracked: I
         full=num_rows * row_bytes + dense_bytes,
         priority=tracked_bytes + num_whole * row_bytes,
         tracked=tracked_bytes,
+        with_mirror=num_closing * (row_bytes + ROW_ID_BYTES) + num_whole * row_bytes + dense_bytes,
         dense=dense_bytes,
         bases={
             name: num_rows * ENCODINGS[kind.encoding].row_bytes(like_1X) + dense_bytes

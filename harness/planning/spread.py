@@ -8,7 +8,7 @@ from harness.config.model import Config
 from harness.core.placement import tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.pls import rank_weights
-from harness.core.strategies import CprPriority, StrategyOptions
+from harness.core.strategies import CprMirror, CprPriority, StrategyOptions
 from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
@@ -35,6 +35,7 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
             dense_bytes=model.dense_bytes,
             tracked=tracked_tables(tuple(cardinalities), config.metrics.num_tracked),
             r=strategy.r if isinstance(strategy, CprPriority.Options) else 1.0,
+            share=strategy.share if isinstance(strategy, CprMirror.Options) else 0.0,
         ),
         pls_since=config.metrics.pls_since,
     )

@@ -17,13 +17,15 @@ from harness.store import Manifest
 
 
 @dataclass(frozen=True, kw_only=True)
-class SalvagedRows:
-    """Rows of a dead shard whose copies at the trainer are newer than the checkpoint and are written back.
+class UploadedRows:
+    """Rows of a dead shard that its replacement gets from the trainer's mirror: they are newer than the checkpoint.
 
-    ``updates``: unsaved updates in these rows, of all tables and of the tracked tables.
+    ``num_bytes``: values and row ids. ``updates``: unsaved updates in these rows, of all tables and of the tracked
+    tables.
     """
 
     num_rows: int = 0
+    num_bytes: int = 0
     updates: tuple[int, int] = (0, 0)
 
 
@@ -43,7 +45,7 @@ class CommittedSave:
 class CompletedRecovery:
     """A recovery plan that has been carried out.
 
-    ``manifest``: the checkpoint that was read, None for initial values. ``salvaged``: by dead rank, in rank order.
+    ``manifest``: the checkpoint that was read, None for initial values. ``uploaded``: by dead rank, in rank order.
     ``in_flight``: updates, all and tracked, that a replacement receives with a request that is sent again although its
     shard was restored alone. ``load_s``, ``reschedule_s``: seconds of this machine.
     """
@@ -52,7 +54,7 @@ class CompletedRecovery:
     progress: Progress
     manifest: Manifest | None
     num_rows: int
-    salvaged: Mapping[Rank, SalvagedRows]
+    uploaded: Mapping[Rank, UploadedRows]
     in_flight: Mapping[Rank, tuple[int, int]]
     repair_h: float | None
     load_s: float
@@ -144,7 +146,9 @@ class Accounting:
     def recovered(self, recovery: CompletedRecovery) -> Recovered:
         """Charge a failure and return the event of its recovery."""
         plan, progress, manifest = recovery.plan, recovery.progress, recovery.manifest
-        self._num_lost_ranks += len(recovery.salvaged)
+        uploaded_rows = recovery.uploaded.values()
+        upload_bytes = sum(rows.num_bytes for rows in uploaded_rows)
+        self._num_lost_ranks += len(recovery.uploaded)
         self._measured_s["load"] += recovery.load_s
         self._measured_s["reschedule"] += recovery.reschedule_s
         pls: dict[Rank, float] = {}
@@ -163,23 +167,22 @@ class Accounting:
             if self._updates is not None:
                 self._updates.rolled_back()
         else:
-            for rank, salvaged in recovery.salvaged.items():
+            for rank, uploaded in recovery.uploaded.items():
                 if rank in plan.replicated:
                     pls[rank] = 0.0  # and its newest durable rows are still those of the last save
                     continue
                 pls[rank] = self._pls.lost(rank, progress.samples)
                 self._pls.restored(rank, progress.samples)
                 if self._updates is not None:
-                    lost.append(self._updates.lost(rank, recovery.in_flight[rank], salvaged.updates))
+                    lost.append(self._updates.lost(rank, recovery.in_flight[rank], uploaded.updates))
         counts = self._updates is not None
-        salvaged_rows = recovery.salvaged.values()
         return Recovered(
             step=progress.step,
             samples=progress.samples,
-            ranks=list(recovery.salvaged),
+            ranks=list(recovery.uploaded),
             rollback=plan.rollback,
             source=plan.source if plan.rollback or plan.ranks - plan.replicated else "replica",
-            replicated=[rank for rank in recovery.salvaged if rank in plan.replicated],
+            replicated=[rank for rank in recovery.uploaded if rank in plan.replicated],
             resume_step=resume.step if resume else progress.step,
             resume_samples=resume.samples if resume else progress.samples,
             sequence=manifest.sequence if manifest else None,
@@ -187,9 +190,10 @@ class Accounting:
             pls=pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
             lost_tracked=sum(tracked for _, tracked in lost) if counts else None,
-            recovered_rows=sum(rows.num_rows for rows in salvaged_rows),
-            recovered_updates=sum(rows.updates[0] for rows in salvaged_rows) if counts else None,
-            recovered_tracked=sum(rows.updates[1] for rows in salvaged_rows) if counts else None,
+            recovered_rows=sum(rows.num_rows for rows in uploaded_rows),
+            recovered_updates=sum(rows.updates[0] for rows in uploaded_rows) if counts else None,
+            recovered_tracked=sum(rows.updates[1] for rows in uploaded_rows) if counts else None,
+            upload_bytes=upload_bytes,
             load_h=cost.load_h,
             lost_h=cost.lost_h,
             reschedule_h=cost.reschedule_h,
@@ -198,10 +202,15 @@ class Accounting:
         )
 
     def _load_bytes(self, recovery: CompletedRecovery) -> int:
-        """Payload that the recovery reads: everything, or each row of the dead shards once; initial values are none."""
+        """Payload of the rows that are read: all, or those of the dead shards once, and of uploaded rows.
+
+        Initial values are none.
+        """
         if recovery.plan.source == "initial":
             return 0
-        return self._bytes_full if recovery.plan.rollback else recovery.num_rows * self._row_bytes
+        if recovery.plan.rollback:
+            return self._bytes_full
+        return recovery.num_rows * self._row_bytes + sum(rows.num_bytes for rows in recovery.uploaded.values())
 
     def totals(self) -> dict[str, Any]:
         """Fields of the last event: PLS, updates, failures, saves, emulated hours."""

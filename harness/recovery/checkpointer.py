@@ -8,20 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 from torch import Tensor
 
-from harness.cluster.protocol import Collect, CountReplicaSaved, Reply, Request, Save, SupervisorClient, Written
+from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, Save, SupervisorClient, Written
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
 from harness.recovery.accounting import Accounting, CommittedSave
+from harness.recovery.mirror import Mirror
 from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
-
-
-class Ask(Protocol):
-    """The signature of :meth:`harness.recovery.failover.FailoverClient.ask`."""
-
-    def __call__(self, requests: Mapping[Rank, Request], progress: Progress, /) -> dict[Rank, Reply]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +105,7 @@ class Checkpointer:
         supervisor: SupervisorClient,
         checkpoints: Checkpoints,
         accounting: Accounting,
+        mirror: Mirror,
         store: StoreSpec,
         dense_state: Callable[[], Mapping[str, Tensor]],
         clock: Callable[[], float],
@@ -120,6 +115,7 @@ class Checkpointer:
         self._supervisor = supervisor
         self._checkpoints = checkpoints
         self._accounting = accounting
+        self._mirror = mirror
         self._store = store
         self._dense_state = dense_state
         self._clock = clock
@@ -129,6 +125,7 @@ class Checkpointer:
         assert self._checkpoints.pending is None, "one save at a time"
         began_s = self._clock()
         self._supervisor.status(phase="save")
+        mirrored = self._mirror.prepare_save(self._ask, progress)
         newest = self._checkpoints.newest
         files = newest.shards if newest else {}
         requests = {
@@ -137,12 +134,14 @@ class Checkpointer:
                 sequence=self._checkpoints.next_sequence,
                 step=progress.step,
                 records=tuple(files.get(rank, ())),
+                mirrored_N=mirrored.get(rank, NO_ROWS),
                 in_background=self._store.in_background,
             )
             for rank in self._ranks
         }
         written: dict[Rank, Written] = self._ask(requests, progress)
         self._accounting.freeze()
+        self._mirror.freeze(closes_interval=plan.closes_interval)
         write = self._dense_writer(progress)
         if self._store.in_background:
             dense = Background("save", write)
@@ -206,6 +205,7 @@ class Checkpointer:
         )
         self._supervisor.commit(manifest)
         self._checkpoints.commit(manifest)
+        self._mirror.committed()
         stall_s = self._clock() - began_s + sum(reply.waited_s for reply in written.values())
         committed = CommittedSave(
             plan=plan, progress=progress, is_charged=is_charged, manifest=manifest, written=written, stall_s=stall_s

@@ -24,8 +24,9 @@ from harness.cluster.protocol import (
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
 from harness.core.strategies import Strategy
-from harness.recovery.accounting import Accounting, CompletedRecovery, SalvagedRows
+from harness.recovery.accounting import Accounting, CompletedRecovery, UploadedRows
 from harness.recovery.checkpointer import Checkpoints
+from harness.recovery.mirror import Mirror
 from harness.recovery.replication import Replication
 from harness.store import read_dense
 
@@ -50,12 +51,8 @@ class StartedRequests:
 class RowHolder(Protocol):
     """A component at the trainer that holds copies of rows, or updates not yet sent to the PS ranks."""
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> Mapping[Rank, SalvagedRows]:
-        """Discard or salvage the copies of rows of ``ranks``, whose shards alone were restored.
-
-        Returns, by rank, how many rows and updates are salvaged and will be written back. A rank with none may be
-        left out.
-        """
+    def shards_restored(self, ranks: frozenset[Rank]) -> None:
+        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent."""
         ...
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
@@ -86,6 +83,7 @@ class FailoverClient:
         strategy: Strategy,
         checkpoints: Checkpoints,
         accounting: Accounting,
+        mirror: Mirror,
         before_recovery: Callable[[], None],
         max_replacements_in_a_row: int,
         clock: Callable[[], float],
@@ -97,6 +95,7 @@ class FailoverClient:
         self._strategy = strategy
         self._checkpoints = checkpoints
         self._accounting = accounting
+        self._mirror = mirror
         self._before_recovery = before_recovery
         self._max_in_a_row = max_replacements_in_a_row
         self._clock = clock
@@ -108,11 +107,6 @@ class FailoverClient:
         """All PS ranks, in order."""
         return self._cluster.ranks
 
-    @property
-    def is_saving(self) -> bool:
-        """Whether a save is under way whose manifest has not been written."""
-        return self._checkpoints.pending is not None
-
     def attach(self, holder: RowHolder) -> None:
         """Register the only ``holder``, which takes part in every later partial recovery."""
         assert self._holder is None, "one holder of rows"
@@ -121,6 +115,7 @@ class FailoverClient:
     def kill_planned(self, step: int, samples: int) -> None:
         """Let the supervisor carry out the kills planned for this boundary. The dead are found by the next request."""
         self._repair_h = self._cluster.kill_planned(step, samples)
+        self._mirror.planned_failure()
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Send requests and wait until all are served; replies in rank order.
@@ -190,7 +185,7 @@ class FailoverClient:
                 plan = self._plan(casualties, progress)
                 if plan.rollback:
                     self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
-                num_rows = self._restore(plan, progress)
+                num_rows, uploaded = self._restore(plan, progress)
                 self._replicate(plan, casualties)
                 load_s += self._clock() - replaced_s
                 break
@@ -203,14 +198,15 @@ class FailoverClient:
             )
         dead = sorted(casualties, key=ps_index)
         holder = None if plan.rollback else self._holder
-        salvaged = holder.shards_restored(casualties - plan.replicated) if holder else {}
+        if holder is not None:
+            holder.shards_restored(casualties - plan.replicated)
         newest = self._checkpoints.newest
         completed = CompletedRecovery(
             plan=plan,
             progress=progress,
             manifest=newest if plan.reads_checkpoint else None,
             num_rows=num_rows,
-            salvaged={rank: salvaged.get(rank, SalvagedRows()) for rank in dead},
+            uploaded={rank: uploaded.get(rank, UploadedRows()) for rank in dead},
             in_flight={rank: holder.in_flight_updates(rank) if holder else (0, 0) for rank in dead},
             repair_h=self._repair_h,
             load_s=load_s,
@@ -238,8 +234,9 @@ class FailoverClient:
             return RecoveryPlan(rollback=False, ranks=casualties, source="initial")
         return plan
 
-    def _restore(self, plan: RecoveryPlan, progress: Progress) -> int:
-        """Give the ranks of ``plan`` their rows; the number of rows."""
+    def _restore(self, plan: RecoveryPlan, progress: Progress) -> tuple[int, Mapping[Rank, UploadedRows]]:
+        """Give the ranks of ``plan`` their rows; the number of rows, and what of them the trainer's mirror gave."""
+        uploaded: dict[Rank, UploadedRows] = {}
         ranks = self.ranks if plan.rollback else sorted(plan.ranks, key=ps_index)
         newest = self._checkpoints.newest
         requests: dict[Rank, Request] = {}
@@ -250,9 +247,16 @@ class FailoverClient:
                 requests[rank] = Initialise(step=progress.step)
             else:
                 assert newest is not None, "a strategy that recovers from checkpoints saves before the first step"
-                step = newest.step if plan.rollback else progress.step
-                requests[rank] = Restore(records=newest.shards[rank], step=step, resets_states=plan.resets_states)
-        return sum(reply.num_rows for reply in self._cluster.call(requests).values())
+                newer = None
+                if not plan.rollback:
+                    newer, uploaded[rank] = self._mirror.restore(rank, progress.step, resets_states=plan.resets_states)
+                requests[rank] = Restore(
+                    records=newest.shards[rank],
+                    step=newest.step if plan.rollback else progress.step,
+                    resets_states=plan.resets_states,
+                    newer=newer,
+                )
+        return sum(reply.num_rows for reply in self._cluster.call(requests).values()), uploaded
 
     def _replicate(self, plan: RecoveryPlan, casualties: frozenset[Rank]) -> None:
         """Make all replicas whole again, after all shards were restored."""

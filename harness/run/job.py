@@ -21,6 +21,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
+from harness.recovery.mirror import Mirror
 from harness.recovery.replication import Replication, ShardSizes
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.evaluation import Evaluator, curve_samples, steps_between, whole_samples
@@ -68,19 +69,21 @@ def _make_trainer(
     boundaries = Boundaries(schedule, run_spec.strategy, progress)
     accounting = _make_accounting(run_spec, cluster)
     replication = _make_replication(run_spec)
+    count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
+    mirror = _make_mirror(run_spec, count_updates)
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,
         strategy=run_spec.strategy,
         checkpoints=saves,
         accounting=accounting,
+        mirror=mirror,
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=clock,
         replication=replication,
     )
     network = _make_network(run_spec, cluster)
-    count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     client = _make_client(run_spec, failover, boundaries, count_updates)
     failover.attach(client)
     return Trainer(
@@ -91,6 +94,7 @@ def _make_trainer(
             supervisor=supervisor,
             checkpoints=saves,
             accounting=accounting,
+            mirror=mirror,
             store=_store_spec(run_spec),
             dense_state=network.state,
             clock=clock,
@@ -98,6 +102,7 @@ def _make_trainer(
         accounting=accounting,
         supervisor=supervisor,
         client=client,
+        mirror=mirror,
         network=network,
         steps=steps,
         boundaries=boundaries,
@@ -188,6 +193,19 @@ def _make_replication(run_spec: RunSpec) -> Replication | None:
         has_counts=run_spec.counts_updates,
     )
     return Replication(sizes)
+
+
+def _make_mirror(run_spec: RunSpec, count_updates: UpdateCounter) -> Mirror:
+    """The trainer's copies of rows; none for a strategy without a mirror."""
+    trainer = run_spec.config.trainer
+    return Mirror(
+        run_spec.strategy.mirror,
+        placement=run_spec.placement,
+        dim=run_spec.size.embedding_dim,
+        optimizer=OPTIMIZERS[trainer.optimizer],
+        learning_rate=trainer.learning_rate,
+        count_updates=count_updates,
+    )
 
 
 def _make_client(

@@ -126,13 +126,8 @@ class RunSpec:
 
     @property
     def counts_updates(self) -> bool:
-        """Whether shards count unsaved updates. Without saves they need not: all updates sent are unsaved.
-
-        Recovery from a cache needs the count of each row.
-        """
-        cache = self.config.cache
-        is_asked = cache.mode == "lookahead" and cache.recover_from_cache
-        return is_asked or (self.config.metrics.update_pls and self.strategy.saves_initially)
+        """Whether shards count unsaved updates. Without saves they need not: all updates sent are unsaved."""
+        return self.config.metrics.update_pls and self.strategy.saves_initially
 
     @property
     def data_facts(self) -> dict[str, Any]:
@@ -179,6 +174,11 @@ class RunSpec:
     def validate(self) -> None:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
         check_backend(self.config.trainer)
+        if self.strategy.mirror and self.config.cache.mode == "stale":
+            raise ConfigError(
+                f"cache.mode: expected none or lookahead for strategy {self.config.strategy.name}, got stale; "
+                "the mirror needs exact rows"
+            )
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
         if not self.strategy.restores_exactly and self.footprint.row_width > self.size.embedding_dim:
             raise ConfigError(

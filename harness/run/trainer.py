@@ -21,6 +21,7 @@ from harness.model.metrics import Quality
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import FailoverClient, RolledBack
+from harness.recovery.mirror import Mirror
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator
 from harness.run.step_log import StepLog
@@ -47,6 +48,7 @@ class Trainer:
         accounting: Accounting,
         supervisor: SupervisorClient,
         client: EmbeddingClient,
+        mirror: Mirror,
         network: DenseNetwork,
         steps: StepLog,
         boundaries: Boundaries,
@@ -64,6 +66,7 @@ class Trainer:
         self._accounting = accounting
         self._supervisor = supervisor
         self._client = client
+        self._mirror = mirror
         self._network = network
         self._steps = steps
         self._boundaries = boundaries
@@ -98,7 +101,7 @@ class Trainer:
     def _begin(self) -> None:
         """What precedes the first step: the initial save, which costs nothing, and kills planned for hour 0."""
         if self._saves_initially:
-            self._save(SavePlan(kind="full"), is_charged=False)
+            self._checkpointer.save(SavePlan(kind="full"), self._progress(), is_charged=False)
             self._checkpointer.finish_pending(self._progress())
         self._kill_if_due()
 
@@ -111,6 +114,7 @@ class Trainer:
         batch, plan = pulled.batch, pulled.plan
         loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
         due = self._boundaries.at(self._steps.step + 1)
+        self._mirror.begin_step(self._steps.step + 1, plan, grads_ND)
         self._client.push(plan, grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)
         if due.anything:
@@ -118,13 +122,14 @@ class Trainer:
         save = self._boundaries.plan_save(announced=due.save)
         if save is not None:
             self._steps.flush()
-            self._save(save, is_charged=True)
+            self._checkpointer.save(save, self._progress(), is_charged=True)
         self._finish_boundary()
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._clock() - began_s
         if self._steps.finish_step(loss):
             self._accounting.rerun(seconds)
+        self._mirror.reach(self._steps.step)
         if self._accounting.counts_updates:
             self._accounting.sent(self._failover.ranks, *self._count_updates(plan.keys_N, plan.counts_N))
         self._steps.flush_if_due()
@@ -139,10 +144,6 @@ class Trainer:
         if self._boundaries.evaluates_at(self._steps.step):
             self._evaluate(final=False)
         self._kill_if_due()
-
-    def _save(self, plan: SavePlan, *, is_charged: bool) -> None:
-        self._checkpointer.save(plan, self._progress(), is_charged=is_charged)
-        self._client.saved(self._progress())
 
     def _kill_if_due(self) -> None:
         """Stop for planned kills, if any are due. The next request finds the dead."""
@@ -179,6 +180,7 @@ class Trainer:
         self._network.load_state(rolled_back.dense)
         self._steps.roll_back(rolled_back.step)
         self._client.reset()
+        self._mirror.clear()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -196,6 +198,7 @@ class Trainer:
             generation=0,
             replica_bytes=self._replica_bytes(),
             cache=self._client.summary(),
+            mirror=self._mirror.summary(),
             digests={**digests, CHIEF: _digest(self._network)},
             machine={
                 "seconds": self._clock() - began_s,

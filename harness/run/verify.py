@@ -47,6 +47,7 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
     """The variants to run; the first has no cache, and the first engine of each is ``local``.
 
     The other mode of saves is left out where the profile prices snapshots: intervals and charges then depend on it.
+    Bounded staleness is left out for a strategy with a mirror, which needs exact rows.
     """
     staleness = config.cache.staleness or 1
     other_saves = "sync" if config.save.mode == "async" else "async"
@@ -56,13 +57,15 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
         engines=("local",),
         moves_saves=True,
     )
-    return (
-        Variant("none", {"cache": {"mode": "none"}}),
-        Variant("lookahead", {"cache": {"mode": "lookahead", "recover_from_cache": False}}),
-        Variant("recovering", {"cache": {"mode": "lookahead", "recover_from_cache": True}}, is_exact=False),
-        # One engine will do: how a message is carried depends neither on the staleness nor on when a save ends.
+    # One engine will do: how a message is carried depends neither on the staleness nor on when a save ends.
+    stale = (
         Variant("stale0", {"cache": {"mode": "stale", "staleness": 0}}, engines=("local",)),
         Variant("stale", {"cache": {"mode": "stale", "staleness": staleness}}, is_exact=False),
+    )
+    return (
+        Variant("none", {"cache": {"mode": "none"}}),
+        Variant("lookahead", {"cache": {"mode": "lookahead"}}),
+        *(() if RunSpec(config).strategy.mirror else stale),
         *((saves,) if config.emulated.snapshot_gbps is None else ()),
     )
 
@@ -130,9 +133,7 @@ def verify(
 def _named(cell: Config) -> str:
     """Strategy, engine and the keys of the variant."""
     keys = {"cache.mode": cell.cache.mode}
-    if cell.cache.mode == "lookahead":
-        keys["cache.recover_from_cache"] = str(cell.cache.recover_from_cache).lower()
-    elif cell.cache.mode == "stale":
+    if cell.cache.mode == "stale":
         keys["cache.staleness"] = str(cell.cache.staleness)
     shown = " ".join(f"{key}={value}" for key, value in {**keys, "save.mode": cell.save.mode}.items())
     return f"{cell.strategy.name} on {cell.engine} ({shown})"

@@ -2,6 +2,7 @@
 
 from harness.store.background import Background, FrozenRows
 from harness.store.checkpoint import CheckpointStore, newest_checkpoint
+from harness.store.delta import ROW_ID_BYTES
 from harness.store.dense import discard_dense, read_dense, write_dense
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.kinds import SAVE_KINDS, SaveKind
@@ -14,6 +15,7 @@ __all__ = [
     "ENCODINGS",
     "FORMAT_VERSION",
     "RAW",
+    "ROW_ID_BYTES",
     "SAVE_KINDS",
     "Background",
     "CheckpointStore",

@@ -10,6 +10,7 @@ K rows chosen.
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
 from torch import Tensor
 
 from harness.store.delta import ROW_ID_BYTES
@@ -91,6 +92,21 @@ class TrackedSave:
         return records
 
 
+class WithMirrorSave(PrioritySave):
+    """As ``PrioritySave``, and the rows that only the trainer's mirror has as new as this shard, into a delta."""
+
+    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+        """At most K rows of each tracked table, besides its mirrored rows that were updated since their last save."""
+        assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
+        rows = super().rows(shard, tracker, tracked, step)
+        for table in tracked:
+            chosen_K, mirrored_N = rows[table], shard.mirrored(table)
+            assert isinstance(chosen_K, Tensor), "a tracker's choice"
+            dirty_N = mirrored_N[shard.pending_M[mirrored_N] > 0]
+            rows[table] = torch.cat([chosen_K, dirty_N]).sort().values
+        return rows
+
+
 class DifferentialSave:
     """The rows of all tables that changed since the base, into a delta that replaces the one before; or a new base.
 
@@ -138,6 +154,7 @@ SAVE_KINDS: dict[str, SaveKind] = {
     "full": FullSave(),
     "priority": PrioritySave(),
     "tracked": TrackedSave(),
+    "with_mirror": WithMirrorSave(),
     "differential": DifferentialSave(RAW),
     "differential_8": DifferentialSave("uint8"),
     "differential_4": DifferentialSave("uint4"),

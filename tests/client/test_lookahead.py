@@ -4,14 +4,11 @@ from pathlib import Path
 
 import pytest
 
-import analysis
 from harness.cluster.local import LocalRanks
 from harness.cluster.protocol import Exchange, Restore, Save
 from harness.config.model import Config
-from harness.core.events import Event, Finished, Recovered, Saved
+from harness.core.events import Event, Finished, Saved
 from harness.record.recorder import read_events
-from harness.record.rundir import read_config
-from harness.run.assemble import Parts
 from tests.recovery.test_unplanned import MortalRanks, named, run_mortal
 from tests.runs import changed, run, saving_every
 
@@ -85,15 +82,14 @@ def test_a_partial_recovery_inside_a_window_discards_what_is_cached_of_the_shard
 
 
 def test_what_is_moved_is_the_least_possible(config: Config, tmp_path: Path) -> None:
-    """Without failures rows, counts and touches on the wire are those that no cache of this sight can do without."""
-    for strategy, recovers in (("none", False), ("cpr_ssu", False), ("never_save", True)):
+    """Without failures rows and touches on the wire are those that no cache of this sight can do without."""
+    for strategy in ("none", "cpr_ssu"):
         cached = changed(
             config,
             trace__path=None,
             strategy__name=strategy,
             cache__mode="lookahead",
             cache__lookahead=24,
-            cache__recover_from_cache=recovers,
         )
         cache = run(cached, tmp_path / strategy)[0].cache
         assert cache is not None
@@ -102,23 +98,7 @@ def test_what_is_moved_is_the_least_possible(config: Config, tmp_path: Path) -> 
         assert cache["fetched_rows"] == pytest.approx((1 - cache["hit_rate"]) * cache["accessed_rows"])
 
 
-def test_asking_again_after_saves_costs_little(config: Config, tmp_path: Path) -> None:
-    """With recover_from_cache and saves, counts that are asked for again are all that is moved beyond the least."""
-    cached = changed(
-        config,
-        trace__path=None,
-        strategy__name="partial",
-        cache__mode="lookahead",
-        cache__lookahead=24,
-        cache__recover_from_cache=True,
-    )
-    finished, _ = run(cached, tmp_path / "run")
-    assert finished.cache is not None
-    beyond = finished.cache["bytes"] - finished.cache["minimum_bytes"]
-    assert 0 < beyond <= finished.num_saves * finished.cache["peak_rows"] * (8 + 4)
-
-
-# --- rows that outlive their rank -------------------------------------------------------------------------------------
+# --- the ledger -------------------------------------------------------------------------------------------------------
 
 
 class KeptRanks(LocalRanks):
@@ -145,50 +125,7 @@ def outstanding(events: list[Event]) -> int:
     return (finished.applied_updates or 0) - persisted - (finished.lost_updates or 0)
 
 
-def test_what_the_cache_holds_of_a_dead_rank_is_not_lost(config: Config, tmp_path: Path) -> None:
-    """With the whole past in the cache a death changes nothing: all updates are recovered, parameters are equal."""
-    trace = tmp_path / "late.csv"
-    trace.write_text("hour,rank\n40,ps1\n40,ps2\n")
-    config = changed(config, trace__path=str(trace), cache__mode="lookahead", cache__lookahead=600)
-    reference, _ = run(changed(config, strategy__name="none", trace__path=None), tmp_path / "none")
-    config = changed(config, strategy__name="never_save")
-    discarded, _ = run(config, tmp_path / "discarded")
-    kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept")
-    (recovered,) = [event for event in events if isinstance(event, Recovered)]
-    assert kept.digests == reference.digests != discarded.digests
-    assert (kept.lost_updates, kept.recovered_updates) == (0, discarded.lost_updates)
-    assert kept.recovered_updates == recovered.recovered_updates
-    assert kept.recovered_tracked == recovered.recovered_tracked == discarded.lost_tracked
-    assert kept.pls == discarded.pls > 0, "plain PLS counts samples, not rows"
-
-
-@pytest.mark.parametrize("strategy", ["never_save", "cpr_vanilla", "cpr_mfu", "cpr_ssu"])
-def test_every_update_is_persisted_lost_or_counted(
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
-) -> None:
-    """After ten failures with recovery from the cache: nothing twice, nothing forgotten, and less lost than without."""
-    config = saving_every(changed(config, data__max_train_samples=512, strategy__name=strategy), 40)
-    config = changed(config, cache__mode="lookahead", cache__lookahead=7)
-    discarded, _ = run(config, tmp_path / "discarded")
-    kept, events = run(changed(config, cache__recover_from_cache=True), tmp_path / "kept", Parts(make_ranks=KeptRanks))
-    assert analysis.check(events, read_config(tmp_path / "kept")) == []
-    assert outstanding(events) == KeptRanks.num_unsaved
-    assert (kept.lost_updates or 0) < (discarded.lost_updates or 0)
-    assert (kept.recovered_updates or 0) > 0 == discarded.recovered_updates
-
-
-def test_full_recovery_does_not_care(config: Config, tmp_path: Path) -> None:
-    """A rollback takes the cache along: bit-equal to no failure whatever recover_from_cache says."""
-    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    config = changed(config, strategy__name="full", cache__mode="lookahead", cache__recover_from_cache=True)
-    rolled_back, _ = run(config, tmp_path / "full")
-    assert rolled_back.digests == reference.digests
-    assert (rolled_back.auc, rolled_back.lost_updates, rolled_back.recovered_updates) == (reference.auc, 0, 0)
-
-
-@pytest.mark.parametrize(
-    ("strategy", "recovers"), [("partial", False), ("cpr_mfu", False), ("cpr_mfu", True), ("cpr_ssu", True)]
-)
+@pytest.mark.parametrize("strategy", ["partial", "cpr_mfu", "cpr_mirror"])
 @pytest.mark.parametrize(
     "doom",
     [
@@ -200,8 +137,8 @@ def test_full_recovery_does_not_care(config: Config, tmp_path: Path) -> None:
     ],
     ids=named,
 )
-def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 - pytest's
-    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict, strategy: str, recovers: bool
+def test_an_unplanned_death_loses_and_keeps_every_update_once(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, doom: dict, strategy: str
 ) -> None:
     """Whichever message fails, dirty rows and rows on their way included: the ledger and the ranks agree."""
     config = changed(
@@ -212,7 +149,6 @@ def test_an_unplanned_death_loses_and_keeps_every_update_once(  # noqa: PLR0917 
         strategy__interval_samples=60,
         cache__mode="lookahead",
         cache__lookahead=8,
-        cache__recover_from_cache=recovers,
     )
     finished = run_mortal(config, tmp_path / "mortal", monkeypatch, doom, MortalKeptRanks)
     assert outstanding(read_events(tmp_path / "mortal" / "events.jsonl")) == KeptRanks.num_unsaved

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from harness.cluster import wire
-from harness.cluster.protocol import Counted, Exchange, Failure, Initialise, Push, WriteBack
+from harness.cluster.protocol import Exchange, Failure, Initialise, Push, Restored, WriteBack
 from harness.core.errors import RankFailed
 
 
@@ -80,10 +80,10 @@ def test_a_bug_at_the_rank_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_is_not_of_every_step_is_pickled() -> None:
-    """Write-backs and questions for counters; their replies are let through."""
+    """Write-backs and rare requests; their replies are let through."""
     rows_N = torch.arange(2)
     back = WriteBack(step=1, rows_N=rows_N, values_ND=torch.ones(2, 4), counts_N=rows_N.int())
-    others = Initialise(step=0), Exchange(push=back), Exchange(pull_N=rows_N, unsaved_M=rows_N)
+    others = Initialise(step=0), Exchange(push=back)
     assert not any(wire.is_plain(request) for request in others)
-    counted = Counted(torch.ones(2, 4), rows_N.int())
-    assert wire.reply_of(counted) is counted
+    restored = Restored(num_rows=2)
+    assert wire.reply_of(restored) is restored

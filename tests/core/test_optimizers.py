@@ -95,7 +95,7 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
     keys_N, before_ND = np.arange(300) * 7, shard.gather(rows_N)
     cache = RowCache(width, max_rows=None)
     cache.reserve(400)
-    cache.insert(slots_N.numpy(), before_ND, None)
+    cache.insert(slots_N.numpy(), before_ND)
     for step in (1, 2, 3):
         grads_ND = torch.randn((300, dim), generator=rng)
         ahead_HX = torch.zeros((100, width))  # every third one is wanted again

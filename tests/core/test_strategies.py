@@ -29,7 +29,7 @@ COSTS = Costs(  # profile cpr56
     total_samples=20_000,
 )
 BATCH = 10
-PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar")
+PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror")
 ALL = tuple(STRATEGIES)
 DEAD = frozenset({"ps1", "ps5"})
 
@@ -127,12 +127,13 @@ def test_priority_saves_fall_at_exact_multiples_and_close_where_vanilla_saves(na
     due = [-(-(number * quantum) // batch) for number in range(1, 8 * total // interval + 2)]
     made = saves(priority, batch=batch, total=total)
     assert list(made) == sorted({int(step) for step in due if step * batch < total})
-    assert {plan.kind for plan in made.values()} == {"priority"}
+    kinds = {"tracked", "with_mirror"} if name == "cpr_mirror" else {"priority"}
+    assert {plan.kind for plan in made.values()} <= kinds
     closing = [step for step, plan in made.items() if plan.closes_interval]
     assert closing == list(saves(vanilla, batch=batch, total=total))
 
 
-@pytest.mark.parametrize("name", PRIORITY)
+@pytest.mark.parametrize("name", [name for name in PRIORITY if name != "cpr_mirror"])
 def test_untracked_tables_may_wait_for_the_end_of_an_interval(name: str) -> None:
     """Same saves, closing the same intervals; the others of another kind. On fallback there is none of it."""
     usual, sparse = make(name, interval_samples=4001), make(name, interval_samples=4001, untracked="interval")

@@ -84,13 +84,15 @@ PRICED = {
 
 
 @pytest.mark.parametrize("prices", [{}, PRICED], ids=["default", "priced"])
-@pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu"])
+@pytest.mark.parametrize(
+    "name", ["never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mirror"]
+)
 def test_a_run_is_charged_as_the_simulator_says(
     config: Config, tmp_path: Path, name: str, prices: dict[str, object]
 ) -> None:
     """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
     config = changed(config, strategy__name=name, **prices)
-    finished, _ = run(config, tmp_path / name)
+    finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
     job = Job(
         costs=run_spec.costs,
@@ -103,16 +105,20 @@ def test_a_run_is_charged_as_the_simulator_says(
             dense_bytes=run_spec.footprint.dense_bytes,
             tracked=run_spec.tracked,
             r=PRIORITY_R,
+            share=run_spec.strategy.mirror.share if run_spec.strategy.mirror else 0.0,
         ),
         pls_since=config.metrics.pls_since,
     )
     simulated = simulate(run_spec.strategy, job, run_spec.planned_kills)
     assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
     assert finished.num_saves == simulated.num_saves
+    uploaded = sum(event.upload_bytes for event in events if isinstance(event, Recovered))
+    upload_h = run_spec.costs.o_load_h * uploaded / run_spec.bytes_full if prices else 0.0
+    assert (uploaded > 0) == (name == "cpr_mirror")
     assert (finished.load_h, finished.lost_h, finished.reschedule_h) == pytest.approx(
-        (simulated.load_h, simulated.lost_h, simulated.reschedule_h), rel=1e-12
+        (simulated.load_h + upload_h, simulated.lost_h, simulated.reschedule_h), rel=1e-12
     )
-    if name in ("cpr_random", "cpr_mfu", "cpr_ssu"):  # a budget that need not be used up
+    if run_spec.strategy.tracker is not None:  # a budget that need not be used up
         assert 0 < finished.save_h <= simulated.save_h * (1 + 1e-12)
         return
     assert finished.save_h == pytest.approx(simulated.save_h, rel=1e-12)

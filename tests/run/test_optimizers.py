@@ -79,11 +79,12 @@ def test_every_client_gives_the_same_bits(config: Config, tmp_path: Path, name: 
     ("name", "keys"),
     [
         ("rowwise_adagrad", {"strategy__name": "partial", "strategy__restore_optimizer": "reset"}),
-        ("adagrad", {"strategy__name": "cpr_ssu", "cache__mode": "lookahead", "cache__recover_from_cache": True}),
+        ("adagrad", {"strategy__name": "cpr_mirror", "cache__mode": "lookahead"}),
+        ("adagrad", {"strategy__name": "cpr_mirror", "strategy__restore_optimizer": "reset"}),
     ],
 )
 def test_both_engines_give_the_same_bits(config: Config, tmp_path: Path, name: str, keys: Mapping[str, object]) -> None:
-    """Event for event, under failures, on killed processes too; with salvaged rows, and with state that begins anew."""
+    """Event for event, under failures, on killed processes too; with rows of a mirror, and with states reset."""
     (tmp_path / "two.csv").write_text("hour,rank\n20,ps1\n40,ps3\n")
     config = changed(with_optimizer(config, name), trace__path=str(tmp_path / "two.csv"), **keys)
     _, local = run(config, tmp_path / "local")

@@ -1,0 +1,206 @@
+"""The mirror: the trainer's copies of rows, for the replacement of a PS rank that dies (docs/MIRROR.md).
+
+The mirror holds the rows of the untracked (small) tables and the most accessed rows of the tracked ones. It takes the
+gradients of every step by the optimizer of the PS ranks. So a mirrored row, and its count of unsaved updates, are those
+of the PS ranks after the same step. The row is never older than in the checkpoint, and newer if it has such updates.
+Right before each save, which rows to hold is decided anew, and rows that the mirror lacks are fetched.
+
+Keys are rows in the rank-major order of all rows (``Placement.positions``). K rows of the mirror, N distinct rows of a
+batch, X columns of a row.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.cluster.protocol import Ask, ChooseMirrored, Chosen, CountedRows
+from harness.core.lookup import BatchPlan
+from harness.core.optimizers import RowOptimizer
+from harness.core.placement import Placement
+from harness.core.plans import MirrorSpec, Progress, Rank, ps_index, ps_rank
+from harness.core.pls import UpdateCounter
+from harness.recovery.accounting import UploadedRows
+from harness.store import ROW_ID_BYTES
+
+_ALL = np.iinfo(np.int32).max
+
+
+class Mirror:
+    """The mirror of one run; without a ``spec`` it holds no row, and every call is a no-op.
+
+    Args:
+        dim: D, values of a row; the other columns are the optimizer's.
+        optimizer: the optimizer of the PS ranks.
+        count_updates: counts updates as the ledger does.
+    """
+
+    def __init__(
+        self,
+        spec: MirrorSpec | None,
+        *,
+        placement: Placement,
+        dim: int,
+        optimizer: RowOptimizer,
+        learning_rate: float,
+        count_updates: UpdateCounter,
+    ) -> None:
+        self._spec = spec
+        self._bases_R = placement.rank_base_R
+        self._ranks = [ps_rank(index) for index in range(placement.num_ps)]
+        self._dim, self._width = dim, dim + optimizer.num_states(dim)
+        self._optimizer = optimizer
+        self._learning_rate = learning_rate
+        self._count_updates = count_updates
+        self._peak_bytes = self._num_fetched = 0
+        self.clear()
+
+    def clear(self) -> None:
+        """Drop all rows. The next save fills the mirror."""
+        self._keys_K = np.empty(0, np.int64)
+        self._values_KX = torch.empty((0, self._width))
+        self._unsaved_K = np.empty(0, np.int32)  # updates that the newest checkpoint lacks
+        self._accesses_K = np.empty(0, np.int32)  # since the last save
+        self._saving_K: NDArray[np.int32] | None = None  # unsaved updates that the save under way holds
+        self._begun: tuple[int, BatchPlan, Tensor] | None = None
+
+    def planned_failure(self) -> None:
+        """A planned failure is due now, at a boundary: it may take the mirror with it."""
+        if self._spec is not None and self._spec.dies:
+            self.clear()
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
+        """Keep the gradients of step ``step``, counted from 1, until :meth:`reach`."""
+        if len(self._keys_K):
+            self._begun = step, plan, grads_ND
+
+    def reach(self, step: int) -> None:
+        """Take the gradients that were kept, unless they belong to a step after ``step``."""
+        if self._begun is None or self._begun[0] > step:
+            return
+        (_, plan, grads_ND), self._begun = self._begun, None
+        where_N, is_held_N = self._find(plan.keys_N)
+        rows_N, counts_N = where_N[is_held_N], plan.counts_N[is_held_N]
+        self._accesses_K[rows_N] += counts_N
+        self._optimizer.step(
+            self._values_KX,
+            torch.from_numpy(rows_N),
+            grads_ND[torch.from_numpy(is_held_N)],
+            self._learning_rate,
+            pending_M=torch.from_numpy(self._unsaved_K),
+            counts_N=torch.from_numpy(counts_N),
+        )
+
+    def _find(self, keys_N: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Where ``keys_N`` are among the rows, and which of them are there at all."""
+        if not len(self._keys_K):
+            return np.zeros(len(keys_N), np.int64), np.zeros(len(keys_N), bool)
+        where_N = np.minimum(np.searchsorted(self._keys_K, keys_N), len(self._keys_K) - 1)
+        return where_N, self._keys_K[where_N] == keys_N
+
+    def _part(self, rank: Rank) -> slice:
+        """The rows of ``rank``."""
+        k = ps_index(rank)
+        return slice(*np.searchsorted(self._keys_K, self._bases_R[k : k + 2]).tolist())
+
+    def _local(self, rank: Rank) -> Tensor:
+        """The local flat rows of ``rank``, int64."""
+        return torch.from_numpy(self._keys_K[self._part(rank)] - self._bases_R[ps_index(rank)])
+
+    # --- saves --------------------------------------------------------------------------------------------------------
+
+    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+        """Decide anew which rows to hold, and fetch them; their local flat rows by rank: int64, ascending.
+
+        To be called where the ranks have all updates and no save is under way.
+        """
+        if self._spec is None:
+            return {}
+        assert self._saving_K is None, "one save at a time"
+        requests = {
+            rank: ChooseMirrored(
+                share=self._spec.share,
+                mirrored_N=self._local(rank),
+                accesses_N=torch.from_numpy(self._accesses_K[self._part(rank)]),
+            )
+            for rank in self._ranks
+        }
+        self._hold(ask(requests, progress).values())
+        return {rank: self._local(rank) for rank in self._ranks}
+
+    def _hold(self, chosen_R: Iterable[Chosen]) -> None:
+        """Drop the rows that were not chosen, and insert those that come from the ranks."""
+        chosen_R = list(chosen_R)
+        keys = (each.rows_N.numpy() + base for each, base in zip(chosen_R, self._bases_R[:-1], strict=True))
+        keys_K = np.concatenate(list(keys))
+        where_K, is_held_K = self._find(keys_K)
+        held_K, comes_K = torch.from_numpy(is_held_K), torch.from_numpy(~is_held_K)
+        values_KX, unsaved_K = torch.empty((len(keys_K), self._width)), np.empty(len(keys_K), np.int32)
+        values_KX[held_K] = self._values_KX[torch.from_numpy(where_K[is_held_K])]
+        values_KX[comes_K] = torch.cat([each.coming.values_ND for each in chosen_R])
+        unsaved_K[is_held_K] = self._unsaved_K[where_K[is_held_K]]
+        unsaved_K[~is_held_K] = torch.cat([each.coming.unsaved_N for each in chosen_R]).numpy()
+        self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
+        self._accesses_K = np.zeros(len(keys_K), np.int32)
+        self._num_fetched += int(comes_K.sum())
+        self._peak_bytes = max(self._peak_bytes, self._num_bytes)
+
+    def freeze(self, *, closes_interval: bool) -> None:
+        """The contents of the present save are fixed. One that ``closes_interval`` holds all mirrored rows."""
+        self._saving_K = self._unsaved_K.copy() if closes_interval else None
+
+    def committed(self) -> None:
+        """The save whose contents were fixed last is committed."""
+        saving_K, self._saving_K = self._saving_K, None
+        if saving_K is not None:
+            np.maximum(self._unsaved_K - saving_K, 0, out=self._unsaved_K)
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def restore(self, rank: Rank, step: int, *, resets_states: bool = False) -> tuple[CountedRows, UploadedRows]:
+        """The rows of the dead ``rank`` that are newer than in the newest checkpoint, as of ``step``.
+
+        The replacement must take them: a save under way then holds all of their updates, since the replacement saves
+        its rows as they are when the save is committed. ``resets_states``: the replacement sets the optimizer's state
+        of its other rows to the initial one.
+        """
+        self.reach(step)
+        part = self._part(rank)
+        newer_N = np.flatnonzero(self._unsaved_K[part]) + part.start
+        if resets_states:
+            others_N = np.flatnonzero(self._unsaved_K[part] == 0) + part.start
+            self._values_KX[torch.from_numpy(others_N), self._dim :] = self._optimizer.initial_state
+        keys_N, unsaved_N = self._keys_K[newer_N], self._unsaved_K[newer_N]
+        if self._saving_K is not None:
+            self._saving_K[part] = _ALL
+        updates_R, tracked_R = self._count_updates(keys_N, unsaved_N)
+        k, values_NX = ps_index(rank), self._values_KX[torch.from_numpy(newer_N)]
+        uploaded = UploadedRows(
+            num_rows=len(newer_N),
+            num_bytes=values_NX.nbytes + len(newer_N) * ROW_ID_BYTES,
+            updates=(updates_R[k], tracked_R[k]),
+        )
+        rows_N = torch.from_numpy(keys_N - self._bases_R[k])
+        return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N)), uploaded
+
+    # --- the record ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _num_bytes(self) -> int:
+        """Memory of all rows, their keys and counts."""
+        counts_bytes = self._unsaved_K.nbytes + self._accesses_K.nbytes
+        return self._keys_K.nbytes + self._values_KX.nbytes + counts_bytes
+
+    def summary(self) -> dict[str, float] | None:
+        """Rows that are held, memory and rows fetched, as the Finished event's ``mirror``; None without a mirror."""
+        if self._spec is None:
+            return None
+        return {
+            "rows": len(self._keys_K),
+            "bytes": self._peak_bytes,
+            "fetched_rows": self._num_fetched,
+        }
