@@ -184,7 +184,8 @@ class ClusterConfig(_Model):
 
 class TraceConfig(_Model):
     path: str | None = None
-    """A failure trace (failure_traces/README.md); null injects nothing."""
+    """A failure trace (failure_traces/README.md); null injects nothing. `{seed}` in the path stands for `seed`, so that
+        each seed of a grid has a trace of its own."""
     seed: int | None = None
     """Seed for drawing the ranks of trace entries that give only a count; null: `seed`."""
     window: Literal["densest", "median", "quietest"] | None = None
@@ -288,6 +289,14 @@ class Config(_Model):
             _refuse_a_copy_without_network(merged)
             return {**values, "profile": merged}
         return values
+
+    @model_validator(mode="before")
+    @classmethod
+    def _resolve_trace(cls, values: object) -> object:
+        trace = values.get("trace") if isinstance(values, dict) else None
+        if not isinstance(values, dict) or not isinstance(trace, dict) or not isinstance(trace.get("path"), str):
+            return values
+        return {**values, "trace": {**trace, "path": trace["path"].replace("{seed}", str(values.get("seed", 0)))}}
 
     @property
     def emulated(self) -> Profile:

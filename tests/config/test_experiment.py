@@ -236,6 +236,13 @@ def test_grids_multiply_and_join(write: Write) -> None:
     assert {cell.config.name for cell in experiment.cells} == {"quick"}
 
 
+def test_a_trace_path_can_name_the_seed(write: Write) -> None:
+    """Law: `{seed}` in the path of a trace is the seed of the cell, by default 0."""
+    cells = experiment_of(write("grids:\n- {seed: [3, 4], trace.path: ['{seed}/t-{seed}.csv']}\n")).cells
+    assert [cell.config.trace.path for cell in cells] == ["3/t-3.csv", "4/t-4.csv"]
+    assert load_config(write("trace: {path: 't-{seed}.csv'}\n")).trace.path == "t-0.csv"
+
+
 def test_a_name_has_the_keys_of_its_own_grid(write: Write) -> None:
     """Law: a key that another mapping sets is in no name of a cell that leaves it at its default."""
     text = "grids:\n- seed: [0, 1]\n- {seed: [0], trainer.backend: [torch]}\n"
@@ -344,11 +351,16 @@ def test_each_mistake_of_an_experiment_is_one_line(write: Write, text: str, over
 
 @pytest.mark.parametrize("path", sorted(Path("experiments").glob("*.yaml")), ids=lambda path: path.stem)
 def test_experiments_of_this_repository_load(path: Path) -> None:
-    """Law: every file in experiments/ is valid and starts with a comment that holds its own command."""
+    """Law: every file in experiments/ is valid and starts with a comment that holds its own command, and those that make
+    the traces which are not part of the repository.
+    """
     text = path.read_text()
     assert text.startswith("#")
     assert f"experiments/{path.name}" in text
     cells = experiment_of(path).cells
     for cell in cells:
         trace = cell.config.trace.path
-        assert Path(trace).exists() if trace else cell.config.strategy.name == "none"
+        if trace is None:
+            assert cell.config.strategy.name == "none"
+        else:
+            assert Path(trace).exists() or f"--out {trace.replace(f'-{cell.config.seed}.', '-$K.')}" in text
