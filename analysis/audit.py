@@ -86,6 +86,7 @@ class _Auditor:
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
+        self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
 
     def take(self, number: int, event: Event) -> None:
         """Audit the event of line ``number``."""
@@ -136,7 +137,7 @@ class _Auditor:
         write_h = bytes_h + self._profile.get("o_save_fixed_h", 0.0)
         if self._copy_frac is None:
             return write_h
-        now_h = event.samples / self._started.total_samples * self._profile["job_h"] + sum(self.result.hours.values())
+        now_h = self._now_h(event)
         wait_h = max(0.0, self._written_h - now_h)
         self._written_h = now_h + wait_h + write_h
         return wait_h + min(bytes_h * self._copy_frac, write_h)
@@ -177,14 +178,30 @@ class _Auditor:
             self._expect("number of ranks with PLS", len(event.pls), len(event.ranks))
             for rank in event.ranks:
                 self._lose_samples(rank, event)
-        profile = self._profile
         self._expect("load_h", event.load_h, self._load_h(event))
-        self._expect("lost_h", event.lost_h, num_rerun / self._started.total_samples * profile["job_h"])
-        wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
-        self._expect("reschedule_h", event.reschedule_h, wait_h)
+        lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
+        self._expect("lost_h", event.lost_h, lost_h)
+        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event))
         self._repair_h = None
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
+
+    def _now_h(self, event: Saved | Recovered) -> float:
+        """Wall hour of the emulated job at ``event``: computation and all overhead before it."""
+        trained_h = event.samples / self._started.total_samples * self._profile["job_h"]
+        return trained_h + sum(self.result.hours.values())
+
+    def _reschedule_h(self, event: Recovered) -> float:
+        """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead rank."""
+        profile, num_dead = self._profile, len(event.ranks)
+        wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
+        spare_h, now_h = profile.get("spare_o_res_h"), self._now_h(event)
+        ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
+        if spare_h is None or not 0 < num_dead <= len(ready):
+            return wait_h
+        for index in ready[:num_dead]:
+            self._spares_h[index] = now_h + wait_h
+        return spare_h
 
     def _load_h(self, event: Recovered) -> float:
         """Hours of a load: O_load, or the share of it that the bytes are, which the recovered rows must give."""
@@ -245,10 +262,13 @@ class _Auditor:
         """Node-hours, where the profile has a number of trainers, and bytes on the wire, where the record has them."""
         num_trainers = self._profile.get("num_trainers")
         if event.node_h is not None or num_trainers is not None:
-            num_nodes = self._started.num_ps + (num_trainers or 0)
-            self._expect("node_h", event.node_h, sum(self.result.hours.values()) * num_nodes)
+            num_spares = len(self._spares_h)
+            num_nodes = self._started.num_ps + (num_trainers or 0) + num_spares
+            idle_h = self._profile["job_h"] * num_spares
+            self._expect("node_h", event.node_h, sum(self.result.hours.values()) * num_nodes + idle_h)
         if event.wire_bytes is not None:
-            self._expect("wire_bytes", event.wire_bytes, self.result.payload_bytes + self.result.load_bytes)
+            sent = self.result.payload_bytes + self.result.load_bytes + (event.replica_bytes or 0)
+            self._expect("wire_bytes", event.wire_bytes, sent)
 
     def _finish_updates(self, event: Finished, which: str, pls_name: str) -> None:
         claimed: dict[str, int | None] = {

@@ -2,8 +2,9 @@
 
 `cpr56`: exactly two failures of one rank each, uniform over 56 h, independent. `poster50`: exactly five of four ranks
 each over 50 h, with and without k in the interval. Every strategy meets the same schedules. Emulated hours throughout.
-`cpr56_priced`, `poster50_priced`: the same jobs under the prices of docs/CPR.md, and a second table in hours,
-node-hours and bytes, with the exact expectation of the hours.
+`cpr56_priced`, `poster50_priced`: the same jobs under the prices of docs/CPR.md, every strategy, some with a spare, and
+a second table in hours, node-hours and bytes, with the exact expectation of the hours. Trackers use their whole budget.
+How much a differential save writes depends on the data: here each is as large as a base, so its line is an upper bound.
 """
 
 import statistics
@@ -17,12 +18,13 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import parser, report, table
+from harness.cluster.replica import num_copied_bytes
 from harness.config.costs import job_costs
-from harness.config.model import Config, MetricsConfig, SaveConfig
+from harness.config.model import ClusterConfig, Config, MetricsConfig, SaveConfig
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
 from harness.core.overhead import load_price, save_price
-from harness.core.placement import Placement, tracked_tables
+from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
 from harness.core.plans import PlannedKill, Progress, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.seeds import generator
@@ -36,7 +38,8 @@ from harness.traces.trace import Entry, Trace
 BATCH_SIZE = 128
 METRICS = MetricsConfig()
 STRATEGIES = ("never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mirror")
-
+PRICED_STRATEGIES = (*STRATEGIES, "cpr_mass", "cpr_scar", "differential", "buddy")
+SPARED_STRATEGIES = ("full", "cpr_vanilla", "cpr_mfu", "cpr_mirror", "buddy")
 
 Cell = dict[str, Any]
 """A strategy over all schedules: means, ``_sd`` their standard deviations, ``_se`` the standard error of the mean."""
@@ -47,9 +50,16 @@ def kaggle_job(
     strategy: StrategyOptions,
     metrics: MetricsConfig = METRICS,
     mode: Literal["sync", "async"] = "sync",
+    spares: int = 0,
 ) -> Job:
     """Kaggle's tables, dense network and one epoch (the last partial batch dropped) under ``profile``."""
-    config = Config(profile=profile, strategy=strategy, metrics=metrics, save=SaveConfig(mode=mode))
+    config = Config(
+        profile=profile,
+        strategy=strategy,
+        metrics=metrics,
+        save=SaveConfig(mode=mode),
+        cluster=ClusterConfig(spares=spares),
+    )
     placement = Placement("row", KAGGLE_CARDINALITIES, config.num_ps)
     size = SIZES["kaggle"]
     num_steps = KAGGLE_TRAIN_SAMPLES // BATCH_SIZE
@@ -106,13 +116,15 @@ def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pla
 
 
 def expected_h(strategy: Strategy, job: Job, saves: DueSaves) -> float | None:
-    """The exact expectation of ``Outcome`` hours over ``draw_schedules``; None if a save may wait for another.
+    """The exact expectation of ``Outcome`` hours over ``draw_schedules``; None with spares, or if saves may wait.
 
     Each of n failures strikes boundary s with probability m_s and takes a given rank with probability k / N; failures
     at one boundary are one. So a failure happens at s with probability 1 - (1 - m_s)^n, and takes a given rank with it
     with probability 1 - (1 - m_s k / N)^n. Saves do not depend on failures.
     """
     costs, num_steps = job.costs, job.num_steps
+    if costs.num_spares:
+        return None
     prices = [save_price(costs, size, job.sizes.full) for size in saves.sizes]
     if costs.snapshot_frac is not None:
         between_h = np.diff(saves.steps) * job.batch_size / costs.total_samples * costs.job_h
@@ -139,12 +151,22 @@ def expected_h(strategy: Strategy, job: Job, saves: DueSaves) -> float | None:
 _AT_START = Progress(step=1, samples=1, previous_samples=0, total_samples=2, saved_step=0, saved_samples=0)
 
 
-def memory_bytes(strategy: Strategy, num_ps: int) -> int | None:
-    """Memory of the strategy's tracker in the PS rank that needs most."""
-    spec = TrackerSpec(
-        strategy.tracker, tracked_tables(KAGGLE_CARDINALITIES, METRICS.num_tracked), strategy.tracker_options
+def memory_bytes(strategy: Strategy, num_ps: int) -> int:
+    """Memory of the strategy's tracker, replica or mirror, in the rank that needs most."""
+    tracked, dim = tracked_tables(KAGGLE_CARDINALITIES, METRICS.num_tracked), SIZES["kaggle"].embedding_dim
+    placement = Placement("row", KAGGLE_CARDINALITIES, num_ps)
+    ranks = range(num_ps)
+    if strategy.keeps_replicas:
+        return max(num_copied_bytes(placement.num_rows(k), dim, has_counts=True) for k in ranks)
+    num_bytes = tracker_bytes(TrackerSpec(strategy.tracker, tracked, strategy.tracker_options), placement, dim) or 0
+    if strategy.mirror is None:
+        return num_bytes
+    num_rows = sum(
+        num_mirrored(placement.local_rows(k, table), strategy.mirror.share, is_tracked=table in tracked)
+        for k in ranks
+        for table in range(len(KAGGLE_CARDINALITIES))
     )
-    return tracker_bytes(spec, Placement("row", KAGGLE_CARDINALITIES, num_ps), 16)  # Kaggle's dimension
+    return max(num_bytes, num_rows * (4 * dim + MIRROR_INDEX_BYTES))
 
 
 def summarise(options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -> Cell:
@@ -166,7 +188,7 @@ def summarise(options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -
         "expected_h": expected_h(strategy, job, due_saves(strategy, job)),
         "node_h": statistics.fmean(node_h) if node_h else None,
         "payload_bytes": statistics.fmean(outcome.payload_bytes for outcome in outcomes),
-        "wire_bytes": statistics.fmean(outcome.wire_bytes for outcome in outcomes),
+        "load_bytes": statistics.fmean(outcome.load_bytes for outcome in outcomes),
         "memory_bytes": memory_bytes(strategy, job.costs.num_ps),
         "pls": statistics.fmean(pls),
         "pls_sd": statistics.stdev(pls),
@@ -174,17 +196,21 @@ def summarise(options: StrategyOptions, job: Job, outcomes: Sequence[Outcome]) -
     }
 
 
-def cases(profile: str) -> list[tuple[str, StrategyOptions]]:
-    """What the table of ``profile`` compares; where a failure takes several ranks, also without k in the interval."""
-    plain = [(name, options_of(name)) for name in STRATEGIES]
-    if PROFILES[profile].ranks_per_failure == 1:
-        return plain
+def cases(profile: str) -> list[tuple[str, StrategyOptions, int]]:
+    """What the table of ``profile`` compares: label, options, spares.
+
+    Where a failure takes several ranks, there are lines without k in the interval, and as many spares.
+    """
+    is_priced, k = PROFILES[profile].num_trainers is not None, round(PROFILES[profile].ranks_per_failure)
+    plain = [(name, options_of(name), 0) for name in (PRICED_STRATEGIES if is_priced else STRATEGIES)]
     without_k = [
-        (f"{name}, k left out", options.model_copy(update={"interval_counts_ranks": False}))
-        for name, options in plain
-        if name.startswith("cpr_")
+        (f"{name}, k left out", options.model_copy(update={"interval_counts_ranks": False}), 0)
+        for name, options, _ in plain
+        if name.startswith("cpr_") and k > 1
     ]
-    return plain + without_k
+    spares = "1 spare" if k == 1 else f"{k} spares"
+    spared = [(f"{name}, {spares}", options_of(name), k) for name in SPARED_STRATEGIES if is_priced]
+    return plain + without_k + spared
 
 
 HEAD = ("strategy", "interval h", "saves", "save", "load", "lost", "reschedule", "overhead", "removed", "PLS")
@@ -204,7 +230,7 @@ def row_of(label: str, cell: Cell, full: Cell) -> tuple[str, ...]:
 
 PRICED_HEAD = (
     *("strategy", "overhead h", "exact h", "standard errors off", "node-hours", "written GB", "loaded GB"),
-    "tracker MB a rank",
+    "memory MB a rank",
 )
 
 
@@ -218,7 +244,7 @@ def priced_row_of(label: str, cell: Cell, job_h: float, num_schedules: int) -> t
         f"{abs(mean_h - exact_h) / error_h:.1f}" if is_random else "–",
         f"{cell['node_h']:.2f}",
         f"{cell['payload_bytes'] / 1e9:.2f}",
-        f"{(cell['wire_bytes'] - cell['payload_bytes']) / 1e9:.2f}",
+        f"{cell['load_bytes'] / 1e9:.2f}",
         f"{cell['memory_bytes'] / 1e6:.1f}",
     )
 
@@ -235,8 +261,8 @@ def main() -> None:
         made.error("--schedules: a spread needs at least 2")
     schedules = draw_schedules(kaggle_job(options.profile, options_of("full")), options.schedules, options.seed)
     cells: dict[str, Cell] = {}
-    for label, strategy in cases(options.profile):
-        job = kaggle_job(options.profile, strategy, mode=options.save_mode)
+    for label, strategy, spares in cases(options.profile):
+        job = kaggle_job(options.profile, strategy, mode=options.save_mode, spares=spares)
         cells[label] = summarise(strategy, job, run_all(strategy, job, schedules))
     note = f"profile {options.profile}, {options.schedules} schedules, seed {options.seed}"
     note += "; overheads in % of the failure-free job, ± standard deviation over schedules"

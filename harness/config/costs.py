@@ -27,6 +27,7 @@ def job_costs(config: Config, total_samples: int) -> Costs:
         spare_o_res_h=profile.spare_o_res_h,
         snapshot_frac=_snapshot_frac(profile) if config.save.mode == "async" else None,
         num_trainers=profile.num_trainers,
+        num_spares=config.cluster.spares,
     )
 
 

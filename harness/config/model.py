@@ -163,7 +163,8 @@ class ClusterConfig(_Model):
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES)] = "fork"
     """How rank processes are started. `fork`: on this machine, by a fork server with all imports done."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
-    """Spare PS processes that take over at once when ranks die, on engine `rpc`. Results do not depend on it."""
+    """Spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Only prices depend on it: the
+    profile's `spare_o_res_h`, and node-hours."""
     host: str = "127.0.0.1"
     """Address that the supervisor's control channel listens on."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0

@@ -193,9 +193,9 @@ class Finished(Event):
     overhead_frac: float  # sum of the four buckets / job_h
     node_h: float | None = None  # overhead in node-hours; null if the profile has no number of trainers
     wire_bytes: int | None = None  # of charged saves, loads and replicas
-    memory_bytes: int | None = None  # of the tracker, in the PS rank that needs most; null if it does not tell
+    memory_bytes: int | None = None  # tracker, replica or mirror, in the rank that needs most; null if not known
     generation: int
-    replica_bytes: int | None = None  # sent to replicas, and copied between ranks; null without replicas
+    replica_bytes: int | None = None  # pushes to replicas, copies of replicas; null without replicas
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     mirror: dict[str, float] | None = None  # rows, bytes at the trainer, fetched rows; null without a mirror
     digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")

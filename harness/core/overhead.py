@@ -109,7 +109,7 @@ class OverheadLedger:
     """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes moved.
 
     Attributes:
-        payload_bytes, load_bytes, replica_bytes: bytes that saves, loads and other copies of rows sent.
+        payload_bytes, load_bytes: bytes that saves wrote and loads read.
     """
 
     def __init__(self, costs: Costs) -> None:
@@ -122,8 +122,8 @@ class OverheadLedger:
         self.num_failures = 0
         self.payload_bytes = 0
         self.load_bytes = 0
-        self.replica_bytes = 0
         self._written_h = 0.0  # wall hour at which the last save in the background is written
+        self._spares_h = [0.0] * costs.num_spares  # wall hour from which each spare is ready, ascending
 
     def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
         """Charge one save, under any strategy, its ``save_price``; row ids are part of ``payload_bytes``.
@@ -156,19 +156,20 @@ class OverheadLedger:
         *,
         load_bytes: int = 0,
         bytes_full: int = 1,
-        has_spare: bool = False,
+        samples: int = 0,
+        num_ranks: int = 1,
     ) -> FailureCost:
         """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
 
         That a failure costs as much whatever its number of ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
-        ``has_spare``: a spare takes over, at ``spare_o_res_h`` if the profile has it, whatever the trace says.
+        ``samples``: position of the run, and ``num_ranks``: ranks that died, for spares.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
         wait_h = costs.o_res_h if reschedule_h is None else reschedule_h
-        if has_spare and costs.spare_o_res_h is not None:
+        if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
         cost = FailureCost(load_h=load_price(costs, load_bytes / bytes_full), lost_h=lost_h, reschedule_h=wait_h)
         self.load_h += cost.load_h
@@ -178,9 +179,15 @@ class OverheadLedger:
         self.load_bytes += load_bytes
         return cost
 
-    def count_replica(self, num_bytes: int) -> None:
-        """Count bytes of copies of rows that are no save and no load, such as a replica at another rank."""
-        self.replica_bytes += num_bytes
+    def _take_spares(self, num_ranks: int, now_h: float, refill_h: float) -> bool:
+        """Whether there is a ready spare for each dead rank at ``now_h``; those are ready again after ``refill_h``.
+
+        With fewer, the job waits for rescheduled nodes, and the spares stay.
+        """
+        if not 0 < num_ranks <= sum(ready_h <= now_h for ready_h in self._spares_h):
+            return False
+        self._spares_h = sorted([*self._spares_h[num_ranks:], *[now_h + refill_h] * num_ranks])
+        return True
 
     def wall_h(self, samples: int) -> float:
         """Wall-clock hour of the emulated job at ``samples``: computation, repeated steps and all overhead so far."""
@@ -211,5 +218,5 @@ class OverheadLedger:
 
     @property
     def wire_bytes(self) -> int:
-        """Bytes of saves, loads and replicas, which all cross the network; messages of training are not counted."""
-        return self.payload_bytes + self.load_bytes + self.replica_bytes
+        """Bytes of saves and loads, which all cross the network; messages of training are not counted."""
+        return self.payload_bytes + self.load_bytes

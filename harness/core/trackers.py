@@ -177,8 +177,9 @@ class ChangedTracker(NullTracker):
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """A bit for each row of the shard."""
-        return -(-placement.num_rows(rank_index) // 8)
+        """The counter of unsaved updates of each row of the shard, and a bit."""
+        num_rows = placement.num_rows(rank_index)
+        return 4 * num_rows - (-num_rows // 8)
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """A base holds the whole table; a delta holds these rows until the next base."""

@@ -181,8 +181,8 @@ def _break_even(holds: Callable[[float], bool]) -> float:
 def tracker_memory(
     cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float
 ) -> Iterator[TrackerMemory]:
-    """SCAR keeps a second copy of the D values of tracked rows, MFU and mass 4 bytes for each of them, SSU r of that. A
-    bit for each row of all tables is added to SSU's list, and to the counters of all rows that differential needs.
+    """SCAR keeps a second copy of the D values of tracked rows, MFU 4 bytes for each of them, SSU r of that. Mass has 4
+    bytes for each row of all tables. A bit for each is added to SSU's list, and to the counters of differential.
     ``buddy`` keeps a replica of everything. The mirror of ``cpr_mirror``, with the default ``share``, is the trainer's;
     the ranks have MFU's counters besides.
     """
@@ -195,7 +195,7 @@ def tracker_memory(
     sizes = {
         "cpr_scar": 4 * dim * rows,
         "cpr_mfu": 4 * rows,
-        "cpr_mass": 4 * rows,
+        "cpr_mass": 4 * all_rows,
         "cpr_ssu": round(r * 4 * rows) + bits,
         "differential": 4 * all_rows + bits,
         "cpr_mirror, at the trainer": mirrored * (4 * row_width + MIRROR_INDEX_BYTES),

@@ -117,8 +117,8 @@ class Outcome:
     pls: float
     num_saves: int
     payload_bytes: int
+    load_bytes: int
     node_h: float | None
-    wire_bytes: int
 
 
 def saves_of(
@@ -233,6 +233,8 @@ class _Run:
             planned_kill.repair_h,
             load_bytes=self.job.sizes.read_by(plan),
             bytes_full=self.job.sizes.full,
+            samples=progress.samples,
+            num_ranks=len(planned_kill.ranks),
         )
         if plan.rollback:
             return
@@ -269,6 +271,6 @@ def simulate(
         pls=run.pls.total,
         num_saves=ledger.num_saves,
         payload_bytes=ledger.payload_bytes,
+        load_bytes=ledger.load_bytes,
         node_h=ledger.node_h,
-        wire_bytes=ledger.wire_bytes,
     )

@@ -68,7 +68,7 @@ class Accounting:
         updates: counts updates sent, persisted and lost; None where they are not counted.
         bytes_full: payload of a full save, dense network included.
         row_bytes: payload of one row in it.
-        memory_bytes: memory of the tracker in the PS rank that needs most; None if it is unknown.
+        memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
     """
 
     def __init__(
@@ -160,6 +160,8 @@ class Accounting:
             recovery.repair_h,
             load_bytes=load_bytes,
             bytes_full=self._bytes_full,
+            samples=progress.samples,
+            num_ranks=len(recovery.uploaded),
         )
         if plan.rollback:
             assert manifest is not None, "a rollback needs a checkpoint"
@@ -212,8 +214,11 @@ class Accounting:
             return self._bytes_full
         return recovery.num_rows * self._row_bytes + sum(rows.num_bytes for rows in recovery.uploaded.values())
 
-    def totals(self) -> dict[str, Any]:
-        """Fields of the last event: PLS, updates, failures, saves, emulated hours."""
+    def totals(self, *, replica_bytes: int | None, trainer_bytes: int) -> dict[str, Any]:
+        """Fields of the last event: PLS, updates, failures, saves, emulated hours, bytes.
+
+        ``replica_bytes``: what replicas took on the wire, None without. ``trainer_bytes``: memory of the mirror.
+        """
         overhead, updates = self._overhead, self._updates
         counted = (
             *("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"),
@@ -221,14 +226,16 @@ class Accounting:
         )
         charged = (
             *("num_failures", "num_saves", "payload_bytes"),
-            *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac", "node_h", "wire_bytes"),
+            *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac", "node_h"),
         )
         return {
             "pls": self._pls.total,
             "num_lost_ranks": self._num_lost_ranks,
             **{name: getattr(updates, name) if updates else None for name in counted},
             **{name: getattr(overhead, name) for name in charged},
-            "memory_bytes": self._memory_bytes,
+            "wire_bytes": overhead.wire_bytes + (replica_bytes or 0),
+            "replica_bytes": replica_bytes,
+            "memory_bytes": None if self._memory_bytes is None else max(self._memory_bytes, trainer_bytes),
         }
 
     def measured_s(self) -> dict[str, float]:

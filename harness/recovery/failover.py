@@ -263,4 +263,4 @@ class FailoverClient:
         if self._replication is not None:
             copies = self._replication.copies(plan, casualties)
             self._cluster.call(copies)
-            self._replication.copied(plan, copies)
+            self._replication.copied(copies)

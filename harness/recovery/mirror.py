@@ -35,6 +35,9 @@ class Mirror:
         dim: D, values of a row; the other columns are the optimizer's.
         optimizer: the optimizer of the PS ranks.
         count_updates: counts updates as the ledger does.
+
+    Attributes:
+        peak_bytes: the most memory that rows, keys and counts took so far.
     """
 
     def __init__(
@@ -54,7 +57,7 @@ class Mirror:
         self._optimizer = optimizer
         self._learning_rate = learning_rate
         self._count_updates = count_updates
-        self._peak_bytes = self._num_fetched = 0
+        self.peak_bytes = self._num_fetched = 0
         self.clear()
 
     def clear(self) -> None:
@@ -147,7 +150,7 @@ class Mirror:
         self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
         self._accesses_K = np.zeros(len(keys_K), np.int32)
         self._num_fetched += int(comes_K.sum())
-        self._peak_bytes = max(self._peak_bytes, self._num_bytes)
+        self.peak_bytes = max(self.peak_bytes, self._num_bytes)
 
     def freeze(self, *, closes_interval: bool) -> None:
         """The contents of the present save are fixed. One that ``closes_interval`` holds all mirrored rows."""
@@ -201,6 +204,6 @@ class Mirror:
             return None
         return {
             "rows": len(self._keys_K),
-            "bytes": self._peak_bytes,
+            "bytes": self.peak_bytes,
             "fetched_rows": self._num_fetched,
         }

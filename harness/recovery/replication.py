@@ -34,7 +34,8 @@ class Replication:
     """Adds pushes for replicas to requests, plans the copies of a recovery, and counts the bytes of both.
 
     Attributes:
-        num_bytes: bytes of replicas sent so far: pushes to buddies, and copies of whole shards.
+        num_bytes: bytes of replicas sent so far: pushes to buddies, and copies of whole shards to new replicas. A
+            shard that comes from its replica counts as loaded.
     """
 
     def __init__(self, sizes: ShardSizes) -> None:
@@ -73,10 +74,9 @@ class Replication:
         holders = [rank for rank in ranks if rank in lost or owner_of(rank, self._num_ps) in restored]
         return {rank: CopyReplica() for rank in holders}
 
-    def copied(self, plan: RecoveryPlan, copies: Mapping[Rank, Request]) -> None:
-        """Count the bytes of a completed recovery."""
-        owners = [owner_of(rank, self._num_ps) for rank in copies]
-        self.num_bytes += sum(self._sizes.of(rank) for rank in (*plan.replicated, *owners))
+    def copied(self, copies: Iterable[Rank]) -> None:
+        """Count the bytes of replicas that the ranks of ``copies`` have copied from their owners."""
+        self.num_bytes += sum(self._sizes.of(owner_of(rank, self._num_ps)) for rank in copies)
 
 
 def _exchanges(request: Request | None) -> tuple[Exchange, ...]:

@@ -15,7 +15,7 @@ from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
-from harness.core.trackers import TRACKERS, tracker_bytes
+from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
@@ -150,7 +150,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
         updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
         bytes_full=run_spec.bytes_full,
         row_bytes=run_spec.row_bytes,
-        memory_bytes=tracker_bytes(run_spec.tracker_spec, run_spec.placement, run_spec.size.embedding_dim),
+        memory_bytes=run_spec.memory_bytes,
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankSpec
 from harness.config.costs import job_costs
 from harness.config.experiment import Cell
@@ -21,7 +22,7 @@ from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.strategies import Strategy, make_strategy
-from harness.core.trackers import TrackerSpec
+from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
@@ -39,7 +40,6 @@ _IRRELEVANT: dict[str, set[str] | bool] = {
     "save": {"buffer_bytes"},
     "cluster": {
         "launcher",
-        "spares",
         "host",
         "port",
         "interface",
@@ -160,6 +160,15 @@ class RunSpec:
     def tracker_spec(self) -> TrackerSpec:
         """The parameters from which PS ranks build their trackers."""
         return TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options)
+
+    @property
+    def memory_bytes(self) -> int | None:
+        """Memory of tracker and replica in the PS rank that needs most; None if the tracker does not tell its own."""
+        num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.size.embedding_dim)
+        if num_bytes is None or not self.strategy.keeps_replicas:
+            return num_bytes
+        most_rows = max(self.placement.num_rows(k) for k in range(self.placement.num_ps))
+        return num_bytes + num_copied_bytes(most_rows, self.footprint.row_width, has_counts=self.counts_updates)
 
     @cached_property
     def result_hash(self) -> str:

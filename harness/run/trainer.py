@@ -196,7 +196,6 @@ class Trainer:
             train_loss=self._steps.mean_of_last_tenth(),
             num_unplanned=0,  # the supervisor completes these two
             generation=0,
-            replica_bytes=self._replica_bytes(),
             cache=self._client.summary(),
             mirror=self._mirror.summary(),
             digests={**digests, CHIEF: _digest(self._network)},
@@ -204,7 +203,7 @@ class Trainer:
                 "seconds": self._clock() - began_s,
                 "overhead_seconds": self._accounting.measured_s(),
             },
-            **self._accounting.totals(),
+            **self._accounting.totals(replica_bytes=self._replica_bytes(), trainer_bytes=self._mirror.peak_bytes),
         )
 
 

@@ -122,12 +122,18 @@ def verify(
             found = compare_records(
                 work_dir / f"{name}-local-{reference.name}",
                 run_dir,
-                ignored=frozenset() if variant is reference else frozenset({"cache", "replica_bytes", "config_hash"}),
+                ignored=frozenset() if variant is reference else _between_variants(cell),
                 moves_saves=variant.moves_saves,
             )
             against = _named(reference.of(config, "local", trace))
             differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
     return Verdict(name, tuple(differences))
+
+
+def _between_variants(cell: Config) -> frozenset[str]:
+    """Keys of events that differ between variants: of the variant itself, and of the bytes that its messages take."""
+    replicas = {"replica_bytes", "wire_bytes"} if RunSpec(cell).strategy.keeps_replicas else set[str]()
+    return frozenset({"cache", "config_hash", *replicas})
 
 
 def _named(cell: Config) -> str:

@@ -123,11 +123,11 @@ def in_background(snapshot_frac: float) -> Costs:
 
 def test_by_default_a_charge_is_what_it_was_to_the_bit() -> None:
     """O_save by bytes, O_load whole, O_res or the trace's hours, whatever is read and whoever takes over."""
-    ledger = OverheadLedger(COSTS)
+    ledger = OverheadLedger(dataclasses.replace(COSTS, num_spares=1))
     assert ledger.charge_save(7, 1000, samples=3) == COSTS.o_save_h * 7 / 1000
-    cost = ledger.charge_failure(9, load_bytes=125, bytes_full=1000, has_spare=True)
+    cost = ledger.charge_failure(9, load_bytes=125, bytes_full=1000, samples=3, num_ranks=1)
     assert (cost.load_h, cost.lost_h, cost.reschedule_h) == (0.2, 9 / 1_000_000 * 100, 0.3)
-    assert ledger.charge_failure(0, 1.5, has_spare=True).reschedule_h == 1.5
+    assert ledger.charge_failure(0, 1.5).reschedule_h == 1.5
     assert t_save_full_h(COSTS) == math.sqrt(2 * 0.1 * 20)
     assert o_full_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 7 / 2 + 0.3) * (100 / 20)
     assert o_part_h(COSTS, 7) == 0.1 * 100 / 7 + (0.2 + 0.3) * 100 / 20
@@ -153,12 +153,28 @@ def test_the_fixed_part_adds_up_over_saves() -> None:
     assert t_save_full_h(FIXED) == pytest.approx(math.sqrt(2 * 0.11 * 20), rel=1e-12)
 
 
+def spared_h(num_spares: int, failures: list[tuple[int, int, float | None]]) -> list[float]:
+    """Hours of rescheduling of failures, each at a position, of a number of ranks, with a repair time by the trace."""
+    ledger = OverheadLedger(dataclasses.replace(SPARE, num_spares=num_spares))
+    return [ledger.charge_failure(0, h, samples=at, num_ranks=k).reschedule_h for at, k, h in failures]
+
+
 def test_a_spare_is_rescheduled_at_its_own_price() -> None:
-    """Also where the trace has a repair time; a failure without a spare waits as before."""
-    ledger = OverheadLedger(SPARE)
-    asked = [(None, True), (1.5, True), (None, False), (1.5, False)]
-    hours = [ledger.charge_failure(0, repair_h, has_spare=has_spare).reschedule_h for repair_h, has_spare in asked]
-    assert hours == [0.02, 0.02, 0.3, 1.5]
+    """Also where the trace has a repair time; without spares a failure waits as before."""
+    failures = [(0, 1, None), (500_000, 1, 1.5)]
+    assert spared_h(1, failures) == [0.02, 0.02]
+    assert spared_h(0, failures) == [0.3, 1.5]
+
+
+def test_a_spare_is_ready_again_when_the_dead_rank_is_rescheduled() -> None:
+    """1.5 h later, by the wall clock: the next failure comes too early for one spare, and not for two.
+
+    A failure of more ranks than there are ready spares waits, and takes none.
+    """
+    first, early, late = (0, 1, 1.5), (100, 1, 1.5), (20_000, 1, 1.5)  # hours 0, 0.01 and 2 of computation
+    assert spared_h(1, [first, early, late]) == [0.02, 1.5, 0.02]
+    assert spared_h(2, [first, early, early]) == [0.02, 0.02, 1.5]
+    assert spared_h(2, [(0, 3, 1.5), (100, 2, 1.5)]) == [1.5, 0.02]
 
 
 def charged_h(costs: Costs, positions: list[int], size: int = 1000) -> list[float]:
@@ -213,11 +229,9 @@ def test_node_hours_count_every_node_of_the_job() -> None:
         assert ledger.node_h == (expected if expected is None else pytest.approx(expected, rel=1e-12))
 
 
-def test_bytes_on_the_wire_are_those_of_saves_loads_and_replicas() -> None:
-    """Each is counted once, at no hours of its own."""
+def test_bytes_on_the_wire_are_those_of_saves_and_loads() -> None:
+    """Each is counted once."""
     ledger = OverheadLedger(COSTS)
     ledger.charge_save(100, 1000)
     ledger.charge_failure(load_bytes=20, bytes_full=1000)
-    before_h = ledger.total_h
-    ledger.count_replica(3)
-    assert (ledger.wire_bytes, ledger.total_h) == (123, before_h)
+    assert ledger.wire_bytes == 120

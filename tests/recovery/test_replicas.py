@@ -175,7 +175,9 @@ def test_a_buddy_that_dies_during_a_recovery_belongs_to_the_failure(
 
 
 def test_bytes_of_replicas_are_pushes_and_copies(config: Config, tmp_path: Path) -> None:
-    """A push to a buddy is as large as that to the owner; a recovery copies one shard from, and one to, the dead."""
+    """A push to a buddy is as large as that to the owner; a recovery copies a replica to the dead. The shard that comes
+    from its own replica counts as loaded, and all as sent.
+    """
     config = small(config, tmp_path, "hour,rank\n")
     quiet, _ = run(config, tmp_path / "quiet", Parts(make_ranks=Kept))
     shards = {rank: server.shard.rows_MD.shape for rank, server in Kept.last.items()}
@@ -184,8 +186,10 @@ def test_bytes_of_replicas_are_pushes_and_copies(config: Config, tmp_path: Path)
     without, _ = run(changed(config, strategy__name="partial"), tmp_path / "partial")
     assert quiet.replica_bytes is not None
     assert failed.replica_bytes is not None
-    copied = [num_copied_bytes(*shards[rank], has_counts=True) for rank in ("ps1", "ps0")]
-    assert failed.replica_bytes - quiet.replica_bytes == sum(copied)
+    assert failed.replica_bytes - quiet.replica_bytes == num_copied_bytes(*shards["ps0"], has_counts=True)
+    loaded = 4 * shards["ps1"].numel()
+    assert failed.wire_bytes == failed.payload_bytes + loaded + failed.replica_bytes
+    assert quiet.memory_bytes == max(num_copied_bytes(*shape, has_counts=True) for shape in shards.values())
     assert without.replica_bytes is None
 
 
