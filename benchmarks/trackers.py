@@ -1,14 +1,15 @@
-"""What choosing rows costs: MFU and SSU per step of training, their choice spread over the interval between saves.
+"""What choosing rows costs: each tracker per step of training, its choice spread over the interval between saves.
 
     step    what shards with a tracker take for a step's updates and lookups beyond shards without one, over all ranks.
             All serve the same batches, in an order that turns from rank to rank; before each batch the matrix products
             of a step are computed, so that caches are as training leaves them. It is divided by the step of a run on
             engine local, measured in turn.
-    save    choose, clear and saved of all tracked tables on all ranks, after as many steps as lie between two priority
-            saves: ``--save-steps`` (by default those of profile cpr56 at Kaggle's size) and ``--intervals``. Writing
-            is not in it: see store.py.
+    save    choose, clear and saved of all tables that the tracker chooses from, on all ranks, after as many steps as
+            lie between two priority saves: ``--save-steps`` (by default those of profile cpr56 at Kaggle's size) and
+            ``--intervals``. Writing is not in it: see store.py.
 
-Aim: MFU at most 4 % of a step, SSU at most 3 % and below MFU.
+`--trackers` names those that are measured together; each has the shards of all ranks (2.16 GB at Kaggle's size, scar
+twice that), so measure mass, changed and scar apart from mfu and ssu. Aim: at most 4 % of a step, scar excepted.
 """
 
 import argparse
@@ -31,14 +32,21 @@ from benchmarks._plain import multiply, products
 from benchmarks._turns import Worker, harness_run, num_steps
 from harness.config.model import Config
 from harness.core.lookup import plan_batch
+from harness.core.movement import distances
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS
 from harness.model.sizes import model_size
 from harness.run.spec import RunSpec
 
-STRATEGIES = {"none": "none", "mfu": "cpr_mfu", "ssu": "cpr_ssu"}
-KINDS = ("mfu", "ssu")
+STRATEGIES = {
+    "none": "none",
+    "mfu": "cpr_mfu",
+    "ssu": "cpr_ssu",
+    "mass": "cpr_mass",
+    "scar": "cpr_scar",
+    "changed": "differential",
+}
 SAVE_STEPS = 30_697
 """Steps between the priority saves of profile cpr56 at Kaggle's size and batch 128: r times the interval."""
 SAMPLE_PERIOD = 2
@@ -56,15 +64,26 @@ class Tracked:
         self.shard = Shard(spec.placement, k, dim, seed=spec.seed, count_updates=make_tracker.needs_counts)
         self.shard.rows_MD.zero_()  # so that the system has given all pages
         self.tracker = make_tracker(self.shard, spec.tracker)
-        self.tables = spec.tracker.tables
+        every_table = range(len(spec.placement.cardinalities))
+        self.tables = every_table if spec.tracker.kind == "changed" else spec.tracker.tables
 
     def fill(self, step: int, rows_N: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
-        """Count and track what a step touched; rows stay as they are."""
-        self.shard.write(step, rows_N, self.shard.gather(rows_N), counts_N)
-        self.track(step, rows_N, counts_N, sampled_N)
+        """Count and track what a step touched; each value grows by the number of its row's updates."""
+        self.shard.write(step, rows_N, self.shard.gather(rows_N) + counts_N[:, None], counts_N)
+        if self.tracker.needs_norms:
+            self.tracker.moved(step, rows_N, counts_N.float())
+        self._track(step, rows_N, counts_N, sampled_N)
 
-    def track(self, step: int, rows_N: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
-        """The calls that the tracker needs."""
+    def serve(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
+        """Apply the updates of a step, make the calls that the tracker needs, look the rows up: a rank's work."""
+        before_ND = self.shard.values_MD[rows_N] if self.tracker.needs_norms else None
+        self.shard.apply(step, rows_N, grads_ND, counts_N, 0.1)
+        if before_ND is not None:
+            self.tracker.moved(step, rows_N, distances(self.shard.values_MD[rows_N], before_ND))
+        self._track(step, rows_N, counts_N, sampled_N)
+        self.shard.gather(rows_N)
+
+    def _track(self, step: int, rows_N: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
         if self.tracker.needs_touches:
             self.tracker.touched(step, rows_N, counts_N)
         if self.tracker.needs_samples:
@@ -87,9 +106,8 @@ def fill(ranks: Sequence[Sequence[Tracked]], config: Config, steps: int) -> None
 def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> list[Parts]:
     """Milliseconds of each round: the ``step``, and what each tracker adds to it."""
     spec, size, batch_size = RunSpec(config), model_size(config.model), config.trainer.batch_size
-    ranks = [
-        [(name, Tracked(_of(config, name), k, size.embedding_dim)) for name in STRATEGIES] for k in range(options.ps)
-    ]
+    names = ("none", *options.trackers)
+    ranks = [[(name, Tracked(_of(config, name), k, size.embedding_dim)) for name in names] for k in range(options.ps)]
     fill([[tracked for _, tracked in kinds[1:]] for kinds in ranks], config, options.save_steps // 2)
     for _, tracked in (each for kinds in ranks for each in kinds):
         tracked.shard.applied_step = 0
@@ -100,7 +118,7 @@ def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> 
     try:
         worker.wait_ready()
         for _ in range(options.rounds + 1):
-            step_s, spent_s = worker.run(lead=1, timed=1), dict.fromkeys(STRATEGIES, 0.0)
+            step_s, spent_s = worker.run(lead=1, timed=1), dict.fromkeys(names, 0.0)
             for _ in range(options.steps):
                 batch = spec.dataset.train_batch(number, batch_size)
                 plan = plan_batch(batch.ids_BF, spec.placement, np.arange(batch_size) % SAMPLE_PERIOD == 0)
@@ -111,11 +129,9 @@ def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> 
                     for i in range(len(kinds)):
                         name, tracked = kinds[(i + k + number) % len(kinds)]
                         began_s = time.perf_counter()
-                        tracked.shard.apply(number, rows_N, grads_AD[: len(rows_N)], counts_N, 0.1)
-                        tracked.track(number, rows_N, counts_N, sampled_N)
-                        tracked.shard.gather(rows_N)
+                        tracked.serve(number, rows_N, grads_AD[: len(rows_N)], counts_N, sampled_N)
                         spent_s[name] += time.perf_counter() - began_s
-            parts = {"step": step_s} | {kind: spent_s[kind] - spent_s["none"] for kind in KINDS}
+            parts = {"step": step_s} | {kind: spent_s[kind] - spent_s["none"] for kind in options.trackers}
             rounds.append({name: 1e3 * seconds / options.steps for name, seconds in parts.items()})
     finally:
         worker.close()
@@ -126,11 +142,13 @@ def _of(config: Config, name: str) -> Config:
     return Config.model_validate({**config.model_dump(), "strategy": {"name": STRATEGIES[name]}})
 
 
-def measure_saves(config: Config, num_ps: int, steps: int) -> dict[str, Parts]:
+def measure_saves(config: Config, options: argparse.Namespace, steps: int) -> dict[str, Parts]:
     """What a save costs each tracker on all ranks when it has seen ``steps`` steps since the last."""
-    ranks = [[Tracked(_of(config, kind), k, 1) for kind in KINDS] for k in range(num_ps)]  # choosing looks at no row
+    dims = {kind: model_size(config.model).embedding_dim if kind == "scar" else 1 for kind in options.trackers}
+    # Only scar looks at rows.
+    ranks = [[Tracked(_of(config, kind), k, dim) for kind, dim in dims.items()] for k in range(options.ps)]
     fill(ranks, config, steps)
-    costs = {kind: [_save(kinds[i], steps) for kinds in ranks] for i, kind in enumerate(KINDS)}
+    costs = {kind: [_save(kinds[i], steps) for kinds in ranks] for i, kind in enumerate(options.trackers)}
     return {kind: {part: sum(cost[part] for cost in each) for part in each[0]} for kind, each in costs.items()}
 
 
@@ -147,11 +165,19 @@ def _save(tracked: Tracked, step: int) -> Parts:
     return {"choose_ms": 1e3 * (chose_s - began_s), "clear_ms": 1e3 * (cleared_s - chose_s), "num_rows": num_rows}
 
 
+def _trackers(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if wrong := sorted({*names} - {*STRATEGIES} | {*names} & {"none"}):
+        raise argparse.ArgumentTypeError(f"expected some of {', '.join([*STRATEGIES][1:])}, got {wrong[0]}")
+    return names
+
+
 def main() -> None:
     """Measure, print, write as JSON if asked."""
     made = parser(__doc__, rounds=7, steps=192, threads=2, ps=8, rows_scale=1.0)
     made.add_argument("--intervals", type=numbers_of, default="1000,10000", help="more numbers of steps between saves")
     made.add_argument("--save-steps", type=int, default=SAVE_STEPS, help="steps between priority saves")
+    made.add_argument("--trackers", type=_trackers, default="mfu,ssu", help="some of mfu, ssu, mass, scar, changed")
     options = made.parse_args()
     with tempfile.TemporaryDirectory(prefix="trackers-") as name:
         steps = num_steps(options.rounds, options.steps)
@@ -161,11 +187,11 @@ def main() -> None:
         rounds = measure_steps(config, options, Path(name))
         torch.set_num_threads(1)
         intervals = [*map(int, options.intervals), options.save_steps]
-        saves = {each: measure_saves(config, options.ps, each) for each in intervals}
+        saves = {each: measure_saves(config, options, each) for each in intervals}
     step_ms = statistics.median(each["step"] for each in rounds)
     lines = [f"step of strategy none: {Spread.of(each['step'] for each in rounds).show()} ms"]
     rows, values, share_pct = [], list[dict[str, Any]](), {}
-    for kind in KINDS:
+    for kind in options.trackers:
         share_pct[kind] = Spread.of(100 * each[kind] / each["step"] for each in rounds)
         more_us = Spread.of(1e3 * each[kind] for each in rounds)
         lines.append(f"{kind}: {more_us.show(1)} us a step more, {share_pct[kind].show()} % of it")
