@@ -4,7 +4,7 @@
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from harness.cli import console, progress, wandb_commands
@@ -60,7 +60,8 @@ def grid(options: argparse.Namespace) -> int:
     from harness.run.spec import cell_hash, cells_of_other_backend, check
 
     experiment = load_experiment(options.config, options.overrides, cell_hash=cell_hash)
-    _check_cells(experiment.cells, check)
+    for line in _check_cells(experiment.cells, check):
+        console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
@@ -145,7 +146,8 @@ def _train(config: Config, stale: Stale) -> int:
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
 
-    check(config)
+    for line in check(config):
+        console.note(f"note: {line}")
     run_dir, digest = Path(config.out), cell_hash(config)
     finish_replacement(run_dir)
     is_done = _inspect(run_dir, config, digest) is State.DONE
@@ -184,16 +186,18 @@ def _inspect(run_dir: Path, config: Config, digest: str) -> State:
         raise StoreError(f"{error}; what differs: {what}") from error
 
 
-def _check_cells(cells: Sequence[Cell], check: Callable[[Config], None]) -> None:
-    """Check all cells before any runs. Raises UserError with every distinct mistake, one line each."""
+def _check_cells(cells: Sequence[Cell], check: Callable[[Config], Iterable[str]]) -> list[str]:
+    """Check all cells before any runs; distinct remarks. Raises UserError with every distinct mistake, a line each."""
     mistakes: dict[str, None] = {}
+    remarks: dict[str, None] = {}
     for cell in cells:
         try:
-            check(cell.config)
+            remarks |= dict.fromkeys(check(cell.config))
         except UserError as error:
             mistakes[str(error)] = None
     if mistakes:
         raise UserError("\n".join(mistakes))
+    return [*remarks]
 
 
 def _show_grid(out: Path, margin: float | None) -> None:

@@ -4,7 +4,7 @@ import dataclasses
 import glob
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +21,7 @@ from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
-from harness.core.strategies import Strategy, make_strategy
+from harness.core.strategies import Partial, Strategy, make_strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
@@ -197,6 +197,25 @@ class RunSpec:
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
 
+    def remarks(self) -> Iterator[str]:
+        """Sentences on settings that are valid, and do not have the effect that one might expect."""
+        config, interval = self.config, self.strategy.interval
+        every_samples = None if interval.samples is None else interval.samples / interval.divisor
+        if every_samples is not None and every_samples < config.trainer.batch_size:
+            yield (
+                f"strategy {config.strategy.name} is to save every {every_samples:,.0f} samples, which is less than a "
+                f"step of {config.trainer.batch_size}: it saves after every step, fewer times than planned"
+            )
+        resets = isinstance(config.strategy, Partial.Options) and config.strategy.restore_optimizer == "reset"
+        if resets and self.footprint.row_width == self.size.embedding_dim:
+            yield f"strategy.restore_optimizer=reset changes nothing: {config.trainer.optimizer} has no state in rows"
+        has_price = self.costs.spare_o_res_h is not None or self.costs.num_trainers is not None
+        if config.cluster.spares and config.engine == "local" and not has_price:
+            yield (
+                f"cluster.spares={config.cluster.spares} changes nothing on engine local: profile "
+                f"{config.emulated.name} has no price for spares"
+            )
+
     def rank_spec(self, checkpoints: Path) -> RankSpec:
         """The parameters from which PS ranks are built."""
         config = self.config
@@ -281,6 +300,8 @@ def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
     )
 
 
-def check(config: Config) -> None:
-    """Validate ``config`` against its data and trace, without running. Raises UserError."""
-    RunSpec(config).validate()
+def check(config: Config) -> list[str]:
+    """Validate ``config`` against its data and trace, without running; returns remarks. Raises UserError."""
+    run_spec = RunSpec(config)
+    run_spec.validate()
+    return [*run_spec.remarks()]

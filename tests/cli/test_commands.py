@@ -35,6 +35,7 @@ model: {size: tiny}
 trainer: {batch_size: 32}
 profile: busy
 cluster: {num_ps: 2}
+strategy: {interval_samples: 64}
 store: {fsync: false}
 """
 

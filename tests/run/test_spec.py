@@ -10,7 +10,7 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.kernels import products
 from harness.record.rundir import RunDir, read_config
-from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend
+from harness.run.spec import RunSpec, cell_hash, cells_of_other_backend, check
 from tests.runs import changed, run
 
 
@@ -72,3 +72,19 @@ def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkey
     kept = load_experiment(file, ["trainer.backend=torch"], cell_hash=cell_hash).cells
     assert [cell.run_dir for cell in kept] == [cell.run_dir for cell in before]
     assert cells_of_other_backend(kept) is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "remark"),
+    [
+        ({"strategy__name": "partial", "strategy__interval_samples": 3}, "is to save every 3 samples"),
+        ({"strategy__name": "partial", "strategy__restore_optimizer": "reset"}, "restore_optimizer=reset changes noth"),
+        ({"cluster__spares": 2}, "cluster.spares=2 changes nothing on engine local"),
+    ],
+)
+def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dict[str, object], remark: str) -> None:
+    """One sentence; none where the setting has its effect."""
+    (line,) = check(changed(config, **keys))
+    assert remark in line
+    has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad", "profile__spare_o_res_h": 0.01}
+    assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []
