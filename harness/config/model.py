@@ -196,9 +196,9 @@ class TraceConfig(_Model):
     stretch: bool = False
     """Whether the hours of the trace, repair times included, are scaled so that it lasts as long as the job."""
     clock: FailureClock = "samples"
-    """The clock of the trace's hours. `samples`: hours of training on the samples so far; hours of overhead and repeated
-        steps meet no failure. `wall`: hours of the emulated job, with repeated steps and all overhead charged so far. A
-        job then takes longer than `job_h`, and meets the failures of the hours after it too."""
+    """The clock of the trace's hours. `samples`: hours of training on the samples so far; hours of overhead and of
+        repeated steps meet no failure. `wall`: hours of the emulated job, with repeated steps and all overhead so far.
+        A job then takes longer than `job_h`, and meets the failures of the hours after it too."""
     repair: Literal["ignore", "reschedule"] = "ignore"
     """Rescheduling time of a failure. `ignore`: the profile's O_res, as in a job that continues on another node.
         `reschedule`: the longest repair time of the failure in the trace (column `repair_h`), as in a job that waits

@@ -81,7 +81,7 @@ def _window(trace: Trace, kind: Kind, job_h: float, *, goes_on: bool) -> Trace:
     entries = tuple(
         replace(entry, hour=round(entry.hour - first_h, _DIGITS))
         for entry in trace.entries
-        if 0 <= entry.hour - first_h and (goes_on or entry.hour - first_h < job_h)
+        if entry.hour - first_h >= 0 and (goes_on or entry.hour - first_h < job_h)
     )
     header = {**trace.header, "length_h": f"{kept_h:g}", "window_h": f"{first_h:g}-{first_h + kept_h:g}"}
     return replace(trace, entries=entries, header=header)
