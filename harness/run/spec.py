@@ -228,6 +228,7 @@ class RunSpec:
             strategy=config.strategy.name,
             seed=config.seed,
             trace=Path(config.trace.path).name if config.trace.path else None,
+            trace_clock=config.trace.clock,
             profile=config.emulated.name,
             num_ps=config.num_ps,
             total_samples=self.total_samples,
