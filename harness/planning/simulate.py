@@ -22,6 +22,7 @@ from harness.store.encoding import ENCODINGS
 from harness.store.kinds import SAVE_KINDS, DifferentialSave
 
 _FLOAT32_BYTES = 4
+_UNSURE = 1e-9  # relative: far above the rounding of floats; what is closer is computed exactly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,13 +235,15 @@ class _Run:
 
     def _strike_step(self, planned_kill: PlannedKill) -> int:
         """The boundary at which the kill strikes; the saves up to it are charged, and move the clock."""
-        while True:
-            step = max(self._reads(planned_kill), self._next_step)
-            saves = self.saves.steps
-            if self._num_charged == len(saves) or step < saves[self._num_charged]:
-                return step
-            self._next_step = max(self._next_step, saves[self._num_charged])
-            self.charge_saves_through(saves[self._num_charged])
+        saves, hour = self.saves.steps, planned_kill.time.hour
+        while self._num_charged < len(saves):
+            save = saves[self._num_charged]
+            is_before = self.overhead.wall_h(save * self.job.batch_size) < hour * (1 - _UNSURE)
+            if not is_before and max(self._reads(planned_kill), self._next_step) < save:
+                break
+            self._next_step = max(self._next_step, save)
+            self.charge_saves_through(save)
+        return max(self._reads(planned_kill), self._next_step)
 
     def _reads(self, planned_kill: PlannedKill) -> int:
         """The boundary at which the wall clock reads the hour of the kill, if nothing more is charged."""

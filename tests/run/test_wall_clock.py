@@ -113,7 +113,7 @@ def test_without_overhead_both_clocks_are_one(config: Config, tmp_path: Path) ->
     prices = {f"profile__{name}": 0.0 for name in ("o_save_h", "o_load_h", "o_res_h")}
     config = saving_every(changed(config, strategy__name="partial", **prices), 60)
     found = [run(changed(config, trace__clock=clock), tmp_path / clock)[1] for clock in ("samples", "wall")]
-    assert facts(found[0]) == facts(found[1])
+    assert facts(found[0])[1:] == facts(found[1])[1:]
 
 
 def test_overhead_brings_failures_forward(wall: Config, tmp_path: Path) -> None:
