@@ -1,6 +1,7 @@
 """A run without training: emulated overhead and PLS of a schedule of failures, by the real strategy and ledgers.
 
 A schedule takes about a hundred microseconds at any size of model: only boundaries where something is due are visited.
+With failures on the wall clock it takes milliseconds, since every save and failure moves the next one.
 """
 
 from bisect import bisect_right
@@ -156,7 +157,8 @@ class DueSaves:
 
     They do not depend on failures: decisions depend on ``Progress`` alone, so repeated steps get the same decisions.
     Nor does their cost, but for saves in the background, which wait for each other: ``charged`` is then None. So it is
-    with the clock ``wall``, since failures then depend on the saves charged before them.
+    where failures depend on the saves charged before them: with the clock ``wall``, and with spares, which are ready
+    again at an hour of that clock.
     """
 
     steps: tuple[int, ...]
@@ -186,7 +188,8 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     plans = dict(saves)
     sizes = tuple(job.sizes.of(plan) for plan in plans.values())
     charged = None
-    if job.costs.snapshot_frac is None and job.clock == "samples":
+    has_hours = job.clock == "wall" or (job.costs.num_spares and job.costs.spare_o_res_h is not None)
+    if job.costs.snapshot_frac is None and not has_hours:
         charged = OverheadLedger(job.costs)
         for size in sizes:
             charged.charge_save(size, job.sizes.full)
