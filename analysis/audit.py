@@ -87,6 +87,10 @@ class _Auditor:
         self._dead: list[str] = []
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
+        self._is_planned = True  # all deaths since the last recovery
+        self._is_wall = config["trace"].get("clock") == "wall"
+        self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
+        self._checked_h = -math.inf
 
     def take(self, number: int, event: Event) -> None:
         """Audit the event of line ``number``."""
@@ -119,7 +123,19 @@ class _Auditor:
         self._losses[event.first_step : event.step] = event.losses
         self._step = event.step
 
+    def _clock_h(self, step: int) -> float:
+        """The clock of failures at a boundary, with the hours charged so far; before the last step the job's end."""
+        started = self._started
+        samples = step / started.num_steps if step < started.num_steps - 1 else 1.0
+        return samples * self._profile["job_h"] + self._is_wall * sum(self.result.hours.values())
+
+    def _pass(self, step: int) -> None:
+        """The boundaries before ``step`` are over, and what is charged next was not charged there."""
+        if step - 1 > self._checked_step:
+            self._checked_step, self._checked_h = step - 1, self._clock_h(step - 1)
+
     def _save(self, event: Saved) -> None:
+        self._pass(event.step)
         self._expect("save_h", event.save_h, self._save_h(event) if event.charged else 0.0)
         if event.charged:
             self.result.num_saves += 1
@@ -143,6 +159,12 @@ class _Auditor:
         return wait_h + min(bytes_h * self._copy_frac, write_h)
 
     def _kill(self, event: Killed) -> None:
+        self._pass(event.step)
+        slack_h = _TOLERANCE * max(1.0, event.hour)
+        if event.hour > self._clock_h(event.step) + slack_h:
+            self._problem(f"{event.rank} was killed when the clock read {self._clock_h(event.step)} h, before its hour")
+        elif event.hour < self._checked_h - slack_h:
+            self._problem(f"{event.rank} was killed late: at the boundary before, the clock read {self._checked_h} h")
         self.result.num_kills += 1
         self._num_kills[event.rank] += 1
         self._repair_h = event.repair_h
@@ -157,6 +179,7 @@ class _Auditor:
             self._num_kills[rank] -= is_planned
         self._expect("planned", event.planned, not event.unplanned_ranks)
         self.result.num_unplanned += len(event.unplanned_ranks)
+        self._is_planned &= event.planned
         self._dead += [rank for rank in event.ranks if rank not in self._dead]
 
     def _regroup(self, event: Regrouped) -> None:
@@ -167,6 +190,8 @@ class _Auditor:
         if sorted(event.ranks) != sorted(self._dead):
             self._problem(f"recovered {', '.join(event.ranks)}, but lost {', '.join(self._dead) or 'no rank'}")
         self._dead = []
+        self._pass(event.step + self._is_planned)
+        self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
         self.result.num_failures += 1
         self.result.num_lost_ranks += len(event.ranks)
         self._add_updates(event, "lost_updates", "lost_tracked", "recovered_updates", "recovered_tracked")
@@ -182,7 +207,7 @@ class _Auditor:
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
         self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event))
-        self._repair_h = None
+        self._repair_h, self._is_planned = None, True
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
 

@@ -58,9 +58,10 @@ def is_damaged(path: Path | str) -> bool:
 
 def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> str:
     what, flat = identity(config), flatten(config)
+    wall = " on the wall clock" if what["trace"] and flat.get("trace.clock") == "wall" else ""
     return (
         f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, {what['num_ps']} PS ranks, "
-        f"profile {what['profile']}, trace {what['trace'] or 'none'}, model {flat['model.size']}, "
+        f"profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, model {flat['model.size']}, "
         f"backend {flat.get('trainer.backend')}: {'damaged' if is_damaged else run.status}"
     )
 

@@ -26,31 +26,34 @@ def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
         if cell["trace"] is not None and cell["status"] == "done":
             by_trace.setdefault(_key_of(flatten(read_config(Path(cell["path"])))), []).append(cell)
     for place, key in enumerate(sorted(by_trace)):
-        path, window, is_stretched, job_h = key
+        path, window, is_stretched, job_h, clock = key
         how = f", {window} {job_h:g} h" * bool(window) + f", stretched to {job_h:g} h" * is_stretched
+        how += ", on the wall clock" * (clock == "wall")
         yield f"<h2>Failure trace {escape(Path(path).stem)}{how}</h2>"
         yield from _section(key, by_trace[key], f"trace{place}")
 
 
-_Key = tuple[str, str, bool, float]
-"""Path, window (empty: none) and stretch of a trace, hours of the job (0 where they do not matter)."""
+_Key = tuple[str, str, bool, float, str]
+"""Path, window (empty: none) and stretch of a trace, hours of the job (0 where they do not matter), the clock."""
 
 
 def _key_of(flat: Mapping[str, Any]) -> _Key:
     window, is_stretched = flat.get("trace.window") or "", bool(flat.get("trace.stretch"))
     job_h = float(flat["profile.job_h"]) if window or is_stretched else 0.0
-    return str(flat["trace.path"]), window, is_stretched, job_h
+    return str(flat["trace.path"]), window, is_stretched, job_h, flat.get("trace.clock") or "samples"
 
 
 def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
-    path, window, is_stretched, job_h = key
+    path, window, is_stretched, job_h, clock = key
     try:
         mapping = TraceConfig.model_validate({"window": window or None, "stretch": is_stretched})
-        trace = on_job(read_trace(Path(path)), mapping, job_h=job_h)
+        read = read_trace(Path(path))
+        trace = on_job(read, mapping, job_h=job_h)
+        met = on_job(read, mapping, job_h=job_h, goes_on=clock == "wall")
         stats = describe(trace)
     except TraceError as error:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
-    if not _is_as_replayed(trace, cells):
+    if not _is_as_replayed(met, cells):
         return [f'<p class="note">{escape(path)} has changed since these runs.</p>']
     figures = [figure_html(svg, caption=CAPTIONS[name]) for name, svg in trace_svgs(trace, stats, prefix).items()]
     return [*notes(_lines(stats)), f'<div class="panels">{"".join(figures)}</div>' if figures else ""]

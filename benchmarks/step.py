@@ -34,7 +34,7 @@ from harness.client.protocol import Batches
 from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
 from harness.config.model import Config
 from harness.core.events import Trained
-from harness.core.plans import Rank
+from harness.core.plans import KillTime, Rank
 from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
@@ -102,12 +102,12 @@ def _write(path: Path, parts: Mapping[str, float]) -> None:
 
 
 def timed_train(
-    config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """The job of the trainer rank, with a cluster and a supervisor's client that measure."""
     spent_s: Parts = defaultdict(float)
     timed = TimedSupervisor(supervisor, spent_s, checkpoints.parent / _FILE)
-    job.train(config, checkpoints, kill_steps, TimedCluster(cluster, spent_s), timed)
+    job.train(config, checkpoints, kills, TimedCluster(cluster, spent_s), timed)
 
 
 def dense(config: Config, folder: Path, tick: Tick) -> None:

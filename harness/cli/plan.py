@@ -19,6 +19,7 @@ from harness.config.costs import job_costs
 from harness.config.experiment import load_each
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
+from harness.core.clock import FailureClock
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
@@ -59,6 +60,11 @@ def plan(options: argparse.Namespace) -> None:
         console.note(f"note: {line}")
     job = job_of(config, costs, cardinalities)
     _show_advice(advice)
+    if job.clock == "wall":
+        console.say(
+            "note: trace.clock=wall: the closed forms, and intervals, count the failures of the job's hours without "
+            "overhead; --simulate counts those of overhead and of repeated steps too"
+        )
     if advice.decision == "partial" and (line := _rest_of_a_save(job.sizes, config.strategy)):
         console.say(f"note: {line}")
     spreads: list[Spread] = []
@@ -66,7 +72,7 @@ def plan(options: argparse.Namespace) -> None:
         strategies = [each.strategy for each in configs.values()]
         with amount_progress("simulate") as progress:
             spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
-        console.show(_spread_table(spreads, options.simulate, spec))
+        console.show(_spread_table(spreads, options.simulate, spec, job.clock))
         console.say("differential: as its recovery, full or partial, with at most as much overhead for saves")
     if options.figure is not None:
         from analysis.plan_figure import write_plan_figure
@@ -256,8 +262,9 @@ def _ranks(number: float) -> str:
     return f"N {number:.3g} PS ranks" if number >= 1 else "N any number of PS ranks"
 
 
-def _spread_table(spreads: Sequence[Spread], num_traces: int, spec: GeneratorSpec) -> Table:
+def _spread_table(spreads: Sequence[Spread], num_traces: int, spec: GeneratorSpec, clock: FailureClock) -> Table:
     law = spec.model + (f" after {spec.like}" if spec.like else "")
+    law += ", on the wall clock" * (clock == "wall")
     title = f"{num_traces:,} traces ({law}), means with 95 % confidence intervals"
     columns = ("strategy", "save every", "overhead", "median", "5–95 %", "PLS", "median", "5–95 %")
     return _table(title, columns, map(_spread_row, spreads))

@@ -7,7 +7,8 @@ the cache updates a row as the optimizer of its PS rank would, and a batch alway
 
 A window ends at each boundary at which a save, an evaluation, a tracker's choice or a kill is due. Every dirty row and
 every recorded touch is then sent to the ranks, so that these actions see the same rows as without a cache. After them,
-every rank is sent a message, so that a kill is detected at its own boundary.
+every rank is sent a message, so that a kill is detected at its own boundary. Only then may the forecast of boundaries
+have changed; if it has for a window that is planned, all windows are planned anew.
 
 When a shard is restored alone, its cached rows are discarded and fetched again: the run equals the uncached run with
 the same kills.
@@ -29,6 +30,7 @@ from harness.client.row_cache import RowCache
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
 from harness.client.write_back import DirtyRows, TouchLog
 from harness.cluster.protocol import Exchange, Request, Several
+from harness.core.errors import RunFailed
 from harness.core.lookup import BatchPlan
 from harness.core.movement import distances
 from harness.core.plans import Progress, Rank, ps_index
@@ -89,7 +91,7 @@ class LookaheadClient:
         self._window: Window | None = None
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
-        self._stops: dict[int, int] = {}  # of windows that are planned and not begun: first step -> where to end
+        self._stops: dict[int, tuple[int, bool]] = {}  # of windows planned and not begun: first step -> where to end
         self._under_way: tuple[Rows, StartedRequests] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
@@ -121,7 +123,11 @@ class LookaheadClient:
         if progress.step + 1 == self._window.stop:
             self._count(self._window)
         if is_boundary:
-            assert progress.step + 1 == self._window.stop, "windows end at boundaries"
+            if progress.step + 1 != self._window.stop:
+                raise RunFailed(
+                    f"step {progress.step + 1}: expected no failure within a window of cache.mode=lookahead; a death "
+                    "that the trace does not name moved the wall clock (trace.clock) past one; run it again"
+                )
             self._flush(plan, progress, overlap)
 
     def _update(self, grads_ND: Tensor) -> None:
@@ -165,8 +171,14 @@ class LookaheadClient:
     def _enter(self, progress: Progress) -> None:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
         self._receive(progress)
-        if self._must_ask and any(self._stop_of(first) != stop for first, stop in self._stops.items()):
-            self.reset()  # the forecast of saves was revised: plan anew, with an empty cache
+        if self._must_ask:
+            # Deaths at a boundary are detected here, before anything is evicted.
+            self._must_ask = False
+            self._start(Rows.none(), None)
+            self._receive(progress)
+            if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
+                self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
+                self._must_ask = False
         window = self._following or self._plan(progress.step).result()
         assert window.first == progress.step
         del self._stops[window.first]
@@ -175,9 +187,7 @@ class LookaheadClient:
         following = self._look_ahead(window)
         staying = self._held if following is None else self._held[~following.is_leaving_H]
         missing = self._missing(staying)
-        while self._must_ask or len(missing):
-            # Deaths at a boundary are detected here, before anything is evicted. A recovery may leave new gaps.
-            self._must_ask = False
+        while len(missing):  # a recovery may leave new gaps
             self._start(missing, None)
             self._receive(progress)
             missing = self._missing(staying)
@@ -207,13 +217,17 @@ class LookaheadClient:
 
     def _plan(self, first: int) -> Future[Window]:
         """Plan the window that begins at ``first``, in the background: numpy mostly runs without interpreter lock."""
-        stop = self._stops[first] = self._stop_of(first)
-        return self._planner.submit(self._oracle.plan, first, stop, is_flushed=self._is_boundary(stop))
+        stop, is_flushed = self._stops[first] = self._stop_of(first)
+        return self._planner.submit(self._oracle.plan, first, stop, is_flushed=is_flushed)
 
-    def _stop_of(self, first: int) -> int:
-        """A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier."""
+    def _stop_of(self, first: int) -> tuple[int, bool]:
+        """A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier.
+
+        Its last step, and whether that is at a boundary.
+        """
         last = min(first + self._window_steps, self._num_steps)
-        return next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
+        stop = next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
+        return stop, self._is_boundary(stop)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 

@@ -102,7 +102,7 @@ class ClientSpec:
 
     ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether a save, an evaluation, a kill or the
     end follows ``step`` finished steps, as planned now. ``needs_all(step)``: whether a save or the end follows. The
-    answers change only at boundaries.
+    answers change only at boundaries, and with the recovery of a rank that was killed there.
     """
 
     failover: FailoverClient

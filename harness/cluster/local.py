@@ -92,9 +92,9 @@ class LocalCluster:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
         return replies
 
-    def kill_planned(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
         """See :class:`harness.cluster.protocol.Cluster`."""
-        return self._supervisor.kill_planned(step, samples)
+        return self._supervisor.kill_planned(step, samples, num_due)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """See :class:`harness.cluster.protocol.Cluster`."""

@@ -292,8 +292,10 @@ class Cluster(Protocol):
         """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
-    def kill_planned(self, step: int, samples: int) -> float | None:
-        """Have the supervisor carry out the planned kill of this boundary. Which ranks die is not returned.
+    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
+        """Have the supervisor carry out the next ``num_due`` planned kills, as one failure at this boundary.
+
+        Which ranks die is not returned.
 
         Returns the emulated hours that rescheduling takes, None where the trace does not say.
         """

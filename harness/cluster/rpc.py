@@ -230,9 +230,9 @@ class RpcCluster:
             raise RankLost(detail, replies, detail)
         return replies
 
-    def kill_planned(self, step: int, samples: int) -> float | None:
+    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
         """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped."""
-        return self._link.call("kill_planned", step, samples)
+        return self._link.call("kill_planned", step, samples, num_due)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have the supervisor replace dead ranks; let spares take over, or join a new world with the replacements."""

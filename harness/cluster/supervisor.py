@@ -4,12 +4,13 @@ One class serves both engines, which differ in :class:`Ranks`.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
-from harness.core.plans import PlannedKill, Rank, ps_index
+from harness.core.plans import PlannedKill, Rank, merge_kills, ps_index
 from harness.store import CheckpointStore, Manifest
 
 
@@ -40,7 +41,7 @@ class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
-        planned_kills: in the order of their steps; each is carried out once.
+        planned_kills: in the order in which they strike; each is carried out once.
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
 
@@ -62,7 +63,7 @@ class Supervisor:
         self._ranks = ranks
         self._sink = sink
         self._store = store
-        self._due = {planned_kill.step: planned_kill for planned_kill in planned_kills}
+        self._to_come = deque(planned_kills)
         self._on_status = on_status
         self._clock = clock
         self._killed: set[Rank] = set()
@@ -83,14 +84,12 @@ class Supervisor:
         """Report the progress of the run to ``on_status``; see ``RunStatus``."""
         self._on_status(generation=self.generation, **values)
 
-    def kill_planned(self, step: int, samples: int) -> float | None:
-        """Kill the ranks that the trace names for the boundary after ``step`` steps, once, and record it.
+    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
+        """Carry out the next ``num_due`` planned kills as one, at the boundary after ``step`` steps, and record it.
 
-        Returns the emulated hours that rescheduling takes; None if the trace does not give them, or no kill is planned.
+        Returns the emulated hours that rescheduling takes; None if the trace does not give them.
         """
-        planned_kill = self._due.pop(step, None)
-        if planned_kill is None:
-            return None
+        planned_kill = merge_kills(step, [self._to_come.popleft() for _ in range(num_due)])
         machines = self._ranks.kill(planned_kill.ranks)
         for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
             self._killed.add(rank)
@@ -137,4 +136,4 @@ class Supervisor:
     @property
     def unfired(self) -> list[PlannedKill]:
         """The planned kills that have not been carried out."""
-        return list(self._due.values())
+        return list(self._to_come)

@@ -21,6 +21,7 @@ from pydantic import (
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from harness.config.profiles import MAX_PS, PROFILES, Profile
+from harness.core.clock import FailureClock
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
 from harness.core.strategies import DEFAULT, OPTIONS, CprVanilla, StrategyOptions, options_of
 
@@ -194,6 +195,10 @@ class TraceConfig(_Model):
         fewest failures. null: the trace from hour 0 on, which may not have a failure after the job's end."""
     stretch: bool = False
     """Whether the hours of the trace, repair times included, are scaled so that it lasts as long as the job."""
+    clock: FailureClock = "samples"
+    """The clock of the trace's hours. `samples`: hours of training on the samples so far; hours of overhead and of
+        repeated steps meet no failure. `wall`: hours of the emulated job, with repeated steps and all overhead so far.
+        A job then takes longer than `job_h`, and meets the failures of the hours after it too."""
     repair: Literal["ignore", "reschedule"] = "ignore"
     """Rescheduling time of a failure. `ignore`: the profile's O_res, as in a job that continues on another node.
         `reschedule`: the longest repair time of the failure in the trace (column `repair_h`), as in a job that waits

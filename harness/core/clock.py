@@ -1,10 +1,15 @@
 """Conversion of emulated hours to training samples, and of samples to boundaries between steps.
 
-Samples are the clock of every decision. The arithmetic is exact, so no decision depends on how a float rounds.
+Samples are the clock of every decision; with ``trace.clock: wall`` failures alone strike by the wall clock of the
+emulated job. The arithmetic is exact, so no decision depends on how a float rounds.
 """
 
 import math
 from fractions import Fraction
+from typing import Literal
+
+FailureClock = Literal["samples", "wall"]
+"""The clock of a trace's hours: hours of training on samples, or of the emulated job with all overhead so far."""
 
 
 def exact(value: float) -> Fraction:
@@ -25,3 +30,16 @@ def samples_to_hours(samples: float, *, job_h: float, total_samples: int) -> flo
 def boundary_at(samples: Fraction | int, batch_size: int) -> int:
     """The least number of finished steps that together contain at least ``samples``."""
     return math.ceil(Fraction(samples) / batch_size)
+
+
+def strike_step(
+    hour: float, *, job_h: float, total_samples: int, batch_size: int, num_steps: int, overhead_h: float = 0.0
+) -> int:
+    """The boundary at which a failure of ``hour`` strikes: the first one whose clock reads it.
+
+    The clock reads the hours of the samples and ``overhead_h``, those charged so far with the clock ``wall``. A failure
+    up to the job's end strikes at the latest before the last step. For a later one the result is ``num_steps``: with no
+    more overhead it does not strike.
+    """
+    due = (exact(hour) - exact(overhead_h)) / exact(job_h) * total_samples
+    return num_steps if due > total_samples else max(0, min(boundary_at(due, batch_size), num_steps - 1))

@@ -39,6 +39,7 @@ class Started(Event):
     strategy: str
     seed: int
     trace: str | None  # file name
+    trace_clock: str = "samples"  # of the trace's hours: "samples" | "wall"
     profile: str
     num_ps: int
     total_samples: int  # S_total

@@ -1,7 +1,8 @@
 """The decisions of strategies, as data. A plan does not define how it is carried out."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Rank = str  # "ps3"
 
@@ -93,6 +94,9 @@ class Interval:
 class PlannedKill:
     """PS ranks that a failure trace kills together, at the boundary after ``step`` steps.
 
+    With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
+    then the boundary without overhead.
+
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
     """
@@ -102,6 +106,35 @@ class PlannedKill:
     hours: tuple[float, ...]
     lines: tuple[int, ...]
     repair_h: float | None = None
+
+    @property
+    def time(self) -> "KillTime":
+        """When it strikes, without who dies."""
+        return KillTime(self.step, min(self.hours))
+
+
+class KillTime(NamedTuple):
+    """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``."""
+
+    step: int
+    hour: float
+
+
+def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
+    """The one kill at boundary ``step`` of all ``planned_kills`` (at least one), which are in order of hours."""
+    first = {
+        rank: (hour, line)
+        for kill in reversed(planned_kills)
+        for rank, hour, line in zip(kill.ranks, kill.hours, kill.lines, strict=True)
+    }
+    ranks = tuple(sorted(first, key=ps_index))
+    return PlannedKill(
+        step=step,
+        ranks=ranks,
+        hours=tuple(first[rank][0] for rank in ranks),
+        lines=tuple(first[rank][1] for rank in ranks),
+        repair_h=max((kill.repair_h for kill in planned_kills if kill.repair_h is not None), default=None),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -263,10 +263,11 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
 
 
 def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedKill, ...]:
-    """A drawn trace as planned kills: deaths at one boundary are one kill, as in ``Trace.schedule``. Hours ascend."""
-    planned_kills: dict[int, dict[int, float]] = {}
+    """A drawn trace as planned kills, as ``harness.traces.schedule`` makes them of a trace file. Hours ascend."""
+    planned_kills: dict[tuple[int, float], dict[int, float]] = {}
     for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
-        planned_kills.setdefault(max(0, min(step, job.num_steps - 1)), {}).setdefault(rank, hour)
+        place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
+        planned_kills.setdefault(place, {}).setdefault(rank, hour)
     return tuple(
         PlannedKill(
             step=step,
@@ -274,7 +275,7 @@ def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tupl
             hours=tuple(killed[rank] for rank in sorted(killed)),
             lines=(0,) * len(killed),
         )
-        for step, killed in sorted(planned_kills.items())
+        for (step, _), killed in sorted(planned_kills.items())
     )
 
 

@@ -1,19 +1,21 @@
 """A run without training: emulated overhead and PLS of a schedule of failures, by the real strategy and ledgers.
 
 A schedule takes about a hundred microseconds at any size of model: only boundaries where something is due are visited.
+With failures on the wall clock it takes milliseconds, since every save and failure moves the next one.
 """
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
 
-from harness.core.clock import boundary_at
+from harness.core.clock import FailureClock, boundary_at, strike_step
 from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, PlannedKill, Progress, Rank, RecoveryPlan, SavePlan, ps_rank
+from harness.core.plans import Costs, PlannedKill, Progress, Rank, RecoveryPlan, SavePlan, merge_kills, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategies import Strategy
 from harness.store.delta import ROW_ID_BYTES
@@ -21,6 +23,7 @@ from harness.store.encoding import ENCODINGS
 from harness.store.kinds import SAVE_KINDS, DifferentialSave
 
 _FLOAT32_BYTES = 4
+_UNSURE = 1e-9  # relative: far above the rounding of floats; what is closer is computed exactly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,7 +98,10 @@ def save_sizes(
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """The simulated job: costs, steps, the share of the model that each PS rank holds, and the size of a save."""
+    """The simulated job: costs, steps, the share of the model that each PS rank holds, and the size of a save.
+
+    ``clock``: of the failures' hours (``trace.clock``).
+    """
 
     costs: Costs
     batch_size: int
@@ -103,6 +109,7 @@ class Job:
     weights: Mapping[Rank, float]  # pls.rank_weights
     sizes: SaveSizes
     pls_since: Literal["save_or_restore", "save"] = "save_or_restore"
+    clock: FailureClock = "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,6 +122,7 @@ class Outcome:
     reschedule_h: float
     overhead_frac: float
     pls: float
+    num_failures: int
     num_saves: int
     payload_bytes: int
     load_bytes: int
@@ -148,7 +156,9 @@ class DueSaves:
     """The saves of a run: their boundaries and bytes, those that close an interval, and the cost of all of them.
 
     They do not depend on failures: decisions depend on ``Progress`` alone, so repeated steps get the same decisions.
-    Nor does their cost, but for saves in the background, which wait for each other: ``charged`` is then None.
+    Nor does their cost, but for saves in the background, which wait for each other: ``charged`` is then None. So it is
+    where failures depend on the saves charged before them: with the clock ``wall``, and with spares, which are ready
+    again at an hour of that clock.
     """
 
     steps: tuple[int, ...]
@@ -178,7 +188,8 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     plans = dict(saves)
     sizes = tuple(job.sizes.of(plan) for plan in plans.values())
     charged = None
-    if job.costs.snapshot_frac is None:
+    has_hours = job.clock == "wall" or (job.costs.num_spares and job.costs.spare_o_res_h is not None)
+    if job.costs.snapshot_frac is None and not has_hours:
         charged = OverheadLedger(job.costs)
         for size in sizes:
             charged.charge_save(size, job.sizes.full)
@@ -211,6 +222,43 @@ class _Run:
             self._num_charged = len(saves.steps)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
+        self._next_step = 0  # the first boundary at which a kill may strike
+
+    def strikes(self, planned_kills: Sequence[PlannedKill]) -> Iterator[PlannedKill]:
+        """The kills at the boundaries where the wall clock reaches their hours; those after the job's end are left out.
+
+        Each must be carried out before the next one is asked for, since it moves the clock.
+        """
+        to_come = deque(planned_kills)
+        while to_come and (step := self._strike_step(to_come[0])) < self.job.num_steps:
+            due = [to_come.popleft()]
+            while to_come and self._reads(to_come[0]) <= step:
+                due.append(to_come.popleft())
+            yield merge_kills(step, due)
+
+    def _strike_step(self, planned_kill: PlannedKill) -> int:
+        """The boundary at which the kill strikes; the saves up to it are charged, and move the clock."""
+        saves, hour = self.saves.steps, planned_kill.time.hour
+        while self._num_charged < len(saves):
+            save = saves[self._num_charged]
+            is_before = self.overhead.wall_h(save * self.job.batch_size) < hour * (1 - _UNSURE)
+            if not is_before and max(self._reads(planned_kill), self._next_step) < save:
+                break
+            self._next_step = max(self._next_step, save)
+            self.charge_saves_through(save)
+        return max(self._reads(planned_kill), self._next_step)
+
+    def _reads(self, planned_kill: PlannedKill) -> int:
+        """The boundary at which the wall clock reads the hour of the kill, if nothing more is charged."""
+        costs = self.job.costs
+        return strike_step(
+            planned_kill.time.hour,
+            job_h=costs.job_h,
+            total_samples=costs.total_samples,
+            batch_size=self.job.batch_size,
+            num_steps=self.job.num_steps,
+            overhead_h=self.overhead.total_h,
+        )
 
     def charge_saves_through(self, step: int) -> None:
         """Charge the saves up to boundary ``step``, in order: each may wait for the one before."""
@@ -236,6 +284,7 @@ class _Run:
             samples=progress.samples,
             num_ranks=len(planned_kill.ranks),
         )
+        self._next_step = saved_step or 0 if plan.rollback else planned_kill.step + 1
         if plan.rollback:
             return
         closed_step = self.saves.closed_before(planned_kill.step)
@@ -252,13 +301,13 @@ class _Run:
 def simulate(
     strategy: Strategy, job: Job, planned_kills: Sequence[PlannedKill], saves: DueSaves | None = None
 ) -> Outcome:
-    """The cost of ``planned_kills``, given in order of steps, under ``strategy``.
+    """The cost of ``planned_kills``, given in order of steps and hours, under ``strategy``.
 
     ``saves`` is the result of ``due_saves`` for this strategy. A caller that simulates many schedules computes it once;
     the computing time of each schedule is then proportional to its number of kills.
     """
     run = _Run(strategy, job, due_saves(strategy, job) if saves is None else saves)
-    for planned_kill in planned_kills:
+    for planned_kill in run.strikes(planned_kills) if job.clock == "wall" else planned_kills:
         run.kill_planned(planned_kill)
     run.charge_saves_through(job.num_steps)
     ledger = run.overhead
@@ -269,6 +318,7 @@ def simulate(
         reschedule_h=ledger.reschedule_h,
         overhead_frac=ledger.overhead_frac,
         pls=run.pls.total,
+        num_failures=ledger.num_failures,
         num_saves=ledger.num_saves,
         payload_bytes=ledger.payload_bytes,
         load_bytes=ledger.load_bytes,

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
 
 from harness.config.model import Config
 from harness.core.placement import tracked_tables
@@ -17,6 +18,8 @@ from harness.traces.learn import spec_of_model
 from harness.traces.spec import GeneratorSpec
 
 _TRACES_AT_ONCE = 500
+WALL_LENGTH = 4
+"""Length of a generated trace with the clock ``wall``, in lengths of the failure-free job."""
 
 
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
@@ -38,6 +41,7 @@ def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
             share=strategy.share if isinstance(strategy, CprMirror.Options) else 0.0,
         ),
         pls_since=config.metrics.pls_since,
+        clock=config.trace.clock,
     )
 
 
@@ -76,8 +80,11 @@ def simulate_all(
 ) -> list[Spread]:
     """Simulate all ``strategies`` under the same traces, in at most 8 processes.
 
+    With the clock ``wall`` traces are ``WALL_LENGTH`` times as long as ``spec`` says; their beginnings are the same.
     ``on_progress(done, total)`` counts traces.
     """
+    if job.clock == "wall":
+        spec = replace(spec, length_h=WALL_LENGTH * spec.length_h)
     parts: dict[str, dict[int, Outcomes]] = {options.name: {} for options in strategies}
     num_done = 0
     with ProcessPoolExecutor(min(8, len(os.sched_getaffinity(0)))) as pool:

@@ -91,6 +91,11 @@ class Accounting:
         self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
 
     @property
+    def overhead_h(self) -> float:
+        """Emulated hours charged so far, in all four buckets."""
+        return self._overhead.total_h
+
+    @property
     def counts_updates(self) -> bool:
         """Whether updates are counted."""
         return self._updates is not None

@@ -112,9 +112,9 @@ class FailoverClient:
         assert self._holder is None, "one holder of rows"
         self._holder = holder
 
-    def kill_planned(self, step: int, samples: int) -> None:
-        """Let the supervisor carry out the kills planned for this boundary. The dead are found by the next request."""
-        self._repair_h = self._cluster.kill_planned(step, samples)
+    def kill_planned(self, step: int, samples: int, num_due: int) -> None:
+        """Let the supervisor carry out the next ``num_due`` planned kills. The dead are found by the next request."""
+        self._repair_h = self._cluster.kill_planned(step, samples, num_due)
         self._mirror.planned_failure()
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:

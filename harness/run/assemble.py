@@ -3,7 +3,7 @@
 import os
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -22,7 +22,7 @@ from harness.cluster.world import RankJob, World
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
-from harness.core.plans import Rank
+from harness.core.plans import KillTime, PlannedKill, Rank
 from harness.record.code import current_code
 from harness.record.recorder import Recorder
 from harness.run.job import train
@@ -48,12 +48,12 @@ class TrainerJob(Protocol):
         self,
         config: Config,
         checkpoints: Path,
-        kill_steps: frozenset[int],
+        kills: tuple[KillTime, ...],
         cluster: Cluster,
         supervisor: SupervisorClient,
         /,
     ) -> None:
-        """Train. ``kill_steps``: boundaries at which training stops for a planned kill."""
+        """Train. ``kills``: when training stops for a planned kill."""
         ...
 
 
@@ -109,8 +109,8 @@ def run(
             store.wait()
         finished = sink.finished
         assert finished is not None, "a run ends with its last event"
-        if supervisor.unfired:
-            steps = ", ".join(str(planned_kill.step) for planned_kill in supervisor.unfired)
+        if unfired := _missed(run_spec, supervisor.unfired):
+            steps = ", ".join(str(planned_kill.step) for planned_kill in unfired)
             raise RunFailed(
                 f"trace: expected every planned kill, got none at steps {steps}; the result is invalid, run it again"
             )
@@ -122,6 +122,12 @@ def run(
         recorder.done()
     status(phase="done")
     return finished
+
+
+def _missed(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> list[PlannedKill]:
+    """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
+    job_h = run_spec.costs.job_h
+    return [kill for kill in unfired if min(kill.hours) <= job_h or run_spec.config.trace.clock == "samples"]
 
 
 def prepare_fork_server() -> None:
@@ -185,7 +191,7 @@ def _run_local(
     )
     supervisor.record(run_spec.started(_machine()))
     try:
-        parts.train(run_spec.config, store.root, _kill_steps(run_spec), LocalCluster(ranks, supervisor), supervisor)
+        parts.train(run_spec.config, store.root, _kill_times(run_spec), LocalCluster(ranks, supervisor), supervisor)
     finally:
         ranks.close()
     return supervisor
@@ -197,7 +203,7 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
     if config.cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
         raise ConfigError(f"cluster.interface: unknown interface {config.cluster.interface!r}; expected one of {there}")
-    job = partial(parts.train, config, store.root, _kill_steps(run_spec))
+    job = partial(parts.train, config, store.root, _kill_times(run_spec))
     world = make_world(config, run_spec.rank_spec(store.root), job, parts)
     try:
         world.start()
@@ -216,8 +222,8 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
     return supervisor
 
 
-def _kill_steps(run_spec: RunSpec) -> frozenset[int]:
-    return frozenset(planned_kill.step for planned_kill in run_spec.planned_kills)
+def _kill_times(run_spec: RunSpec) -> tuple[KillTime, ...]:
+    return tuple(planned_kill.time for planned_kill in run_spec.planned_kills)
 
 
 def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:

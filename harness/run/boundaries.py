@@ -1,20 +1,28 @@
 """Actions due at the boundaries between steps: saves, evaluations, planned kills, in this order."""
 
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
+from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import RunFailed
-from harness.core.plans import Progress, SavePlan
+from harness.core.plans import KillTime, Progress, SavePlan
 from harness.core.strategies import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """The part of a run's timetable that is fixed before the first step. Boundary k follows k finished steps."""
+    """The part of a run's timetable that is fixed before the first step. Boundary k follows k finished steps.
+
+    ``kills``: the planned kills, in order of steps and hours; ``clock`` is theirs, and ``job_h`` of the emulated job.
+    """
 
     num_steps: int
     batch_size: int
-    kill_steps: frozenset[int]  # boundaries at which to stop for planned kills
+    kills: tuple[KillTime, ...]
+    clock: FailureClock
+    job_h: float
     evaluate_every_steps: int | None
     evaluates_last: bool = False  # also at the last boundary, besides the evaluation that gives the result
 
@@ -49,17 +57,30 @@ class Boundaries:
 
     Args:
         progress: the progress of the run now.
+        overhead_h: emulated hours of overhead charged so far.
     """
 
-    def __init__(self, schedule: Schedule, strategy: Strategy, progress: Callable[[], Progress]) -> None:
+    def __init__(
+        self,
+        schedule: Schedule,
+        strategy: Strategy,
+        progress: Callable[[], Progress],
+        overhead_h: Callable[[], float],
+    ) -> None:
         self._schedule = schedule
         self._strategy = strategy
         self._progress = progress
-        self._killed: set[int] = set()
+        self._overhead_h = overhead_h
+        self._num_killed = 0  # planned kills that are carried out
+        self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
 
     def at(self, step: int) -> Due:
-        """The actions due at the later boundary ``step``, as known now. Results change only where a save is due."""
+        """The actions due at the later boundary ``step``, as known now.
+
+        Results change only where a save is due, or with the clock ``wall`` where hours of overhead are charged: at a
+        save, or in the recovery from a failure.
+        """
         return Due(
             save=self._saves_at(step),
             evaluate=self.evaluates_at(step),
@@ -82,12 +103,42 @@ class Boundaries:
         return plan
 
     def kills_at(self, step: int) -> bool:
-        """Whether a planned kill is due at boundary ``step``; each happens once, even if the step is repeated."""
-        return step in self._schedule.kill_steps and step not in self._killed
+        """Whether a planned kill is due at boundary ``step``; each happens once, even if the step is repeated.
 
-    def killed(self, step: int) -> None:
-        """Record that the kills planned for boundary ``step`` are carried out."""
-        self._killed.add(step)
+        One that the clock has passed in hours of overhead is due at the next boundary.
+        """
+        strikes = self._pending()
+        if step <= self._progress().step + 1:
+            return bool(strikes) and strikes[0] <= step < self._schedule.num_steps
+        return step < self._schedule.num_steps and step in strikes
+
+    def kill(self) -> int:
+        """Record that the kills due at the present boundary are carried out; returns their number."""
+        num_due = bisect_right(self._pending(), self._progress().step)
+        self._num_killed += num_due
+        return num_due
+
+    def _pending(self) -> tuple[int, ...]:
+        """The boundaries of the kills to come, ascending, if nothing more is charged before."""
+        is_wall = self._schedule.clock == "wall"
+        return self._strikes(self._num_killed, self._overhead_h() if is_wall else 0.0)
+
+    def _strikes_with(self, num_killed: int, overhead_h: float) -> tuple[int, ...]:
+        schedule = self._schedule
+        kills = schedule.kills[num_killed:]
+        if schedule.clock == "samples":
+            return tuple(kill.step for kill in kills)
+        return tuple(
+            strike_step(
+                kill.hour,
+                job_h=schedule.job_h,
+                total_samples=schedule.total_samples,
+                batch_size=schedule.batch_size,
+                num_steps=schedule.num_steps,
+                overhead_h=overhead_h,
+            )
+            for kill in kills
+        )
 
     def evaluated(self, step: int) -> None:
         """Record the evaluation at boundary ``step``.

@@ -13,7 +13,7 @@ from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.config.model import Config
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import Progress
+from harness.core.plans import KillTime, Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
@@ -31,7 +31,7 @@ from harness.run.trainer import Trainer
 
 
 def train(
-    config: Config, checkpoints: Path, kill_steps: frozenset[int], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
     run_spec = RunSpec(config)
@@ -40,7 +40,7 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     saves = Checkpoints(checkpoints)
-    trainer = _make_trainer(run_spec, saves, kill_steps, cluster, supervisor)
+    trainer = _make_trainer(run_spec, saves, kills, cluster, supervisor)
     try:
         supervisor.record(trainer.run())
     finally:
@@ -50,13 +50,13 @@ def train(
 def _make_trainer(
     run_spec: RunSpec,
     saves: Checkpoints,
-    kill_steps: frozenset[int],
+    kills: tuple[KillTime, ...],
     cluster: Cluster,
     supervisor: SupervisorClient,
 ) -> Trainer:
     """Build the objects of a run, each after those it uses."""
     config, clock = run_spec.config, time.monotonic
-    schedule = _make_schedule(run_spec, kill_steps)
+    schedule = _make_schedule(run_spec, kills)
     steps = StepLog(
         supervisor,
         num_steps=schedule.num_steps,
@@ -66,8 +66,8 @@ def _make_trainer(
         clock=clock,
     )
     progress = partial(_progress, schedule, steps, saves)
-    boundaries = Boundaries(schedule, run_spec.strategy, progress)
     accounting = _make_accounting(run_spec, cluster)
+    boundaries = Boundaries(schedule, run_spec.strategy, progress, lambda: accounting.overhead_h)
     replication = _make_replication(run_spec)
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     mirror = _make_mirror(run_spec, count_updates)
@@ -117,13 +117,15 @@ def _make_trainer(
     )
 
 
-def _make_schedule(run_spec: RunSpec, kill_steps: frozenset[int]) -> Schedule:
+def _make_schedule(run_spec: RunSpec, kills: tuple[KillTime, ...]) -> Schedule:
     """The boundaries at which something is due that no strategy decides."""
     config = run_spec.config
     return Schedule(
         num_steps=run_spec.num_steps,
         batch_size=config.trainer.batch_size,
-        kill_steps=kill_steps,
+        kills=kills,
+        clock=config.trace.clock,
+        job_h=run_spec.costs.job_h,
         evaluate_every_steps=steps_between(config.eval, run_spec.num_steps),
         evaluates_last=_num_curve_samples(run_spec) < whole_samples(config.eval, run_spec.dataset),
     )

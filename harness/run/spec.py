@@ -188,6 +188,11 @@ class RunSpec:
                 f"cache.mode: expected none or lookahead for strategy {self.config.strategy.name}, got stale; "
                 "the mirror needs exact rows"
             )
+        if self.config.trace.clock == "wall" and self.config.save.mode == "async":
+            raise ConfigError(
+                "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
+                "are known when it is written, but failures on the wall clock would have to count them from its start"
+            )
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
         if not self.strategy.restores_exactly and self.footprint.row_width > self.size.embedding_dim:
             raise ConfigError(
@@ -242,6 +247,7 @@ class RunSpec:
             strategy=config.strategy.name,
             seed=config.seed,
             trace=Path(config.trace.path).name if config.trace.path else None,
+            trace_clock=config.trace.clock,
             profile=config.emulated.name,
             num_ps=config.num_ps,
             total_samples=self.total_samples,

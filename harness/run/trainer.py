@@ -151,9 +151,9 @@ class Trainer:
         if self._boundaries.kills_at(step):
             # A kill finds the files that it would find had the save not been in the background.
             self._checkpointer.finish_pending(self._progress())
-            self._boundaries.killed(step)
+            num_due = self._boundaries.kill()
             self._steps.flush()
-            self._failover.kill_planned(step, self._progress().samples)
+            self._failover.kill_planned(step, self._progress().samples, num_due)
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

@@ -12,15 +12,18 @@ from harness.traces.trace import Entry, Trace, read_trace
 _DIGITS = 6  # of hours: milliseconds of the job
 
 
-def job_trace(config: Config) -> Trace | None:
-    """The trace of a run, its hours those of the job; None without a trace. Raises TraceError, ConfigError."""
+def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
+    """The trace of a run, as :func:`on_job`; None without a trace. Raises TraceError, ConfigError."""
     if config.trace.path is None:
         return None
-    return on_job(read_trace(Path(config.trace.path)), config.trace, job_h=config.emulated.job_h)
+    trace = read_trace(Path(config.trace.path))
+    return on_job(trace, config.trace, job_h=config.emulated.job_h, goes_on=goes_on)
 
 
-def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float) -> Trace:
+def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, goes_on: bool = False) -> Trace:
     """``trace`` with the hours of a job of ``job_h`` hours; entries keep their lines.
+
+    ``goes_on``: a window is followed by what follows it in the trace, for a job that overhead makes longer.
 
     Raises:
         ConfigError: a window and a stretch at once.
@@ -31,7 +34,7 @@ def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float) -> Trace:
             "trace.window, trace.stretch: expected one of them, got both; a window is as long as the job already"
         )
     if mapping.window is not None:
-        return _window(trace, mapping.window, job_h)
+        return _window(trace, mapping.window, job_h, goes_on=goes_on)
     return _stretched(trace, job_h) if mapping.stretch else trace
 
 
@@ -66,7 +69,7 @@ def mtbf_and_ranks(observed: Observed) -> tuple[float, float]:
     return observed.length_h / num_instants, observed.num_deaths / num_instants
 
 
-def _window(trace: Trace, kind: Kind, job_h: float) -> Trace:
+def _window(trace: Trace, kind: Kind, job_h: float, *, goes_on: bool) -> Trace:
     length_h = observe(trace).length_h
     if length_h < job_h:
         raise TraceError(
@@ -74,12 +77,13 @@ def _window(trace: Trace, kind: Kind, job_h: float) -> Trace:
             f"{length_h:g} h; trace.stretch=true scales it to the job"
         )
     first_h = find_window([entry.hour for entry in trace.entries], kind, length_h=job_h, total_h=length_h)
+    kept_h = length_h - first_h if goes_on else job_h
     entries = tuple(
         replace(entry, hour=round(entry.hour - first_h, _DIGITS))
         for entry in trace.entries
-        if 0 <= entry.hour - first_h < job_h
+        if entry.hour - first_h >= 0 and (goes_on or entry.hour - first_h < job_h)
     )
-    header = {**trace.header, "length_h": f"{job_h:g}", "window_h": f"{first_h:g}-{first_h + job_h:g}"}
+    header = {**trace.header, "length_h": f"{kept_h:g}", "window_h": f"{first_h:g}-{first_h + kept_h:g}"}
     return replace(trace, entries=entries, header=header)
 
 

@@ -30,15 +30,16 @@ def mismatches(config: Config, costs: Costs, *, is_planned: bool = False) -> Ite
     observed = None if trace is None else observe(trace)
     if trace is None or observed is None or not observed.num_deaths or not observed.length_h:
         return
-    yield from _length(trace, observed, costs.job_h, is_planned=is_planned)
+    yield from _length(trace, observed, costs.job_h, is_planned=is_planned, is_wall=config.trace.clock == "wall")
     yield from _rates(observed, costs, config.emulated.name)
     yield from _ranks(observed, costs.num_ps)
-    if not is_planned:
+    if not is_planned and config.trace.clock == "samples":
         yield from _instants(observed, costs, config.trainer.batch_size)
     yield from _repairs(trace, costs, is_charged=config.trace.repair == "reschedule")
 
 
-def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool) -> Iterator[str]:
+def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool, is_wall: bool) -> Iterator[str]:
+    """With failures on the wall clock the job is longer than ``job_h``, by hours that are not known yet."""
     length_h, last_h = observed.length_h, float(observed.hour_E.max())
     is_given = bool({"length_h", "job_h"} & trace.header.keys())
     silent_h = _SAME_LENGTH * job_h if is_given else _SILENT_GAPS * last_h / len(observed.instants[0])
@@ -48,7 +49,12 @@ def _length(trace: Trace, observed: Observed, job_h: float, *, is_planned: bool)
         )
         result = _ALL_HOURS if is_planned else f"no failure after hour {last_h:.4g}"
         yield f"{lasts}, the job {job_h:g} h: {result}; --stretch scales the trace to the job"
-    elif length_h > job_h * (1 + _SAME_LENGTH):
+    elif is_wall and not is_planned and length_h <= job_h * (1 + _SAME_LENGTH) and "window_h" not in trace.header:
+        yield (
+            f"the trace lasts {length_h:.4g} h, and so does the job without overhead: on the wall clock "
+            "(trace.clock=wall) its last hours meet no failure; take a longer trace"
+        )
+    elif length_h > job_h * (1 + _SAME_LENGTH) and (is_planned or not is_wall):
         result = _ALL_HOURS if is_planned else "the rest is left out"
         yield (
             f"the trace lasts {length_h:.5g} h, the job {job_h:g} h: {result}; --window densest, median or quietest "

@@ -7,7 +7,7 @@ from pathlib import Path
 import xxhash
 
 from harness.config.model import Config
-from harness.core.clock import boundary_at, hour_to_samples
+from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import TraceError
 from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
 from harness.core.seeds import generator
@@ -25,7 +25,8 @@ def trace_digest(config: Config) -> str | None:
 
 def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedKill, ...]:
     """The planned kills of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
-    trace = job_trace(config)
+    clock = config.trace.clock
+    trace = job_trace(config, goes_on=clock == "wall")
     if trace is None:
         return ()
     planned_kills = schedule(
@@ -36,6 +37,7 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
         num_steps=num_steps,
         num_ps=config.num_ps,
         seed=config.trace_seed,
+        clock=clock,
     )
     if config.trace.repair == "ignore":
         planned_kills = tuple(replace(planned_kill, repair_h=None) for planned_kill in planned_kills)
@@ -43,31 +45,42 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
 
 
 def schedule(
-    trace: Trace, *, job_h: float, total_samples: int, batch_size: int, num_steps: int, num_ps: int, seed: int
+    trace: Trace,
+    *,
+    job_h: float,
+    total_samples: int,
+    batch_size: int,
+    num_steps: int,
+    num_ps: int,
+    seed: int,
+    clock: FailureClock = "samples",
 ) -> tuple[PlannedKill, ...]:
-    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, in order of steps.
+    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, in order of steps and hours.
 
-    An entry is due at the first boundary whose samples reach its hour's, at the latest the boundary before the last
-    step. Entries at one boundary are one planned kill. The ranks of an entry that gives a number are drawn by
-    (seed, "trace", line), whatever else is in the trace.
+    With the clock ``samples`` an entry is due at the first boundary whose samples reach its hour's, at the latest the
+    boundary before the last step, and entries at one boundary are one planned kill. With ``wall`` entries of one hour
+    are: at which boundary they strike depends on what is charged before. The ranks of an entry that gives a number are
+    drawn by (seed, "trace", line), whatever else is in the trace.
 
     Raises:
-        TraceError: an hour past the job's end, a rank that the run does not have, more ranks than there are.
+        TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
+            are.
     """
-    by_step: dict[int, dict[Rank, Entry]] = {}
+    planned: dict[tuple[int, float], dict[Rank, Entry]] = {}
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
-        if entry.hour > job_h:
+        if entry.hour > job_h and clock == "samples":
             raise TraceError(
                 f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
                 "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
             )
-        due = hour_to_samples(entry.hour, job_h=job_h, total_samples=total_samples)
-        step = max(0, min(boundary_at(due, batch_size), num_steps - 1))
-        killed = by_step.setdefault(step, {})
+        step = strike_step(
+            entry.hour, job_h=job_h, total_samples=total_samples, batch_size=batch_size, num_steps=num_steps
+        )
+        killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0), {})
         for rank in _ranks(entry, num_ps, seed, where):
             killed.setdefault(rank, entry)
-    return tuple(_planned_kill(step, killed) for step, killed in sorted(by_step.items()))
+    return tuple(_planned_kill(step, killed) for (step, _), killed in sorted(planned.items()))
 
 
 def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:

@@ -1,0 +1,213 @@
+"""Failures on the wall clock of the emulated job: which of them strike, and where."""
+
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import analysis
+from harness.config.model import Config
+from harness.core.errors import ConfigError
+from harness.core.events import Event, Killed, Recovered, Saved
+from harness.core.plans import KillTime, Progress
+from harness.core.pls import rank_weights
+from harness.core.strategies import STRATEGIES, options_of
+from harness.planning.simulate import Job, save_sizes, simulate
+from harness.record.rundir import read_config
+from harness.run import verify
+from harness.run.boundaries import Boundaries, Schedule
+from harness.run.spec import RunSpec, check
+from tests.client.test_lookahead import facts
+from tests.planning.test_simulate import COSTS
+from tests.run.test_laws import outcome
+from tests.runs import changed, run, saving_every
+
+EIGHTHS = (*range(11, 1600, 61), *range(14, 1600, 122), *range(90, 1600, 97))
+LONG = ("hour,rank\n0,ps3\n", *(f"{eighth / 8},ps{eighth % 4}\n" for eighth in EIGHTHS))
+"""Failures of 200 h, after the end of a job of 56 h too, some of them within the overhead of the one before."""
+
+
+@pytest.fixture
+def wall(config: Config, tmp_path: Path) -> Config:
+    """A run under ``LONG`` on the wall clock, with loads of 1.5 h and rescheduling of 1 h."""
+    head, *lines = LONG
+    (tmp_path / "long.csv").write_text(head + "".join(sorted(lines, key=lambda line: float(line.partition(",")[0]))))
+    config = changed(config, trace__path=str(tmp_path / "long.csv"), trace__clock="wall")
+    return changed(config, profile__o_load_h=1.5, profile__o_res_h=1.0, data__max_train_samples=512)
+
+
+def kills_of(events: list[Event]) -> list[Killed]:
+    """The kills on record, in order."""
+    return [event for event in events if isinstance(event, Killed)]
+
+
+def job_of(config: Config) -> Job:
+    """The simulator's job for a run of ``config``."""
+    run_spec = RunSpec(config)
+    return Job(
+        costs=run_spec.costs,
+        batch_size=config.trainer.batch_size,
+        num_steps=run_spec.num_steps,
+        weights=rank_weights(run_spec.placement),
+        sizes=save_sizes(
+            run_spec.placement,
+            width=run_spec.footprint.row_width,
+            dense_bytes=run_spec.footprint.dense_bytes,
+            tracked=run_spec.tracked,
+            r=1.0,
+        ),
+        clock=config.trace.clock,
+    )
+
+
+@pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla"])
+def test_a_run_is_charged_as_the_simulator_says(wall: Config, tmp_path: Path, name: str) -> None:
+    """Every bucket, the number of failures and PLS; the audit finds each kill at the first boundary of its hour."""
+    config = saving_every(changed(wall, strategy__name=name), 60)
+    finished, events = run(config, tmp_path / name)
+    run_spec = RunSpec(config)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_kills)
+    for field in ("save_h", "load_h", "lost_h", "reschedule_h", "num_failures", "num_saves"):
+        assert getattr(finished, field) == getattr(simulated, field), field
+    assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
+    assert analysis.check(events, read_config(tmp_path / name)) == []
+    kills = kills_of(events)
+    assert max(kill.hour for kill in kills) > 56, "the job is longer than its samples"
+    assert any(len({kill.line for kill in group}) > 1 for _, group in groupby(kills, lambda kill: kill.step))
+    if name == "full":
+        # A failure in the overhead of the one before strikes where that one resumes; others in steps that run again.
+        resumed = {event.resume_step for event in events if isinstance(event, Recovered)}
+        assert resumed & {kill.step for kill in kills}
+        reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+        assert finished.digests == reference.digests
+
+
+@pytest.mark.parametrize("name", ["full", "partial", "cpr_mfu", "cpr_scar"])
+def test_every_data_path_meets_the_same_failures(wall: Config, tmp_path: Path, name: str) -> None:
+    """The lookahead cache plans with a clock that still moves, and bounded staleness of 0 changes nothing either."""
+    config = saving_every(changed(wall, strategy__name=name, eval__every_steps=25), 90)
+    direct, events = run(config, tmp_path / "direct")
+    assert len(kills_of(events)) > 20
+    for lookahead in (2, 30, 400):
+        cached = changed(config, cache__mode="lookahead", cache__lookahead=lookahead)
+        finished, cached_events = run(cached, tmp_path / f"lookahead{lookahead}")
+        assert facts(cached_events) == facts(events)
+        assert outcome(finished) == outcome(direct)
+    stale, stale_events = run(changed(config, cache__mode="stale", cache__staleness=0), tmp_path / "stale")
+    assert facts(stale_events) == facts(events)
+    assert outcome(stale) == outcome(direct)
+
+
+@pytest.mark.timeout(400)
+def test_both_engines_meet_the_same_failures(wall: Config, tmp_path: Path) -> None:
+    """Under killed processes too, to the bit."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n21.5,ps0\n40,ps1\n58,ps0\n200,ps0\n")
+    config = changed(wall, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=160, cluster__num_ps=2)
+    config = saving_every(changed(config, strategy__name="full"), 40)
+    assert verify.verify(config, tmp_path) == verify.Verdict("full", ())
+
+
+def test_without_overhead_both_clocks_are_one(config: Config, tmp_path: Path) -> None:
+    """If nothing costs an hour, the wall clock reads the hours of the samples, to the event."""
+    prices = {f"profile__{name}": 0.0 for name in ("o_save_h", "o_load_h", "o_res_h")}
+    config = saving_every(changed(config, strategy__name="partial", **prices), 60)
+    found = [run(changed(config, trace__clock=clock), tmp_path / clock)[1] for clock in ("samples", "wall")]
+    assert facts(found[0])[1:] == facts(found[1])[1:]
+
+
+def test_overhead_brings_failures_forward(wall: Config, tmp_path: Path) -> None:
+    """On the wall clock every failure strikes at fewer samples, or as many, and more of them strike."""
+    config = saving_every(changed(wall, strategy__name="partial"), 60)
+    lines = (tmp_path / "long.csv").read_text().splitlines()
+    short = [line for line in lines[1:] if float(line.partition(",")[0]) <= 56]
+    (tmp_path / "short.csv").write_text("\n".join([lines[0], *short]) + "\n")
+    samples = changed(config, trace__clock="samples", trace__path=str(tmp_path / "short.csv"))
+    by_samples = {kill.line: kill.step for kill in kills_of(run(samples, tmp_path / "samples")[1])}
+    by_wall = {kill.line: kill.step for kill in kills_of(run(config, tmp_path / "wall")[1])}
+    assert len(by_wall) > len(by_samples) == len(short)
+    assert all(by_wall[line] <= step for line, step in by_samples.items())
+    assert sum(by_wall[line] < step for line, step in by_samples.items()) > len(short) // 2
+
+
+def test_the_charge_of_a_save_strikes_at_its_boundary(config: Config, tmp_path: Path) -> None:
+    """An hour within those of the first save is reached by them: the kill follows that save."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n10.04,ps1\n")
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), trace__clock="wall", strategy__name="partial")
+    config = changed(config, data__max_train_samples=560 * 4 // 10, strategy__interval_samples=40)  # 1 h a step
+    _, events = run(config, tmp_path / "run")
+    (kill,) = kills_of(events)
+    first = next(event for event in events if isinstance(event, Saved) and event.charged)
+    assert (kill.step, first.step) == (10, 10)
+    assert first.save_h > 0.04
+
+
+def test_the_forecast_moves_with_the_charges() -> None:
+    """56 steps of 1 h; an hour that a charge has passed is due at the next boundary, the last one at the job's end."""
+    at, charged = {"step": 0}, {"h": 0.0}
+    schedule = Schedule(
+        num_steps=56,
+        batch_size=4,
+        kills=tuple(KillTime(hour, hour) for hour in (3, 10, 12, 58, 60)),
+        clock="wall",
+        job_h=56,
+        evaluate_every_steps=None,
+    )
+
+    def progress() -> Progress:
+        step = at["step"]
+        return Progress(step=step, samples=4 * step, previous_samples=max(0, 4 * step - 4), total_samples=224)
+
+    never_save = STRATEGIES["never_save"](options_of("never_save"), COSTS)
+    boundaries = Boundaries(schedule, never_save, progress, lambda: charged["h"])
+
+    def due() -> list[int]:
+        return [step for step in range(at["step"], 57) if boundaries.kills_at(step)]
+
+    assert due() == [3, 10, 12]
+    at["step"] = 3
+    assert boundaries.kill() == 1
+    assert due() == [10, 12]
+    charged["h"] = 2.0
+    assert due() == [8, 10, 55], "hour 58 is that of the last sample"
+    at["step"], charged["h"] = 5, 7.5
+    assert due() == [5, 6, 51, 53], "both lie behind: at this boundary if it is still open, else at the next one"
+    assert boundaries.kill() == 2
+    assert due() == [51, 53]
+
+
+def test_a_window_goes_on_after_the_job(wall: Config, tmp_path: Path) -> None:
+    """The quietest 56 h of the trace, and what follows them for as long as the job lasts."""
+    config = saving_every(changed(wall, strategy__name="full", trace__window="quietest"), 60)
+    _, events = run(config, tmp_path / "run")
+    assert max(kill.hour for kill in kills_of(events)) > 56
+    page = analysis.report(tmp_path / "run").read_text()
+    assert "Failure trace long, quietest 56 h, on the wall clock</h2>" in page
+    assert "has changed since these runs" not in page
+
+
+def test_a_record_with_a_kill_at_another_time_is_found_out(wall: Config, tmp_path: Path) -> None:
+    """The audit names kills before their hour, and those that a boundary before them should have had."""
+    config = saving_every(changed(wall, strategy__name="full"), 60)
+    _, events = run(config, tmp_path / "run")
+    plain = read_config(tmp_path / "run")
+    numbers = [number for number, event in enumerate(events) if isinstance(event, Killed)]
+    for number, shift_h, said in ((numbers[3], 5.0, "before its hour"), (numbers[4], -5.0, "was killed late")):
+        kill = events[number]
+        assert isinstance(kill, Killed)
+        lie = Killed(**{**vars(kill), "hour": kill.hour + shift_h})
+        (problem,) = analysis.check([*events[:number], lie, *events[number + 1 :]], plain)
+        assert problem.startswith(f"event {number + 1}: {kill.rank}")
+        assert said in problem
+    assert any("before its hour" in line for line in analysis.check(events, with_clock(plain, "samples")))
+
+
+def with_clock(plain: dict[str, Any], clock: str) -> dict[str, Any]:
+    """The plain config with another clock."""
+    return {**plain, "trace": {**plain["trace"], "clock": clock}}
+
+
+def test_a_save_in_the_background_has_no_hours_yet(wall: Config) -> None:
+    """It is refused in one line, which says why."""
+    with pytest.raises(ConfigError, match=r"trace.clock: expected samples with save.mode=async, got wall; "):
+        check(changed(wall, save__mode="async"))
