@@ -436,7 +436,11 @@ def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
     """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
     title = "".join(word.capitalize() for word in name.split("_"))
     named: Any = (Literal[name], Field(name, description=StrategyOptions.model_fields["name"].description))
-    return create_model(f"{title}Options", __base__=strategy.Options, __doc__=strategy.__doc__, name=named)
+    # Every field has its description; a search for docstrings would walk all modules, half a second for all models.
+    no_search = {"use_attribute_docstrings": False}
+    return create_model(
+        f"{title}Options", __base__=strategy.Options, __doc__=strategy.__doc__, __cls_kwargs__=no_search, name=named
+    )
 
 
 OPTIONS: dict[str, type[StrategyOptions]] = {}
