@@ -1,7 +1,8 @@
 """Maximum-likelihood fits of the time between failures, right-censored durations included, with intervals.
 
 scipy has the distributions and the censored maximum likelihood (``CensoredData``, ``dist.fit``), but no intervals of
-the parameters and no goodness of fit for censored durations; these two are here. Intervals are Wald's on the logarithm
+the parameters and no goodness of fit for censored durations; these two are here, and the likelihood itself is
+``likelihood.py``'s. Intervals are Wald's on the logarithm
 of each parameter, from the observed information (Meeker & Escobar, Statistical Methods for Reliability Data, 1998,
 section 8.4). The exponential has the exact chi-square interval.
 
@@ -20,6 +21,7 @@ from scipy import optimize, stats
 from harness.core.errors import TraceError
 from harness.core.seeds import generator
 from harness.traces.gaps import F64, Sample
+from harness.traces.likelihood import LOG_LIKELIHOODS
 
 CONFIDENCE = 0.95
 FAMILIES: Mapping[str, tuple[Any, tuple[str, ...], Callable[[float], float]]] = {
@@ -163,16 +165,23 @@ def maximise(family: str, sample: Sample) -> F64:
     if sample.ended_E.min() == sample.ended_E.max():
         raise TraceError(f"{family}: a fit of a shape takes at least two different durations that ended")
 
-    def search(loss: Callable[..., float], start_P: F64, args: Any = (), disp: object = None) -> F64:
+    scaled = Sample(sample.ended_E / unit_h, sample.cut_C / unit_h)
+    log_likelihood = LOG_LIKELIHOODS[family](scaled)
+
+    def loss(values_P: F64) -> float:
+        value = -log_likelihood(*values_P) if values_P.min() > 0 else math.inf
+        return math.inf if math.isnan(value) else value
+
+    def search(_: object, start_P: F64, args: Any = (), disp: object = None) -> F64:
         options = {"xatol": _TOLERANCE, "fatol": _TOLERANCE, "maxiter": 1000}
-        found: Any = optimize.minimize(loss, start_P, args, "Nelder-Mead", options=options)
+        found: Any = optimize.minimize(loss, start_P, method="Nelder-Mead", options=options)
         if not found.success:
             raise RuntimeError(found.message)
         return found.x
 
     shape = shape_of(max(float(np.log(sample.all_N).std()), 1e-6))
     scale = 1 / shape if family == "gamma" else 1.0
-    data = stats.CensoredData(sample.ended_E / unit_h, right=sample.cut_C / unit_h)
+    data = stats.CensoredData(scaled.ended_E, right=scaled.cut_C)
     try:
         with np.errstate(all="ignore"):
             shape, _, scale = dist.fit(data, shape, floc=0, scale=scale, optimizer=search)
@@ -196,15 +205,17 @@ def distance_of(family: str, values_P: F64, sample: Sample) -> tuple[float, floa
 
 def _log_likelihood(family: str, theta_P: F64, sample: Sample) -> float:
     """Of the durations, at these log parameters."""
-    law = distribution(family, np.exp(theta_P))
-    return float(law.logpdf(sample.ended_E).sum() + law.logsf(sample.cut_C).sum())
+    with np.errstate(all="ignore"):
+        return float(LOG_LIKELIHOODS[family](sample)(*np.exp(theta_P)))
 
 
 def _standard_errors(family: str, theta_P: F64, sample: Sample) -> F64:
     """Standard errors of two log parameters by the inverse of the observed information; nan where it has none."""
 
+    log_likelihood = LOG_LIKELIHOODS[family](sample)
+
     def at(i: int, j: int) -> float:
-        return _log_likelihood(family, theta_P + _STEP * np.array([i, j]), sample)
+        return log_likelihood(*np.exp(theta_P + _STEP * np.array([i, j])))
 
     here = 2 * at(0, 0)
     first, second = at(1, 0) + at(-1, 0) - here, at(0, 1) + at(0, -1) - here

@@ -11,6 +11,7 @@ from harness.core.errors import TraceError
 from harness.traces.bootstrap import bootstrapped, draw_renewals
 from harness.traces.fits import FAMILIES, Fit, distance_of, distribution, fit, mean_interval
 from harness.traces.gaps import Sample
+from harness.traces.likelihood import LOG_LIKELIHOODS
 from harness.traces.verdict import verdict
 
 TRUE = {
@@ -47,6 +48,18 @@ def test_a_fit_is_the_maximum_that_scipy_finds(family: str, is_cut: bool) -> Non
     expected = {"shape": shape, "scale_h": scale} if family != "lognormal" else {"sigma": shape, "median_h": scale}
     assert fitted.parameters == pytest.approx(expected, rel=2e-3)
     assert fitted.log_likelihood >= -SCIPY[family].nnlf((shape, 0, scale), sample.all_N) - 1e-3 or is_cut
+
+
+@pytest.mark.parametrize("is_cut", [False, True])
+@EVERY_FAMILY
+def test_the_likelihood_is_scipys(family: str, is_cut: bool) -> None:
+    """Densities of durations that ended and survival of those cut short, at parameters near and far."""
+    sample = drawn(family, 40, seed=8, is_cut=is_cut)
+    log_likelihood = LOG_LIKELIHOODS[family](sample)
+    for values in ([*TRUE[family].values()], [0.3, 50.0][-len(TRUE[family]) :], [3.0, 2.0][-len(TRUE[family]) :]):
+        law = distribution(family, values)
+        expected = law.logpdf(sample.ended_E).sum() + law.logsf(sample.cut_C).sum()
+        assert log_likelihood(*values) == pytest.approx(expected, rel=1e-12)
 
 
 def test_an_exponential_fit_is_events_by_exposure() -> None:
