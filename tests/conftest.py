@@ -1,5 +1,6 @@
 """Small prepared click logs that every test of a run shares, and stand-ins of the wandb server."""
 
+import gc
 import os
 import socket
 from collections.abc import Iterator
@@ -27,6 +28,12 @@ _SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_ver
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow files first: at the end no worker is left alone with tests of many seconds."""
     items.sort(key=lambda item: item.path.name not in _SLOW)
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests of a worker, which live as long as it does."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -67,7 +67,7 @@ def test_a_tracker_is_told_the_same_on_every_data_path(
 ) -> None:
     """Call for call between two saves, under ten failures, also on ranks that have no row in most batches."""
     monkeypatch.setitem(TRACKERS, "ssu", RecordingTracker)
-    config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=256, cluster__num_ps=num_ps)
+    config = changed(config, strategy__name="cpr_ssu", data__max_train_samples=128, cluster__num_ps=num_ps)
     config = saving_every(config, 48)
     plain = calls_of(config, tmp_path / "plain")
     assert {call[0] for calls in plain.values() for call in calls} == {

@@ -132,7 +132,7 @@ def test_with_everything_mirrored_nothing_is_lost(config: Config, tmp_path: Path
 
 ANY_TIME = (
     *({("ps2", number, Exchange): when} for number in (1, 8, 13) for when in ("before", "after")),
-    {("ps2", 40, Exchange): "after"},
+    {("ps2", 20, Exchange): "after"},
     {("ps2", 4, Exchange): "after", ("ps1", 4, Exchange): "after", ("ps1", 1, Restore): "after"},
     {("ps2", 5, Save): "before", ("ps3", 5, Save): "after"},
     {("ps2", 6, Exchange): "after", ("ps2", 7, Exchange): "after", ("ps2", 8, Exchange): "after"},
@@ -142,8 +142,8 @@ IN_THE_BACKGROUND = (*ANY_TIME, {("ps2", 3, Collect): "after"}, {("ps1", 4, Coll
 
 @pytest.fixture(scope="module")
 def undisturbed(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Finished:
-    """The run of 60 steps without failures."""
-    config = changed(small_config(click_data), data__max_train_samples=240, strategy__name="none")
+    """The run of 30 steps without failures."""
+    config = changed(small_config(click_data), data__max_train_samples=120, strategy__name="none")
     return run(config, tmp_path_factory.mktemp("none"))[0]
 
 
@@ -167,8 +167,8 @@ def test_an_unplanned_death_loses_no_mirrored_update(  # noqa: PLR0917 - pytest'
     doom: dict,
 ) -> None:
     """Whichever message fails: ledger and ranks agree, and with everything mirrored the run is as without failure."""
-    config = changed(config, strategy__name="cpr_mirror", data__max_train_samples=240)
-    config = changed(config, **path, strategy__interval_samples=60, strategy__share=share)
+    config = changed(config, strategy__name="cpr_mirror", data__max_train_samples=120)
+    config = changed(config, **path, strategy__interval_samples=48, strategy__share=share)
     finished = run_mortal(config, tmp_path / "run", monkeypatch, doom, MortalKeptRanks)
     assert outstanding(read_events(tmp_path / "run" / "events.jsonl")) == KeptRanks.num_unsaved
     if share == 1.0:

@@ -82,13 +82,13 @@ def named(doom: dict[tuple[str, int, type], str]) -> str:
     return " ".join(f"{rank}-{kind.__name__}{number}" for rank, number, kind in doom)
 
 
-NUM_SAMPLES = 280  # 70 steps: the deaths below are in the first 61
+NUM_SAMPLES = 100  # 25 steps: the deaths below are in the first 21
 IN_A_STEP = (
-    {("ps1", 50, Exchange): "after"},
-    {("ps1", 50, Exchange): "after", ("ps2", 51, Exchange): "after"},
-    {("ps2", 60, Exchange): "after", ("ps2", 1, Restore): "after"},
-    {("ps2", 60, Exchange): "after", ("ps2", 1, Restore): "after", ("ps2", 2, Restore): "after"},
-    {("ps2", 60, Exchange): "after", ("ps1", 61, Exchange): "after", ("ps1", 1, Restore): "after"},
+    {("ps1", 15, Exchange): "after"},
+    {("ps1", 15, Exchange): "after", ("ps2", 16, Exchange): "after"},
+    {("ps2", 20, Exchange): "after", ("ps2", 1, Restore): "after"},
+    {("ps2", 20, Exchange): "after", ("ps2", 1, Restore): "after", ("ps2", 2, Restore): "after"},
+    {("ps2", 20, Exchange): "after", ("ps1", 21, Exchange): "after", ("ps1", 1, Restore): "after"},
     {("ps1", 1, Initialise): "after"},
     {("ps3", 1, Save): "after"},
 )
@@ -113,7 +113,7 @@ def test_a_death_anywhere_loses_nothing_that_was_saved(
     """Full recovery, and partial recovery that saves every step, end bit-equal to no failure wherever ranks die."""
     config = changed(config, data__max_train_samples=NUM_SAMPLES)
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
-    interval = 4 if strategy == "partial" else 20
+    interval = 4 if strategy == "partial" else 12
     mortal = changed(config, strategy__name=strategy, strategy__interval_samples=interval)
     finished = run_mortal(mortal, tmp_path / "mortal", monkeypatch, doom)
     assert finished.digests == reference.digests
@@ -154,7 +154,7 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
                 self.die("ps3")
             return machine
 
-    monkeypatch.setattr(MortalRanks, "doom", {("ps1", 41, Exchange): "after"})
+    monkeypatch.setattr(MortalRanks, "doom", {("ps1", 11, Exchange): "after"})
     monkeypatch.setattr(MortalRanks, "died", [])
     every_step = changed(
         config,

@@ -18,7 +18,7 @@ from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.made_runs import altered
-from tests.runs import PRIORITY_R, changed, losses_of, run, saving_every
+from tests.runs import changed, losses_of, run, saving_every
 
 
 def outcome(finished: Finished) -> tuple:
@@ -62,6 +62,7 @@ def test_saving_every_step_makes_partial_recovery_bit_equal_to_no_failure(
 
 def test_fallback_is_bit_equal_to_full(config: Config, tmp_path: Path) -> None:
     """A PLS target too small to be worth it makes a cpr run the full run, event for event, but for its name."""
+    config = changed(config, data__max_train_samples=512)
     _, full = run(changed(config, strategy__name="full"), tmp_path / "full")
     _, fallen = run(changed(config, strategy__name="cpr_mfu", strategy__pls_target=1e-4), tmp_path / "mfu")
     facts = [[event.to_json() | {"machine": None} for event in events] for events in (full, fallen)]
@@ -97,7 +98,7 @@ def test_a_run_is_charged_as_the_simulator_says(
     config: Config, tmp_path: Path, name: str, prices: dict[str, object]
 ) -> None:
     """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
-    config = changed(config, strategy__name=name, **prices)
+    config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=512, **prices)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
     job = Job(
@@ -110,7 +111,7 @@ def test_a_run_is_charged_as_the_simulator_says(
             width=run_spec.footprint.row_width,
             dense_bytes=run_spec.footprint.dense_bytes,
             tracked=run_spec.tracked,
-            r=PRIORITY_R,
+            r=0.5,
             share=run_spec.strategy.mirror.share if run_spec.strategy.mirror else 0.0,
         ),
         pls_since=config.metrics.pls_since,

@@ -11,7 +11,7 @@ from harness.core.events import Event, Finished, Saved
 from harness.core.plans import CHIEF
 from harness.run.spec import RunSpec
 from harness.store import newest_checkpoint, read_dense
-from tests.runs import changed, run
+from tests.runs import changed, run, saving_every
 
 NAMES = ("rowwise_adagrad", "adagrad")
 
@@ -63,7 +63,7 @@ def test_bytes_count_the_state(config: Config) -> None:
 def test_every_client_gives_the_same_bits(config: Config, tmp_path: Path, name: str, strategy: str) -> None:
     """Event for event, under ten failures: no cache, lookahead of two lengths, staleness 0."""
     config = changed(with_optimizer(config, name), strategy__name=strategy, data__max_train_samples=256)
-    config = changed(config, eval__every_steps=45)
+    config = saving_every(changed(config, eval__every_steps=45), 40)
     _, plain = run(config, tmp_path / "plain")
     for label, keys in {
         "ahead": {"cache__mode": "lookahead", "cache__lookahead": 7},
@@ -87,6 +87,7 @@ def test_both_engines_give_the_same_bits(config: Config, tmp_path: Path, name: s
     """Event for event, under failures, on killed processes too; with rows of a mirror, and with states reset."""
     (tmp_path / "two.csv").write_text("hour,rank\n20,ps1\n40,ps3\n")
     config = changed(with_optimizer(config, name), trace__path=str(tmp_path / "two.csv"), **keys)
+    config = saving_every(config, 80)
     _, local = run(config, tmp_path / "local")
     finished, rpc = run(changed(config, engine="rpc"), tmp_path / "rpc")
     assert finished.num_failures == 2
@@ -130,6 +131,7 @@ def test_only_strategies_with_partial_recovery_have_the_choice(config: Config) -
 def test_every_kind_of_save_keeps_the_state(config: Config, tmp_path: Path, name: str) -> None:
     """Event for event with and without a cache, under ten failures; exact differential saves restore all."""
     config = changed(with_optimizer(config, "adagrad"), strategy__name=name, data__max_train_samples=256)
+    config = saving_every(config, 40)
     finished, plain = run(config, tmp_path / "plain")
     _, cached = run(changed(config, cache__mode="lookahead", cache__lookahead=20), tmp_path / "cached")
     assert facts(cached) == facts(plain)
