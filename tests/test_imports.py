@@ -6,7 +6,7 @@ Every exemption stands in a table here, with its reason.
 import ast
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -130,7 +130,12 @@ def _name(path: Path) -> str:
 
 MODULES = read_modules()
 NAMES = frozenset(module.name for module in MODULES)
-IMPORTS = {module.name: module.imports(NAMES) for module in MODULES}
+
+
+@cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports, by name."""
+    return {module.name: module.imports(NAMES) for module in MODULES}
 
 
 def room_of(name: str) -> str:
@@ -171,7 +176,7 @@ def test_imports_point_down_only() -> None:
 
     def upward(module: Module) -> list[str]:
         own = room_of(module.name)
-        ours = {name for name in IMPORTS[module.name] if name.partition(".")[0] in OWN_PACKAGES}
+        ours = {name for name in imports()[module.name] if name.partition(".")[0] in OWN_PACKAGES}
         ours -= NOT_YET.get(module.name, set())
         rooms = {room_of(name) for name in ours} - {own, ""}
         return sorted(room for room in rooms if FLOOR_OF.get(room, 99) >= FLOOR_OF.get(own, 0))
@@ -181,14 +186,14 @@ def test_imports_point_down_only() -> None:
 
 def test_no_module_needs_itself() -> None:
     """There is no circle of imports, inside a room or through several."""
-    assert circle_in({name: (imports & NAMES) - {name} for name, imports in IMPORTS.items()}) == []
+    assert circle_in({name: (names & NAMES) - {name} for name, names in imports().items()}) == []
 
 
 def test_the_core_is_pure() -> None:
     """harness.core touches no file, process, clock or compiler: it imports nothing that could."""
 
     def impure(module: Module) -> set[str]:
-        imported = {name.partition(".")[0] for name in IMPORTS[module.name]} - CORE_MAY_IMPORT
+        imported = {name.partition(".")[0] for name in imports()[module.name]} - CORE_MAY_IMPORT
         called = module.builtins_called() & {"open", "input", "print", "exec", "eval", "breakpoint"}
         used = {name for name in module.attributes() if f".{name}".endswith(IMPURE) or name.startswith(IMPURE)}
         return imported | called | used
@@ -198,13 +203,13 @@ def test_the_core_is_pure() -> None:
 
 def test_the_model_is_mathematics() -> None:
     """harness.model imports the core, the config's sizes, and kernels."""
-    rooms = {room_of(name) for m in modules_in("model") for name in IMPORTS[m.name] if name.startswith("harness")}
+    rooms = {room_of(name) for m in modules_in("model") for name in imports()[m.name] if name.startswith("harness")}
     assert rooms <= {"config", "core", "kernels", "model"}
 
 
 def test_analysis_reads_records_only() -> None:
     """What judges a run does not share the code that ran it: PLS is derived again, from the events."""
-    names = {name for module in modules_in("analysis") for name in IMPORTS[module.name]}
+    names = {name for module in modules_in("analysis") for name in imports()[module.name]}
     assert {room_of(name) for name in names}.isdisjoint({"cluster", "recovery", "client", "run"})
     assert names.isdisjoint({"harness.core.pls", "harness.core.strategies"})
 
@@ -217,8 +222,8 @@ def test_torch_distributed_lives_in_two_files() -> None:
 
 def test_compilers_and_views_are_fenced_in() -> None:
     """numba is imported in kernels alone, wandb in one file of record: everything else runs without."""
-    assert {room_of(name) for name, imports in IMPORTS.items() if "numba" in roots(imports)} == {"kernels"}
-    assert {name for name, imports in IMPORTS.items() if "wandb" in roots(imports)} == {"harness.record.wandb_session"}
+    assert {room_of(name) for name, names in imports().items() if "numba" in roots(names)} == {"kernels"}
+    assert {name for name, names in imports().items() if "wandb" in roots(names)} == {"harness.record.wandb_session"}
 
 
 def test_all_chance_is_derived() -> None:
@@ -230,7 +235,7 @@ def test_all_chance_is_derived() -> None:
             allowed |= {"np.random.PCG64"}
         used = [*module.attributes()]
         numpy_draws = {name for name in used if name.startswith(("np.random", "numpy.random"))} - allowed
-        modules = {name for name in IMPORTS[module.name] if name in ("random", "uuid") or name.startswith("numpy.rand")}
+        modules = {name for name in imports()[module.name] if name in ("random", "uuid") or name.startswith("numpy.rand")}
         return numpy_draws | (TORCH_DRAWS & {*used}) | modules
 
     assert not offenders(MODULES, draws)

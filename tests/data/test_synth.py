@@ -9,6 +9,7 @@ import pytest
 
 from harness.core.errors import DataError
 from harness.data.criteo import parse_rows
+from harness.data import synth as synth_module
 from harness.data.info import Info, info
 from harness.data.prepare import prepare
 from harness.data.records import Synthetic, read_meta
@@ -25,6 +26,12 @@ def default(tmp_path_factory: pytest.TempPathFactory) -> tuple[SynthReport, Info
     report = synth(DEFAULT_ROWS, folder / "log.tsv", seed=0)
     prepare([folder / "log.tsv"], folder / "prepared")
     return report, info(folder / "prepared")
+
+
+@pytest.fixture(autouse=True)
+def _quick_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logs of single tests take the scale of their labels from few samples. The log ``default`` is made before."""
+    monkeypatch.setattr(synth_module, "_FIT_ROWS", 1 << 12)
 
 
 def test_access_is_as_skewed_as_in_real_logs(default: tuple[SynthReport, Info]) -> None:

@@ -41,7 +41,7 @@ hour,rank,note
 """
 
 
-LIGHT = ("never_save", "cpr_vanilla", "cpr_random", "cpr_mass", "cpr_scar", "differential")
+LIGHT = ("none", "never_save", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_mass", "cpr_scar", "differential")
 """Strategies of few rules of their own, on two ranks: only one of their kills is not around a save."""
 
 
