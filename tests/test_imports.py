@@ -235,7 +235,9 @@ def test_all_chance_is_derived() -> None:
             allowed |= {"np.random.PCG64"}
         used = [*module.attributes()]
         numpy_draws = {name for name in used if name.startswith(("np.random", "numpy.random"))} - allowed
-        modules = {name for name in imports()[module.name] if name in ("random", "uuid") or name.startswith("numpy.rand")}
+        modules = {
+            name for name in imports()[module.name] if name in ("random", "uuid") or name.startswith("numpy.rand")
+        }
         return numpy_draws | (TORCH_DRAWS & {*used}) | modules
 
     assert not offenders(MODULES, draws)

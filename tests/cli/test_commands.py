@@ -24,6 +24,7 @@ from harness.data.prepare import prepare
 from harness.record.code import current_code
 from harness.record.folder import claim_run
 from harness.run.verify import Verdict
+from tests.forked import said_by
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_ROWS = 700
@@ -291,13 +292,8 @@ def test_tables_are_as_wide_as_they_need(
     ("command", "streams", "code", "errors"),
     [
         ("show out", ">&- <&-", 0, ""),  # which waits for no torch
+        ("show out", ">/dev/full <&-", 2, "error: stdout: cannot be written: No space left on device\n"),
         ("train one.yaml strategy.name=none out=out", ">&- 2>&- <&-", 0, ""),
-        (
-            "train one.yaml strategy.name=none out=out",
-            ">/dev/full <&-",
-            2,
-            "error: stdout: cannot be written: No space left on device\n",
-        ),
     ],
 )
 def test_streams_that_take_nothing(cli: Cli, command: str, streams: str, code: int, errors: str) -> None:
@@ -315,6 +311,23 @@ def test_streams_that_take_nothing(cli: Cli, command: str, streams: str, code: i
     assert (done.returncode, done.stderr.removesuffix("!")) == (code, errors)
     assert Path("out/DONE").exists()
     assert all(json.loads(event) for event in Path("out/events.jsonl").read_text().splitlines())
+
+
+def _train_into_a_full_disk(folder: Path) -> None:
+    """Body of a process: stdout takes nothing; stderr gets the error and the exit code."""
+    os.chdir(folder)
+    with open("/dev/full", "w") as full:
+        os.dup2(full.fileno(), 1)
+        code = run.main(["train", "one.yaml", "strategy.name=none", "out=out"])
+        sys.stderr.write(f"exit code {code}")
+        os.dup2(2, 1)
+
+
+def test_a_run_that_ends_before_a_full_disk_is_kept(cli: Cli) -> None:
+    """Law: what a command has done stands, whatever stdout says to its words."""
+    error = "error: stdout: cannot be written: No space left on device\n"
+    assert said_by(_train_into_a_full_disk, cli.folder) == f"{error}exit code 2"
+    assert Path("out/DONE").exists()
 
 
 def test_a_stream_of_few_characters(cli: Cli) -> None:
