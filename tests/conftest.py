@@ -22,7 +22,7 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-_SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_fits.py"}
+_SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_cpr56.py"}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

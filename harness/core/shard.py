@@ -77,6 +77,8 @@ class Shard:
 
     def mirrored(self, table: int) -> Tensor:
         """The rows of ``table`` among ``mirrored_N``."""
+        if not len(self.mirrored_N):
+            return self.mirrored_N
         span = self.span(table)
         first, last = torch.searchsorted(self.mirrored_N, torch.tensor([span.start, span.stop])).tolist()
         return self.mirrored_N[first:last]

@@ -73,7 +73,7 @@ def test_a_grid_with_a_plugin_runs_reports_compares_and_knows_when_it_is_edited(
 
 def test_the_planner_knows_it(folder: Path) -> None:
     """It is simulated beside the built-in strategies. `verify` of such a strategy is in tests/test_extending.py."""
-    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "20")[1]
+    assert "incremental" in command(folder, "plan", "cpr56", "plugins=[mine.py]", "--simulate", "2")[1]
 
 
 def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from harness.core.errors import DataError
-from harness.data.criteo import parse_rows
 from harness.data import synth as synth_module
+from harness.data.criteo import parse_rows
 from harness.data.info import Info, info
 from harness.data.prepare import prepare
 from harness.data.records import Synthetic, read_meta
