@@ -1,6 +1,10 @@
 """Small prepared click logs that every test of a run shares, and stand-ins of the wandb server."""
 
 import gc
+
+gc.disable()  # until all tests are collected: what is imported stays
+
+# ruff: noqa: E402
 import os
 import socket
 from collections.abc import Iterator
@@ -32,8 +36,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     """Spare the garbage collector the modules and tests of a worker, which live as long as it does."""
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session")
