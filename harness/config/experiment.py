@@ -70,13 +70,16 @@ def load_variant(path: Path, overrides: Sequence[str]) -> Config:
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
     """The configuration of :func:`load_config` under each of ``strategies``, by name; each without options it lacks.
 
-    Without ``path``, the command line alone is read. Raises ConfigError, also for an option that no strategy here has.
+    A strategy that the command line names is added. Without ``path``, the command line alone is read.
+
+    Raises ConfigError, also for an option that no strategy here has.
     """
     given = _given(path, overrides)
     for setting in given:
         if setting.key == "strategy.name" and setting.value not in [*OPTIONS]:
             raise ConfigError(at(setting, complaint(setting.key, setting.value)))
-    names = [Setting(key="strategy.name", value=name, where="") for name in strategies]
+    named = [s.value for s in given if s.key == "strategy.name" and s.argument is not None]
+    names = [Setting(key="strategy.name", value=name, where="") for name in dict.fromkeys([*strategies, *named])]
     configs = build(fitted([_join(given, [name]) for name in names]))
     return {config.strategy.name: config for config in configs}
 
