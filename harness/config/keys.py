@@ -12,6 +12,29 @@ from harness.core.strategies import OPTIONS
 
 Schema = dict[str, Any]
 
+IRRELEVANT: dict[str, set[str] | bool] = {
+    "name": True,
+    "out": True,
+    "plugins": True,  # their content is part of the code's fingerprint
+    "engine": True,
+    "wandb": True,
+    "store": True,
+    "trace": {"allow_unplanned"},
+    "save": {"buffer_bytes"},
+    "cluster": {
+        "launcher",
+        "host",
+        "port",
+        "interface",
+        "transports",
+        "num_worker_threads",
+        "rpc_timeout_s",
+        "join_timeout_s",
+        "max_replacements_in_a_row",
+    },
+}
+"""Keys that do not affect a run's results or events; the result hash leaves them out."""
+
 
 @cache
 def schema() -> Schema:
@@ -40,6 +63,13 @@ def group_keys() -> frozenset[str]:
 def list_keys() -> frozenset[str]:
     """Dotted keys whose value is itself a list."""
     return frozenset(key for key, spec in leaf_keys().items() if any(s.get("type") == "array" for s in _options(spec)))
+
+
+def is_irrelevant(key: str) -> bool:
+    """Whether ``key`` affects no result and no event, whatever the engine."""
+    group, _, rest = key.partition(".")
+    keys = IRRELEVANT.get(group, set())
+    return keys is True or (isinstance(keys, set) and rest in keys)
 
 
 def unknown(key: str) -> str:
