@@ -146,6 +146,31 @@ def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message
     assert cli.files() == before
 
 
+def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, data: Path) -> None:
+    """Law: options of the command line are named as they are given; tables of another size than asked for are told."""
+    log = str(data.parent / "clicks.tsv")
+    result = cli("data", "prepare", log, "--out", "made", "--table-rows", "0.1")
+    assert (result.code, len(result.errors)) == (2, 1)
+    assert result.errors[0].startswith("error: --table-rows: expected with --categories hash only")
+    small, whole = (
+        cli("data", "prepare", log, "--out", f"made{rows}", "--categories", "hash", "--table-rows", rows).errors
+        for rows in ("1e-9", "1")
+    )
+    assert small == ["note: --table-rows 1e-09: 26 tables raised to 4 rows, or Kaggle's size if that is less"]
+    assert whole == []
+
+
+def test_a_grid_refuses_a_folder_that_is_no_grid(cli: Cli) -> None:
+    """Law: `out` of a grid may be new, empty or a grid's; any other folder is refused and left as it is."""
+    before = cli.files()
+    result = cli("grid", "grid.yaml", "out=data", "strategy.name=none", "seed=0")
+    assert result.code == 2
+    assert [line for line in result.errors if line.startswith("error")] == [
+        "error: data: expected an empty or a grid's folder (with grid.yaml), got other files (meta.json); set out to another folder"
+    ]
+    assert cli.files() == before
+
+
 def test_schema_is_json(cli: Cli) -> None:
     """Law: `schema` prints a JSON schema that documents keys."""
     definitions = json.loads(cli("schema").out)["$defs"]
