@@ -19,11 +19,13 @@ from rich.text import Text
 
 import run
 from harness.cli import console
+from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
 from harness.data.prepare import prepare
 from harness.record.code import current_code
 from harness.record.folder import claim_run
-from harness.run.verify import Verdict
+from harness.run.assemble import RunStatus
+from harness.run.verify import OnRunStatus, Verdict
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_ROWS = 700
@@ -248,12 +250,14 @@ def test_verify_runs_all_strategies_or_the_one_named(
 ) -> None:
     """Law: a line for each strategy that was run, and exit code 1 as soon as one of them differs."""
     for differences, code, word in (((), 0, "identical"), (("event 3: auc",), 1, "DIFFERENT")):
-        monkeypatch.setattr(
-            "harness.run.verify.verify",
-            lambda config, _dir, *, on_status, found=differences: Verdict(
-                config.strategy.name, found if config.strategy.name == "full" else ()
-            ),
-        )
+
+        def verify(
+            config: Config, _dir: Path, *, on_status: OnRunStatus, found: tuple[str, ...] = differences
+        ) -> Verdict:
+            on_status(1, 8, RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
+            return Verdict(config.strategy.name, found if config.strategy.name == "full" else ())
+
+        monkeypatch.setattr("harness.run.verify.verify", verify)
         result = cli("verify", "one.yaml", *overrides)
         lines = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]
         assert result.code == code
