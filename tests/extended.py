@@ -12,39 +12,22 @@ from pathlib import Path
 from typing import Any
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "EXTENDING.md"
-IMPORTS = """
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Annotated, Any, ClassVar
-import torch
-from pydantic import Field
-from torch import Tensor
-from harness.client.clients import CLIENTS
-from harness.client.protocol import ClientSpec, Pulled, look_up, make_pushes
-from harness.cluster.protocol import Exchange
-from harness.core.errors import TraceError
-from harness.core.lookup import BatchPlan
-from harness.core.optimizers import OPTIMIZERS, Sgd
-from harness.core.overhead import interval_in_samples
-from harness.core.placement import budget_rows
-from harness.core.plans import Costs, Interval, Progress, Rank, SavePlan
-from harness.core.shard import Shard
-from harness.core.strategies import STRATEGIES, CprPriority, Full, Partial
-from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, top_rows
-from harness.store.encoding import RAW
-from harness.store.kinds import SAVE_KINDS
-from harness.store.records import FileRecord
-from harness.traces.importers import FORMATS, Importer
-from harness.traces.importers.findings import Findings
-from harness.traces.importers.reading import as_name, as_seconds
-"""
-"""What the files that the examples go to import already."""
 
 
-def examples() -> dict[str, str]:
+def _blocks() -> dict[str, str]:
     """The code of the page by its first comment."""
     blocks = re.findall(r"```python\n# ([^\n]+)\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
     return dict(blocks)
+
+
+def examples() -> dict[str, str]:
+    """The examples of the page by their first comment."""
+    return {title: code for title, code in _blocks().items() if not title.startswith("imports")}
+
+
+def imports(*, of_client: bool = False) -> str:
+    """What a file with any of the examples but the client imports, or what one with the client does besides."""
+    return _blocks()["imports"] + (_blocks()["imports of a client"] if of_client else "")
 
 
 def load_strategies() -> None:
@@ -52,9 +35,8 @@ def load_strategies() -> None:
     from harness.core import strategies
 
     known = set(strategies.STRATEGIES)
-    light = "\n".join(line for line in IMPORTS.splitlines() if not line.startswith("from harness.client"))
     for title in ("strategy", "kind of save", "tracker"):
-        exec(f"{light}\n{examples()[title]}", {})
+        exec(imports() + examples()[title], {})
     assert "harness.config.model" not in sys.modules
     assert strategies.STRATEGIES.keys() - known
     strategies.name_options()
@@ -68,7 +50,8 @@ def facts(events: list[Any]) -> list[dict[str, Any]]:
 def load_examples() -> None:
     """Run all examples, then start the fork server, so that processes of ranks have the tables as they are now."""
     load_strategies()
-    exec(IMPORTS + examples()["optimizer"] + examples()["embedding client"] + examples()["importer"], {})
+    titles = ("optimizer", "embedding client", "importer")
+    exec(imports(of_client=True) + "".join(examples()[title] for title in titles), {})
     from harness.cluster.spawn import own_fork_server
     from harness.run import assemble
 

@@ -99,8 +99,9 @@ said first, a line each.""",
   run.py verify experiments/one.yaml strategy.name=cpr_mfu    this strategy only
 
 Runs every strategy (or the given one) on `local` and on `rpc`, with kills right before and right after a save in
-addition to those of the trace, and compares losses, parameters, AUC, PLS and every event. Exit code 1 on any
-difference.""",
+addition to those of the trace, and compares losses, parameters, AUC, PLS and every event. A line for each strategy
+comes as soon as its runs are done: up to 8 runs a strategy, 3 of them on `rpc`, where each failure starts processes
+anew. data.max_train_samples=20000 shortens every run. Exit code 1 on any difference.""",
     )
 
 

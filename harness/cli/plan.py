@@ -23,7 +23,7 @@ from harness.core.clock import FailureClock
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority
+from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority, StrategyOptions
 from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
 from harness.planning.simulate import SaveSizes
@@ -35,13 +35,18 @@ from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
-_LABELS = {"cpr_mfu": "cpr_mfu, _ssu, _mass, _scar, _random"}  # equal in simulated overhead and PLS
+_LABELS = {  # the first five are equal in simulated overhead and PLS
+    "cpr_mfu": "cpr_mfu, _ssu, _mass, _scar, _random",
+    "cpr_mirror": "cpr_mirror (without its uploads)",
+    "differential": "differential (at most)",
+}
+_LABELLED = ("cpr_ssu", "cpr_mass", "cpr_scar", "cpr_random")  # covered by the label of cpr_mfu
 
 
 def plan(options: argparse.Namespace) -> None:
     """Show the recommendation; with --simulate also the spread, with --figure also write a figure."""
     configs, costs, source = _subject(options.subject, options.overrides, mapping_overrides(options))
-    config = configs["cpr_mfu"]
+    config = configs.get("cpr_mirror", configs["cpr_mfu"])  # with the mirror's share, where that is asked for
     spec = spec_of(costs, model=options.model, shape=options.shape)
     _check(options, costs)
     cardinalities = TERABYTE_CARDINALITIES if config.model.size in _LARGE else KAGGLE_CARDINALITIES
@@ -65,7 +70,7 @@ def plan(options: argparse.Namespace) -> None:
             "note: trace.clock=wall: the closed forms, and intervals, count the failures of the job's hours without "
             "overhead; --simulate counts those of overhead and of repeated steps too"
         )
-    if advice.decision == "partial" and (line := _rest_of_a_save(job.sizes, config.strategy)):
+    if advice.decision == "partial" and (line := _rest_of_a_save(job.sizes, configs["cpr_mfu"].strategy)):
         console.say(f"note: {line}")
     spreads: list[Spread] = []
     if options.simulate:
@@ -73,7 +78,7 @@ def plan(options: argparse.Namespace) -> None:
         with amount_progress("simulate") as progress:
             spreads = simulate_all(strategies, job, spec, options.simulate, options.seed, on_progress=progress)
         console.show(_spread_table(spreads, options.simulate, spec, job.clock))
-        console.say("differential: as its recovery, full or partial, with at most as much overhead for saves")
+        console.say(f"strategy.name=NAME adds a row: {', '.join(_others(configs))}")
     if options.figure is not None:
         from analysis.plan_figure import write_plan_figure
 
@@ -129,10 +134,17 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
 
 
 def _load(overrides: Sequence[str]) -> dict[str, Config]:
-    """The configuration of each planned strategy, with the constants of the trace where the profile takes them."""
+    """The configuration of each planned strategy, of plugins and of the strategy that ``overrides`` name, with the
+    constants of the trace where the profile takes them.
+    """
     added = [name for name in STRATEGIES if name not in BUILT_IN]
     found = load_each(None, overrides, [*PLANNED, *added])
     return {name: with_profile_of_trace(config) for name, config in found.items()}
+
+
+def _others(simulated: Collection[str]) -> Iterator[str]:
+    """The strategies that are neither simulated nor equal to one that is."""
+    return (name for name in BUILT_IN if name not in {*simulated, *_LABELLED})
 
 
 def _costs(config: Config) -> Costs:
@@ -245,8 +257,9 @@ def _cautions(advice: Advice) -> Iterator[str]:
         yield "failures are more frequent than the saves of full recovery; Young's optimum assumes rare failures"
 
 
-def _rest_of_a_save(sizes: SaveSizes, options: CprPriority.Options) -> str | None:
+def _rest_of_a_save(sizes: SaveSizes, options: StrategyOptions) -> str | None:
     """A line for priority saves of which the tracker's choice is the smaller part; None if it is not."""
+    assert isinstance(options, CprPriority.Options)
     waits = options.untracked == "interval"
     rest_bytes = (sizes.tracked if waits else sizes.priority) - sizes.chosen
     if rest_bytes <= sizes.chosen:

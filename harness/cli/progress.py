@@ -31,6 +31,18 @@ def run_progress(name: str) -> Iterator[Callable[["RunStatus"], None]]:
 
 
 @contextmanager
+def runs_progress(name: str) -> Iterator[Callable[[int, int, "RunStatus"], None]]:
+    """A callback ``(number, num_runs, status)`` that shows the progress of runs one after another, as one task."""
+    with _bar(name) as update:
+
+        def follow(number: int, num_runs: int, status: "RunStatus") -> None:
+            completed = number - 1 + min(1.0, status.step / max(1, status.num_steps))
+            update(total=num_runs, completed=completed, info=f"run {number} of {num_runs}  {_status_text(status)}")
+
+        yield follow
+
+
+@contextmanager
 def amount_progress(name: str) -> Iterator[Callable[[int, int], None]]:
     """A callback ``(done, total)`` that shows the progress of one task."""
     with _bar(name) as update:

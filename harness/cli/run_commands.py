@@ -123,9 +123,9 @@ def verify(options: argparse.Namespace) -> int:
         configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
     is_identical = True
     assemble.prepare_fork_server()
-    for config in configs:
+    for number, config in enumerate(configs, start=1):
         name = config.strategy.name
-        with progress.run_progress(f"verify {name}") as on_status:
+        with progress.runs_progress(f"verify {name} ({number} of {len(configs)})") as on_status:
             verdict = verification.verify(config, Path(f"{config.out}-verify"), on_status=on_status)
         console.say(f"{name:<12} {'identical' if verdict.identical else 'DIFFERENT'}")
         for difference in verdict.differences:

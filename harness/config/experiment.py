@@ -7,13 +7,13 @@ line of a ConfigError: what, where (``file:line`` or the command-line argument),
 
 import itertools
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from harness.config.build import at, build, fitted, refuse_unknown, tree
-from harness.config.keys import complaint, group_keys, list_keys, option_keys, show
+from harness.config.keys import complaint, group_keys, is_irrelevant, list_keys, option_keys, show
 from harness.config.model import Config
 from harness.config.yaml_file import Setting, read_argument, read_settings
 from harness.core.errors import ConfigError
@@ -70,13 +70,16 @@ def load_variant(path: Path, overrides: Sequence[str]) -> Config:
 def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[str]) -> dict[str, Config]:
     """The configuration of :func:`load_config` under each of ``strategies``, by name; each without options it lacks.
 
-    Without ``path``, the command line alone is read. Raises ConfigError, also for an option that no strategy here has.
+    A strategy that the command line names is added. Without ``path``, the command line alone is read.
+
+    Raises ConfigError, also for an option that no strategy here has.
     """
     given = _given(path, overrides)
     for setting in given:
         if setting.key == "strategy.name" and setting.value not in [*OPTIONS]:
             raise ConfigError(at(setting, complaint(setting.key, setting.value)))
-    names = [Setting(key="strategy.name", value=name, where="") for name in strategies]
+    named = [s.value for s in given if s.key == "strategy.name" and s.argument is not None]
+    names = [Setting(key="strategy.name", value=name, where="") for name in dict.fromkeys([*strategies, *named])]
     configs = build(fitted([_join(given, [name]) for name in names]))
     return {config.strategy.name: config for config in configs}
 
@@ -85,7 +88,7 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     """The cells of an experiment. In ``overrides`` a list adds or replaces an axis in each grid; a value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result. Raises ConfigError, one line per mistake.
+    a cell's result. Raises ConfigError, one line per mistake, also for a second value where cells are one.
     """
     base, grids = read_settings(path, group_keys())
     arguments = _arguments(overrides)
@@ -102,11 +105,29 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     keys = dict.fromkeys(setting.key for combination in combinations for setting in combination)
     varied = [key for key in keys if len({repr(_value(config, key)) for config in configs}) > 1]
     cells: dict[str, Cell] = {}
+    merged: list[str] = []
     for config, combination in zip(configs, combinations, strict=True):
         own = {setting.key for setting in combination}
         slug, digest = _slug(config, [key for key in varied if key in own]), cell_hash(config)
-        cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
+        cell = cells.setdefault(digest, Cell(config, slug, digest, Path(config.out) / f"{slug}-{digest}"))
+        merged += _dropped(cell.config, config, combination)
+    if merged:
+        raise ConfigError("\n".join(dict.fromkeys(merged)))
     return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fit))
+
+
+def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iterator[str]:
+    """A line for each of ``settings``, those of ``other``, that affects no result and has another value in ``config``.
+
+    Both configurations are those of one cell, which can have one value only.
+    """
+    for setting in settings:
+        if is_irrelevant(setting.key) and _value(config, setting.key) != _value(other, setting.key):
+            yield at(
+                setting,
+                f"{setting.key}: expected one value, as it changes no result and cells that differ in it alone are one "
+                "cell; to time each value, give each an `out` of its own",
+            )
 
 
 def _given(path: Path | None, overrides: Sequence[str]) -> list[Setting]:

@@ -12,6 +12,29 @@ from harness.core.strategies import OPTIONS
 
 Schema = dict[str, Any]
 
+IRRELEVANT: dict[str, set[str] | bool] = {
+    "name": True,
+    "out": True,
+    "plugins": True,  # their content is part of the code's fingerprint
+    "engine": True,
+    "wandb": True,
+    "store": True,
+    "trace": {"allow_unplanned"},
+    "save": {"buffer_bytes"},
+    "cluster": {
+        "launcher",
+        "host",
+        "port",
+        "interface",
+        "transports",
+        "num_worker_threads",
+        "rpc_timeout_s",
+        "join_timeout_s",
+        "max_replacements_in_a_row",
+    },
+}
+"""Keys that do not affect a run's results or events; the result hash leaves them out."""
+
 
 @cache
 def schema() -> Schema:
@@ -42,6 +65,13 @@ def list_keys() -> frozenset[str]:
     return frozenset(key for key, spec in leaf_keys().items() if any(s.get("type") == "array" for s in _options(spec)))
 
 
+def is_irrelevant(key: str) -> bool:
+    """Whether ``key`` affects no result and no event, whatever the engine."""
+    group, _, rest = key.partition(".")
+    keys = IRRELEVANT.get(group, set())
+    return keys is True or (isinstance(keys, set) and rest in keys)
+
+
 def unknown(key: str) -> str:
     """An error sentence on the unknown key ``key``, with the most similar known key."""
     known = sorted(leaf_keys().keys() | group_keys())
@@ -50,12 +80,26 @@ def unknown(key: str) -> str:
     near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group
     groups = difflib.get_close_matches(key.rpartition(".")[0], [name.rpartition(".")[0] for name in near], n=1)
     near = [name for name in near if name.rpartition(".")[0] in groups] or near
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.6)
-    if not near:
-        lasts = difflib.get_close_matches(last, sorted({name.rpartition(".")[2] for name in known}), n=1, cutoff=0.6)
-        near = [name for name in known if name.rpartition(".")[2] in lasts]
-    hint = f"did you mean {' or '.join(near)}?" if near else "`run.py schema` lists them all"
+    group = key.rpartition(".")[0]
+    if not near and group not in group_keys():
+        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    if not near:  # the last words alone, as the same group on both sides would make any two keys similar
+        near = _like(last, [name for name in known if name.rpartition(".")[0] == group]) or _like(last, known)
+    hint = f"did you mean {' or '.join(map(_with_owners, near))}?" if near else "`run.py schema` lists them all"
     return f"unknown key {given}; {hint}"
+
+
+def _like(last: str, names: Iterable[str]) -> list[str]:
+    """Those of ``names`` whose last word is the most similar to ``last``, if any is."""
+    words = {name: name.rpartition(".")[2] for name in names}
+    nearest = difflib.get_close_matches(last, sorted({*words.values()}), n=1, cutoff=0.6)
+    return [name for name, word in words.items() if word in nearest]
+
+
+def _with_owners(key: str) -> str:
+    """``key``, and for an option of few strategies their names."""
+    owners = _owners(key)
+    return f"{key} of {', '.join(owners)}" if 0 < len(owners) <= len(OPTIONS) / 2 else key
 
 
 @cache
@@ -72,8 +116,13 @@ def option_keys() -> frozenset[str]:
 
 def no_option(key: str, names: Iterable[str]) -> str:
     """An error sentence on option ``key``, which the strategies ``names`` lack; it names those that have it."""
-    owners = [name for name in OPTIONS if key in strategy_keys(name)]
+    owners = _owners(key)
     return f"{key}: not an option of strategy {' or '.join(names)}; {', '.join(owners)} {_have(owners)} it"
+
+
+def _owners(key: str) -> list[str]:
+    """The strategies with the option ``key``."""
+    return [name for name in OPTIONS if key in strategy_keys(name)]
 
 
 def _have(owners: list[str]) -> str:

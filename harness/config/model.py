@@ -251,7 +251,8 @@ class Config(_Model):
     out: str = "runs/run"
     """Output folder of the run or grid."""
     plugins: tuple[str, ...] = ()
-    """Modules that add strategies and other parts, by dotted name or by a path that ends in .py (docs/EXTENDING.md)."""
+    """Modules that add strategies and other parts, by dotted name or by a path that ends in .py, relative to the
+    working directory (docs/EXTENDING.md)."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the initial values, the data order and the sub-sampling."""
     engine: EngineName = "local"

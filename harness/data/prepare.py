@@ -102,11 +102,13 @@ def _check(
         raise DataError("sources: expected at least one file, got none")
     if categories == "hash" and (max_ind_range is None) == (table_sizes is None):
         got = "none" if table_sizes is None else "both"
-        raise DataError(f"max_ind_range, table_sizes: expected one of them, which hashed categories need; got {got}")
+        raise DataError(f"--max-ind-range, --table-rows: expected one of them for --categories hash, got {got}")
     if categories == "number" and table_sizes is not None:
-        raise DataError("table_sizes: expected with hashed categories only; numbered ones have as many rows as values")
+        raise DataError(
+            "--table-rows: expected with --categories hash only; numbered categories have as many rows as values"
+        )
     if max_ind_range is not None and not 1 <= max_ind_range <= MAX_IND_RANGE_LIMIT:
-        raise DataError(f"max_ind_range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
+        raise DataError(f"--max-ind-range: expected 1 to {MAX_IND_RANGE_LIMIT}, got {max_ind_range}")
 
 
 class _Counter:

@@ -61,6 +61,12 @@ def scaled_cardinalities(scale: float) -> tuple[int, ...]:
     )
 
 
+def num_clamped(scale: float) -> tuple[int, int]:
+    """How many tables of :func:`scaled_cardinalities` have more rows than ``scale`` gives, and how many have fewer."""
+    pairs = list(zip(scaled_cardinalities(scale), (round(size * scale) for size in KAGGLE_CARDINALITIES), strict=True))
+    return sum(rows > scaled for rows, scaled in pairs), sum(rows < scaled for rows, scaled in pairs)
+
+
 def category_values(rows_MF: NDArray[np.int64]) -> NDArray[np.uint32]:
     """The category value of each row in the file: 32 bits, never 0, distinct over all rows of all tables.
 

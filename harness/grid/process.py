@@ -15,7 +15,7 @@ from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
 from harness.record.folder import State, finish_replacement, inspect, replace_run, replacement_of
-from harness.record.rundir import write_reason
+from harness.record.rundir import RunDir, write_reason
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -62,20 +62,25 @@ class CellProcess:
         return message
 
     def outcome(self) -> Outcome:
-        """Wait for the process to end and return how it ended; a crash is written to the cell's error.txt."""
+        """Wait for the process to end and return how it ended; a crash is written to the cell's error.txt.
+
+        A cell with DONE whose result came is done, however its process ended: a killed fork server tells no exit code.
+        """
         self._process.join()
         self.pipe.close()
         seconds = time.monotonic() - self._began_s
         exit_code = self._process.exitcode
         is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
-        if isinstance(self._result, Finished) and exit_code == 0 and is_written:
+        if isinstance(self._result, Finished) and is_written:
+            RunDir(self._run_dir).error.unlink(missing_ok=True)
             if self._run_dir != self.cell.run_dir:
                 replace_run(self.cell.run_dir)
             return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
         error = self._result
         if not isinstance(error, str):
             error = _crash(self._run_dir, exit_code)
-            write_reason(self._run_dir, error)
+            if not is_written:
+                write_reason(self._run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
 
@@ -120,5 +125,6 @@ def _crash(run_dir: Path, exit_code: int | None) -> str:
         return "the cell's process ended without writing DONE"
     output = run_dir / "output.txt"
     text = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
-    last = text.splitlines()[-1] if text else "no output"
-    return f"the cell's process ended with code {exit_code}: {last} (see {output})"
+    if not text:
+        return f"the cell's process ended with code {exit_code}, without output"
+    return f"the cell's process ended with code {exit_code}: {text.splitlines()[-1]} (see {output})"

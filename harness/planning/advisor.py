@@ -30,8 +30,8 @@ F64 = NDArray[np.float64]
 _UNSURE = 1e-12  # relative: far above the rounding of four floats
 
 PLANNED = ("full", "partial", "cpr_vanilla", "cpr_mfu")
-"""Built-in strategies that `--simulate` covers. Others are bounded by them: priority strategies choose as many rows as
-cpr_mfu, or fewer, and differential writes at most what full or partial does."""
+"""Built-in strategies that `--simulate` always covers. Most others are bounded by them: priority strategies choose as
+many rows as cpr_mfu, or fewer, and differential writes at most what full or partial does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +104,10 @@ def advise(
 ) -> Advice:
     """The closed forms for one job, whose tables have ``cardinalities`` rows of ``embedding_dim`` values.
 
-    ``row_width``: numbers of a row, state of its optimizer included.
+    ``row_width``: numbers of a row, state of its optimizer included. The share of ``cpr_mirror`` is the default, unless
+    ``options`` has one.
     """
+    share = getattr(options, "share", CprMirror.Options.model_fields["share"].default)
     counts_ranks = options.interval_counts_ranks
     full_h, part_h = t_save_full_h(costs), t_save_part_h(costs, counts_ranks=counts_ranks)
     is_full = o_part_h(costs, part_h) >= o_full_h(costs, full_h)
@@ -118,7 +120,14 @@ def advise(
         decision="full" if is_full else "partial",
         flips=flips(costs, counts_ranks=counts_ranks),
         trackers=tuple(
-            tracker_memory(cardinalities, dim=embedding_dim, row_width=row_width, num_tracked=num_tracked, r=options.r)
+            tracker_memory(
+                cardinalities,
+                dim=embedding_dim,
+                row_width=row_width,
+                num_tracked=num_tracked,
+                r=options.r,
+                share=share,
+            )
         ),
     )
 
@@ -179,18 +188,17 @@ def _break_even(holds: Callable[[float], bool]) -> float:
 
 
 def tracker_memory(
-    cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float
+    cardinalities: Sequence[int], *, dim: int, row_width: int, num_tracked: int, r: float, share: float
 ) -> Iterator[TrackerMemory]:
     """SCAR keeps a second copy of the D values of tracked rows, MFU 4 bytes for each of them, SSU r of that. Mass has 4
     bytes for each row of all tables. A bit for each is added to SSU's list, and to the counters of differential.
-    ``buddy`` keeps a replica of everything. The mirror of ``cpr_mirror``, with the default ``share``, is the trainer's;
-    the ranks have MFU's counters besides.
+    ``buddy`` keeps a replica of everything. The mirror of ``cpr_mirror``, by ``share``, is the trainer's; the ranks
+    have MFU's counters besides.
     """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
     bits = -(-all_rows // 8)
     total_bytes = 4 * row_width * all_rows
-    share: float = CprMirror.Options.model_fields["share"].default
     mirrored = sum(num_mirrored(n, share, is_tracked=table in tables) for table, n in enumerate(cardinalities))
     sizes = {
         "cpr_scar": 4 * dim * rows,
@@ -245,7 +253,8 @@ def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[Pl
     """Simulate one strategy under every schedule, with the strategy and ledgers of a run but without training."""
     strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
-    found = (simulate(strategy, job, planned_kills, saves) for planned_kills in schedules)
+    carried_out = schedules if strategy.injects_failures else [()] * len(schedules)
+    found = (simulate(strategy, job, planned_kills, saves) for planned_kills in carried_out)
     return np.array([(outcome.overhead_frac, outcome.pls) for outcome in found])
 
 

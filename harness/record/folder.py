@@ -140,7 +140,11 @@ def _replaced(run_dir: Path) -> Path:
 
 @contextmanager
 def claim_grid(out: Path) -> Iterator[None]:
-    """Lock ``out`` for one grid. Raises StoreError if another grid runs there, or ``out`` is a file or a run."""
+    """Lock ``out`` for one grid.
+
+    Raises StoreError, before anything is written, if another grid runs there, or if ``out`` is a file, a run, or a
+    folder with other contents than a grid's: it has no grid.yaml, no grid's lock, and not only folders of runs.
+    """
     with ExitStack() as lock:
         with _system_errors(out):
             if out.exists() and not out.is_dir():
@@ -149,9 +153,22 @@ def claim_grid(out: Path) -> Iterator[None]:
                 raise StoreError(
                     f"{out}: expected a folder for a grid, got the single run {words[2]}; set out to another folder"
                 )
+            if out.exists() and words[:2] != [_MARK, "grid"] and not (out / "grid.yaml").exists():
+                _refuse_others(out)
             out.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(out, "grid", wait_s=0))
         yield
+
+
+def _refuse_others(out: Path) -> None:
+    """Raise StoreError if ``out`` contains anything but folders of runs."""
+    own = {_LOCK, replacement_of(out / "run").parent.name, _replaced(out / "run").parent.name}
+    for path in sorted(out.iterdir()):
+        if path.name not in own and _lock_words(path)[:2] != [_MARK, "run"]:
+            raise StoreError(
+                f"{out}: expected an empty or a grid's folder (with grid.yaml), got other files ({path.name}); "
+                "set out to another folder"
+            )
 
 
 @contextmanager
@@ -194,7 +211,7 @@ def _try_lock(file: int) -> bool:
 
 def _lock_words(folder: Path) -> list[str]:
     try:
-        return (folder / _LOCK).read_text().split()
+        return (folder / _LOCK).read_text(errors="replace").split()
     except (FileNotFoundError, NotADirectoryError):
         return []
 

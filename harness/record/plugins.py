@@ -32,6 +32,8 @@ def load(names: Sequence[str]) -> None:
     An entry point is one of an installed package, in group ``cpr_harness.plugins``. Modules that are loaded already are
     left out.
 
+    A path is relative to the working directory.
+
     Raises ConfigError for a module that cannot be imported, and if it is too late to enter anything.
     """
     for name in names:
@@ -47,12 +49,17 @@ def load(names: Sequence[str]) -> None:
 
 
 def _imported(name: str) -> ModuleType:
+    is_path = name.endswith(".py")
+    if is_path and not Path(name).is_file():
+        raise ConfigError(f"plugins: {name}: no such file; a path is relative to the working directory")
+    found = () if is_path else entry_points(group=ENTRY_POINTS, name=name)
+    module = next(iter(found)).module if found else name
     try:
-        if name.endswith(".py"):
-            return _from_file(Path(name))
-        found = entry_points(group=ENTRY_POINTS, name=name)
-        return importlib.import_module(next(iter(found)).module if found else name)
+        return _from_file(Path(name)) if is_path else importlib.import_module(module)
     except Exception as error:
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{module}.".startswith(f"{error.name}."):
+            expected = "expected an entry point, a module or a path that ends in .py, got no such module"
+            raise ConfigError(f"plugins: {name}: {expected}") from error
         raise ConfigError(f"plugins: {name}: {type(error).__name__}: {error}") from error
 
 

@@ -16,6 +16,7 @@ from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankSpec
 from harness.config.costs import job_costs
 from harness.config.experiment import Cell
+from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
@@ -28,29 +29,6 @@ from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
 from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_kills_of, trace_digest
-
-_IRRELEVANT: dict[str, set[str] | bool] = {
-    "name": True,
-    "out": True,
-    "plugins": True,  # their content is part of the code's fingerprint
-    "engine": True,
-    "wandb": True,
-    "store": True,
-    "trace": {"allow_unplanned"},
-    "save": {"buffer_bytes"},
-    "cluster": {
-        "launcher",
-        "host",
-        "port",
-        "interface",
-        "transports",
-        "num_worker_threads",
-        "rpc_timeout_s",
-        "join_timeout_s",
-        "max_replacements_in_a_row",
-    },
-}
-"""Keys that do not affect a run's results or events; the result hash leaves them out."""
 
 
 @dataclass(frozen=True)
@@ -173,7 +151,7 @@ class RunSpec:
     @cached_property
     def result_hash(self) -> str:
         """Hash (16 hex digits) of all that affects results and events. The engine does not, so it is left out."""
-        content = self.config.model_dump(mode="json", exclude=_IRRELEVANT)
+        content = self.config.model_dump(mode="json", exclude=IRRELEVANT)
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = trace_digest(self.config)
         content["cluster"]["num_ps"] = self.config.num_ps
@@ -214,12 +192,6 @@ class RunSpec:
         resets = isinstance(config.strategy, Partial.Options) and config.strategy.restore_optimizer == "reset"
         if resets and self.footprint.row_width == self.size.embedding_dim:
             yield f"strategy.restore_optimizer=reset changes nothing: {config.trainer.optimizer} has no state in rows"
-        has_price = self.costs.spare_o_res_h is not None or self.costs.num_trainers is not None
-        if config.cluster.spares and config.engine == "local" and not has_price:
-            yield (
-                f"cluster.spares={config.cluster.spares} changes nothing on engine local: profile "
-                f"{config.emulated.name} has no price for spares"
-            )
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
         """The parameters from which PS ranks are built."""

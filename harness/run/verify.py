@@ -3,6 +3,7 @@
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,9 @@ from harness.traces.trace import Trace, read_trace
 
 BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
 _MOST_DIFFERENCES = 5
+
+OnRunStatus = Callable[[int, int, RunStatus], None]
+"""A callback that gets the number of a run, how many runs there are, and the run's progress."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def verify(
     config: Config,
     work_dir: Path,
     *,
-    on_status: Callable[[RunStatus], None] | None = None,
+    on_status: OnRunStatus | None = None,
     run: Callable[..., object] = assemble.run,
 ) -> Verdict:
     """Run ``config`` on both engines, without a cache and with each, and with the other mode of saves; compare losses,
@@ -99,7 +103,8 @@ def verify(
     on the wall clock, overhead brings these two forward.
     ``work_dir`` keeps the records of all runs, under the strategy's name; those of an earlier one are replaced.
 
-    ``run`` carries out one run. Raises UserError, RunFailed.
+    ``on_status(number, num_runs, status)`` follows run ``number`` of ``num_runs``, counted from 1. ``run`` carries out
+    one run. Raises UserError, RunFailed.
     """
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
@@ -111,24 +116,24 @@ def verify(
     trace = config.trace.model_copy(update={"path": str(trace_path), "window": None, "stretch": False})
     differences: list[str] = []
     variants = variants_of(config)
-    for variant in variants:
-        for engine in variant.engines:
-            run_dir = work_dir / f"{name}-{engine}-{variant.name}"
-            cell = variant.of(config, engine, trace)
-            shutil.rmtree(run_dir, ignore_errors=True)
-            try:
-                run(cell, run_dir, on_status=on_status)
-            except (RunFailed, RankFailed) as error:
-                raise type(error)(f"{_named(cell)}: {error}") from error
-            reference = variants[0] if variant.is_exact else variant
-            found = compare_records(
-                work_dir / f"{name}-local-{reference.name}",
-                run_dir,
-                ignored=frozenset() if variant is reference else _between_variants(cell),
-                moves_saves=variant.moves_saves,
-            )
-            against = _named(reference.of(config, "local", trace))
-            differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
+    runs: list[tuple[Variant, EngineName]] = [(variant, engine) for variant in variants for engine in variant.engines]
+    for number, (variant, engine) in enumerate(runs, start=1):
+        run_dir = work_dir / f"{name}-{engine}-{variant.name}"
+        cell = variant.of(config, engine, trace)
+        shutil.rmtree(run_dir, ignore_errors=True)
+        try:
+            run(cell, run_dir, on_status=on_status and partial(on_status, number, len(runs)))
+        except (RunFailed, RankFailed) as error:
+            raise type(error)(f"{_named(cell)}: {error}") from error
+        reference = variants[0] if variant.is_exact else variant
+        found = compare_records(
+            work_dir / f"{name}-local-{reference.name}",
+            run_dir,
+            ignored=frozenset() if variant is reference else _between_variants(cell),
+            moves_saves=variant.moves_saves,
+        )
+        against = _named(reference.of(config, "local", trace))
+        differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
     return Verdict(name, tuple(differences))
 
 

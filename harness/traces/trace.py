@@ -50,8 +50,13 @@ def read_trace(path: Path) -> Trace:
         raise TraceError(f"{path}: expected a failure trace (CSV), got no such file") from error
     except IsADirectoryError as error:
         raise TraceError(f"{path}: expected a failure trace (CSV), got a folder") from error
-    except (OSError, UnicodeDecodeError) as error:
-        raise TraceError(f"{path}: expected UTF-8 text, got an error on reading: {error}") from error
+    except OSError as error:
+        raise TraceError(f"{path}: cannot be read ({error.strerror or error})") from error
+    except UnicodeDecodeError as error:
+        line, byte = error.object[: error.start].count(b"\n") + 1, error.object[error.start]
+        raise TraceError(
+            f"{path}:{line}: expected UTF-8, got the byte 0x{byte:02x}; convert the file to UTF-8"
+        ) from error
     return parse_trace(text.splitlines(), str(path))
 
 

@@ -19,11 +19,13 @@ from rich.text import Text
 
 import run
 from harness.cli import console
+from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
 from harness.data.prepare import prepare
 from harness.record.code import current_code
 from harness.record.folder import claim_run
-from harness.run.verify import Verdict
+from harness.run.assemble import RunStatus
+from harness.run.verify import OnRunStatus, Verdict
 from tests.forked import said_by
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -147,6 +149,31 @@ def test_bad_input_is_one_line_and_nothing_written(cli: Cli, words: str, message
     assert cli.files() == before
 
 
+def test_prepare_says_which_options_go_together_and_what_it_clamps(cli: Cli, data: Path) -> None:
+    """Law: options of the command line are named as they are given; tables of another size than asked for are told."""
+    log = str(data.parent / "clicks.tsv")
+    result = cli("data", "prepare", log, "--out", "made", "--table-rows", "0.1")
+    assert (result.code, len(result.errors)) == (2, 1)
+    assert result.errors[0].startswith("error: --table-rows: expected with --categories hash only")
+    small, whole = (
+        cli("data", "prepare", log, "--out", f"made{rows}", "--categories", "hash", "--table-rows", rows).errors
+        for rows in ("1e-9", "1")
+    )
+    assert small == ["note: --table-rows 1e-09: 26 tables raised to 4 rows, or Kaggle's size if that is less"]
+    assert whole == []
+
+
+def test_a_grid_refuses_a_folder_that_is_no_grid(cli: Cli) -> None:
+    """Law: `out` of a grid may be new, empty or a grid's; any other folder is refused and left as it is."""
+    before = cli.files()
+    result = cli("grid", "grid.yaml", "out=data", "strategy.name=none", "seed=0")
+    assert result.code == 2
+    assert [line for line in result.errors if line.startswith("error")] == [
+        "error: data: expected an empty or a grid's folder (with grid.yaml), got other files (meta.json); set out to another folder"
+    ]
+    assert cli.files() == before
+
+
 def test_schema_is_json(cli: Cli) -> None:
     """Law: `schema` prints a JSON schema that documents keys."""
     definitions = json.loads(cli("schema").out)["$defs"]
@@ -224,12 +251,14 @@ def test_verify_runs_all_strategies_or_the_one_named(
 ) -> None:
     """Law: a line for each strategy that was run, and exit code 1 as soon as one of them differs."""
     for differences, code, word in (((), 0, "identical"), (("event 3: auc",), 1, "DIFFERENT")):
-        monkeypatch.setattr(
-            "harness.run.verify.verify",
-            lambda config, _dir, *, on_status, found=differences: Verdict(
-                config.strategy.name, found if config.strategy.name == "full" else ()
-            ),
-        )
+
+        def verify(
+            config: Config, _dir: Path, *, on_status: OnRunStatus, found: tuple[str, ...] = differences
+        ) -> Verdict:
+            on_status(1, 8, RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
+            return Verdict(config.strategy.name, found if config.strategy.name == "full" else ())
+
+        monkeypatch.setattr("harness.run.verify.verify", verify)
         result = cli("verify", "one.yaml", *overrides)
         lines = [line.split() for line in result.out.splitlines() if not line.startswith(" ")]
         assert result.code == code

@@ -10,21 +10,9 @@ import pytest
 
 import analysis
 from tests.analysis.shown import shown
-from tests.extended import examples
+from tests.extended import examples, imports
 
 ROOT = Path(__file__).resolve().parents[2]
-IMPORTS = """
-from collections.abc import Sequence
-from dataclasses import replace
-from torch import Tensor
-from harness.core.plans import Progress, SavePlan
-from harness.core.shard import Shard
-from harness.core.strategies import STRATEGIES, Partial
-from harness.core.trackers import Tracker
-from harness.store.encoding import RAW
-from harness.store.kinds import SAVE_KINDS
-from harness.store.records import FileRecord
-"""
 CONFIG = """\
 out: out
 plugins: [mine.py]
@@ -42,7 +30,7 @@ store: {{fsync: false}}
 @pytest.fixture
 def folder(tmp_path: Path, click_data: Path) -> Path:
     """A folder with the plugin, a run and a grid."""
-    (tmp_path / "mine.py").write_text(IMPORTS + examples()["kind of save"])
+    (tmp_path / "mine.py").write_text(imports() + examples()["kind of save"])
     config = CONFIG.format(data=click_data, trace=ROOT / "failure_traces" / "two_in_56h.csv")
     (tmp_path / "one.yaml").write_text(config)
     (tmp_path / "grid.yaml").write_text(config + "grids:\n- {strategy.name: [none, incremental]}\n")
@@ -96,7 +84,11 @@ def test_an_installed_package_offers_an_optimizer(folder: Path) -> None:
     [
         ("import nothing_there", "plugins: mine.py: ModuleNotFoundError: No module named 'nothing_there'"),
         ("import harness.config.model\nfrom harness.core.strategies import *\nSTRATEGIES['x'] = Partial", "afterwards"),
-        (None, "plugins: mine.py: FileNotFoundError"),
+        (None, "plugins: mine.py: no such file; a path is relative to the working directory"),
+        (
+            "import harness.core.nothing",
+            "plugins: mine.py: ModuleNotFoundError: No module named 'harness.core.nothing'",
+        ),
     ],
 )
 def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None, message: str) -> None:
@@ -106,3 +98,11 @@ def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None
     assert code == 2
     assert message in errors
     assert len(errors.splitlines()) == 1
+
+
+def test_a_module_that_is_not_there_is_one_line(folder: Path) -> None:
+    """Exit code 2, and what a plugin may be."""
+    code, _, errors = command(folder, "train", "one.yaml", "plugins=[mine]")
+    assert code == 2
+    expected = "plugins: mine: expected an entry point, a module or a path that ends in .py, got no such module"
+    assert [line.startswith(f"error: {expected}") for line in errors.splitlines()] == [True]

@@ -10,7 +10,7 @@ from typing import get_args
 import pytest
 
 from harness.config.experiment import Experiment, load_config, load_each, load_experiment
-from harness.config.keys import group_keys, leaf_keys, unknown
+from harness.config.keys import IRRELEVANT, group_keys, leaf_keys, unknown
 from harness.config.model import ClusterConfig, Config
 from harness.config.yaml_file import read_argument, to_yaml
 from harness.core.errors import ConfigError
@@ -136,7 +136,9 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("strategy: {period: 2}", "", "x.yaml:1: strategy.period: not an option of strategy full; cpr_ssu has it"),
         ("strategy: {name: none}", "strategy.r=0.5", "strategy.r: not an option of strategy none; cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror have it (strategy.r=0.5 on the command line)"),
         ("strategy: {name: cpr_ssu, period: 2}", "strategy.pool=all", "strategy.pool: not an option of strategy cpr_ssu; cpr_random has it (strategy.pool=all on the command line)"),
-        ("strategy: {ssu_period: 2}", "", "x.yaml:1: unknown key strategy.ssu_period; did you mean strategy.period?"),
+        ("strategy: {ssu_period: 2}", "", "x.yaml:1: unknown key strategy.ssu_period; did you mean strategy.period of cpr_ssu?"),
+        ("strategy: {foo: 2}", "", "x.yaml:1: unknown key strategy.foo; `run.py schema` lists them all"),
+        ("seed: 1", "strategy.sahre=0.1", "unknown key strategy.sahre; did you mean strategy.share of cpr_mirror? (strategy.sahre=0.1 on the command line)"),
         ("strategy: {num_tracked: 2}", "", "x.yaml:1: unknown key strategy.num_tracked; did you mean metrics.num_tracked?"),
         ("Trainer.Batch_size: 2", "", "x.yaml:1: unknown key Trainer.Batch_size; did you mean trainer.batch_size?"),
         ("cluster: {transports: uv}", "", f"x.yaml:1: cluster.transports: 'uv' is not a list of at least 1, whose items are each one of {TRANSPORTS}"),
@@ -257,6 +259,37 @@ def test_equal_cells_are_merged(write: Write) -> None:
     """Law: a cell that two mappings name is run once."""
     text = "grids:\n- seed: [0, 1]\n- seed: [1, 2]\n- trace.seed: [null]\n"
     assert slugs(experiment_of(write(text))) == ["local-full-seed0", "local-full-seed1", "local-full-seed2"]
+
+
+def hash_of_result(config: Config) -> str:
+    """As run_spec.cell_hash: of the engine and of the keys that affect a result."""
+    relevant = config.model_dump_json(exclude=IRRELEVANT) + config.engine
+    return hashlib.sha256(relevant.encode()).hexdigest()[:10]
+
+
+@pytest.mark.parametrize(
+    ("text", "override", "message"),
+    [
+        ("seed: 1", "store.keep=[1,2,3]", "store.keep: {} (store.keep=[1,2,3] on the command line)"),
+        ("grids:\n- cluster.rpc_timeout_s: [60, 90]", "", "x.yaml:2: cluster.rpc_timeout_s: {}"),
+        ("grids:\n- {seed: [0, 1]}\n- {seed: 1, wandb.mode: disabled}", "wandb.project=p", "x.yaml:3: wandb.mode: {}"),
+    ],
+)
+def test_a_value_that_no_cell_would_have_is_refused(write: Write, text: str, override: str, message: str) -> None:
+    """Law: cells that differ in a key of no hash are one, so a second value of that key is refused in one line."""
+    with pytest.raises(ConfigError) as caught:
+        load_experiment(write(text), [override] if override else [], cell_hash=hash_of_result)
+    expected = "expected one value, as it changes no result and cells that differ in it alone are one cell; to time each value, give each an `out` of its own"
+    assert str(caught.value) == message.format(expected)
+
+
+def test_cells_of_their_own_may_have_values_of_their_own(write: Write) -> None:
+    """Law: an engine is an axis, and a key of no hash may differ between cells that differ otherwise."""
+    text = (
+        "grids:\n- {engine: [local, rpc], store.keep: 3}\n- {seed: [1, 1], store.keep: 1}\n- {seed: 1, store.keep: 1}\n"
+    )
+    cells = load_experiment(write(text), cell_hash=hash_of_result).cells
+    assert [(cell.config.engine, cell.config.store.keep) for cell in cells] == [("local", 3), ("rpc", 3), ("local", 1)]
 
 
 def test_override_replaces_axis_in_all_grids(write: Write) -> None:

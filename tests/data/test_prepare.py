@@ -234,14 +234,18 @@ def test_sources_that_are_not_files_are_named(tmp_path: Path) -> None:
 def test_hash_needs_a_range(tmp_path: Path, rows: list[Row]) -> None:
     """The range is obligatory for hashed categories, and must be one."""
     source = _write(tmp_path / "a", to_text(rows[:20]))
-    with pytest.raises(DataError, match=r"max_ind_range, table_sizes: expected one of them, .*; got none"):
+    with pytest.raises(
+        DataError, match=r"^--max-ind-range, --table-rows: expected one of them for --categories hash, got none"
+    ):
         prepare([source], tmp_path / "out", categories="hash")
-    with pytest.raises(DataError, match=r"max_ind_range, table_sizes: expected one of them, .*; got both"):
+    with pytest.raises(
+        DataError, match=r"^--max-ind-range, --table-rows: expected one of them for --categories hash, got both"
+    ):
         prepare([source], tmp_path / "out", categories="hash", max_ind_range=5, table_sizes=[5] * NUM_TABLES)
-    with pytest.raises(DataError, match=r"table_sizes: expected with hashed categories only"):
+    with pytest.raises(DataError, match=r"^--table-rows: expected with --categories hash only"):
         prepare([source], tmp_path / "out", table_sizes=[5] * NUM_TABLES)
     for wrong in (0, -5, 2**31 + 1):
-        with pytest.raises(DataError, match=rf"max_ind_range: expected 1 to 2147483648, got {wrong}"):
+        with pytest.raises(DataError, match=rf"^--max-ind-range: expected 1 to 2147483648, got {wrong}"):
             prepare([source], tmp_path / "out", categories="hash", max_ind_range=wrong)
 
 

@@ -5,6 +5,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import time
 from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -58,6 +59,19 @@ def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = Non
 def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
     """A terminal's Ctrl-C goes to every process of the foreground."""
     os.kill(os.getpid(), signal.SIGINT)
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_orphaned(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+    """Its fork server is killed: for seed 1 before it ends at once, without output; else right after DONE."""
+    server = os.getppid()
+    os.kill(server, signal.SIGKILL)
+    while os.getppid() == server:
+        time.sleep(0.001)
+    (run_dir / "error.txt").write_text("of the time before DONE")
+    if config.seed == 1:
+        (run_dir / "output.txt").unlink()
+        os._exit(3)
     return run_well(config, run_dir, on_status=on_status)
 
 

@@ -18,7 +18,16 @@ from harness.core.errors import StoreError
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
 from harness.record.folder import claim_run
-from tests.grid.cells import Journal, cells_of, run_a_rank, run_badly, run_forever, run_interrupted, run_well
+from tests.grid.cells import (
+    Journal,
+    cells_of,
+    run_a_rank,
+    run_badly,
+    run_forever,
+    run_interrupted,
+    run_orphaned,
+    run_well,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 120.0  # a bound for a broken runner on a busy machine, never waited for by a sound one
@@ -56,6 +65,16 @@ def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
     for seed, text in ((1, "RunFailed: ranks keep dying"), (2, errors[2]), (3, errors[3])):
         assert (tmp_path / f"local-{seed}" / "error.txt").read_text() == text + "\n"
     assert not (tmp_path / "local-0" / "output.txt").exists()
+
+
+def test_a_cell_whose_result_came_is_done_however_its_process_ended(tmp_path: Path) -> None:
+    """Law: DONE and a result count, not an exit code; a failure names only files that exist."""
+    cells = cells_of(tmp_path, 2)
+    done, failed = run_grid(cells, run_orphaned, Journal(), jobs=1)
+    assert (done.status, done.finished and done.finished.auc) == ("done", 0.0)
+    assert not (cells[0].run_dir / "error.txt").exists()
+    assert failed.error == "the cell's process ended with code 255, without output"
+    assert (cells[1].run_dir / "error.txt").read_text() == failed.error + "\n"
 
 
 def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:

@@ -223,6 +223,35 @@ def test_plan_names_the_prices_and_counts_node_hours(capsys: pytest.CaptureFixtu
         assert (text in priced, text in plain) == (True, False)
 
 
+def test_plan_has_a_row_for_the_strategy_that_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its options are accepted, and count: the share of a mirror in memory and in saves."""
+
+    def planned(*words: str) -> tuple[dict[str, str], str]:
+        code, out, err = run_plan(capsys, "cpr56_priced", "--simulate", "20", *words)
+        assert (code, err) == (0, "")
+        lines = [line.strip() for line in out.splitlines()]
+        rows = lines[next(n for n, line in enumerate(lines) if line.startswith("strategy ")) + 1 :]
+        memory = next(line for line in lines if line.startswith("memory"))
+        return {line.split()[0]: line for line in rows}, memory
+
+    default, memory = planned()
+    assert "cpr_mirror" not in default
+    assert "cpr_mirror, differential, buddy" in default["strategy.name=NAME"]
+    assert "cpr_mirror, at the trainer 38.1 MB" in memory
+    rows, memory = planned("strategy.name=cpr_mirror", "strategy.share=0.5")
+    assert "cpr_mirror, at the trainer 1,356.1 MB" in memory
+    assert rows["cpr_mfu,"].split() == default["cpr_mfu,"].split()
+    means = {name: float(line.partition(" h ")[2].split("%")[0]) for name, line in rows.items() if " h " in line}
+    assert means["cpr_mirror"] > means["cpr_mfu,"]  # every eighth save also writes half of each tracked table
+    assert "(at most)" in planned("strategy.name=differential", "strategy.bits=8")[0]["differential"]
+
+
+def test_the_reference_has_no_overhead() -> None:
+    """Failures are not carried out under ``none``, as in a run."""
+    job = job_of(CPR56)
+    assert not outcomes(options_of("none"), job, schedules_of(job, 3)).any()
+
+
 def test_a_trace_without_failures_needs_no_plan(capsys: pytest.CaptureFixture[str]) -> None:
     """One line says so."""
     code, _, err = run_plan(capsys, "failure_traces/empty.csv")

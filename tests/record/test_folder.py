@@ -141,6 +141,29 @@ def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.parametrize("name", ["README.md", "grids/one.yaml", ".git/config"])
+def test_a_folder_of_others_takes_no_grid(tmp_path: Path, name: str) -> None:
+    """Law: a folder with other files than a grid's is refused and left as it is; with grid.yaml it is a grid's."""
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match=rf"^{tmp_path}: expected an empty or a grid's folder") as caught:
+        claim_for_grid(tmp_path, HASH)
+    assert name.partition("/")[0] in str(caught.value)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_folder_of_runs_or_of_a_grid_takes_a_grid(tmp_path: Path) -> None:
+    """Law: runs side by side, a grid cut short before its grid.yaml, and one with files besides are accepted."""
+    claim(tmp_path / "cell", HASH)
+    claim_for_grid(tmp_path, HASH)
+    (tmp_path / "notes.txt").write_text("mine")
+    claim_for_grid(tmp_path, HASH)
+    (tmp_path / ".lock").write_text("")
+    (tmp_path / "grid.yaml").write_text("seed: 1")
+    claim_for_grid(tmp_path, HASH)
+
+
 def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
     """Law: a folder with nothing but an empty lock, as after a kill during its creation, counts as empty."""
     (tmp_path / ".lock").write_text("")

@@ -79,12 +79,11 @@ def test_a_grid_says_why_cells_run_anew(click_data: Path, tmp_path: Path, monkey
     [
         ({"strategy__name": "partial", "strategy__interval_samples": 3}, "is to save every 3 samples"),
         ({"strategy__name": "partial", "strategy__restore_optimizer": "reset"}, "restore_optimizer=reset changes noth"),
-        ({"cluster__spares": 2}, "cluster.spares=2 changes nothing on engine local"),
     ],
 )
 def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dict[str, object], remark: str) -> None:
     """One sentence; none where the setting has its effect."""
     (line,) = check(changed(config, **keys))
     assert remark in line
-    has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad", "profile__spare_o_res_h": 0.01}
+    has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad"}
     assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []

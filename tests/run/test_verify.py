@@ -1,5 +1,6 @@
 """The verification of one engine against the other, and that it would notice."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from harness.core.events import Killed, Saved
 from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
-from harness.run.assemble import Parts
+from harness.run.assemble import Parts, RunStatus
 from tests.runs import changed, run, saving_every
 
 
@@ -29,7 +30,7 @@ class FlippingServer(RankServer):
         return reply
 
 
-# Every failure makes a world anew in four of the ten runs, so there is one of each sort and no more; verify adds one
+# Every failure makes a world anew in three of the eight runs, so there is one of each sort and no more; verify adds one
 # right before a save and one right after it.
 TRACE = """\
 hour,rank,note
@@ -45,7 +46,7 @@ LIGHT = ("none", "never_save", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_mass
 """Strategies of few rules of their own, on two ranks: only one of their kills is not around a save."""
 
 
-@pytest.mark.timeout(400)  # four of the ten runs form a world seven times, which takes a busy machine long
+@pytest.mark.timeout(400)  # three of the eight runs form a world seven times, which takes a busy machine long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
     """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.
@@ -78,17 +79,22 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
 
 
 def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
-    """A strategy is run on every data path and engine."""
+    """A strategy is run on every data path and engine, and each run's progress has its number."""
     ran: list[tuple[str, str, str]] = []
+    followed: list[tuple[int, int, RunStatus]] = []
+    status = RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0)
 
-    def note(cell: Config, run_dir: Path, **_: object) -> None:
+    def note(cell: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None]) -> None:
+        on_status(status)
         ran.append((cell.strategy.name, cell.engine, run_dir.name))
         run_dir.mkdir()
         (run_dir / "events.jsonl").touch()
 
     paths = [(engine, path.name) for path in verify.variants_of(config) for engine in path.engines]
     assert {(engine, name) for engine in ("local", "rpc") for name in ("none", "lookahead", "stale")} < {*paths}
-    assert verify.verify(config, tmp_path / "one", run=note) == verify.Verdict("full", ())
+    verdict = verify.verify(config, tmp_path / "one", run=note, on_status=lambda *told: followed.append(told))
+    assert verdict == verify.Verdict("full", ())
+    assert followed == [(number, len(paths), status) for number in range(1, len(paths) + 1)]
     assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
 
 

@@ -8,7 +8,7 @@ from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
 from harness.core.plans import PlannedKill, ps_index
 from harness.traces.schedule import schedule as plan
-from harness.traces.trace import Trace, parse_trace
+from harness.traces.trace import Trace, parse_trace, read_trace
 
 MAPPING = "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
 FOLDER = Path(__file__).parents[2] / "failure_traces"
@@ -122,6 +122,14 @@ def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None
     for tenth in range(1, 10):
         (planned_kill,) = schedule(read(f"hour,rank\n{7 * tenth / 100},ps1\n"), job_h=0.7)
         assert planned_kill.step == 10 * tenth
+
+
+def test_a_file_that_is_no_text_is_said_with_its_line(tmp_path: Path) -> None:
+    """One line with the byte, as of a log that is imported."""
+    (tmp_path / "t.csv").write_bytes("hour,rank,node\n1,ps0,k\xe9\n".encode("latin-1"))
+    with pytest.raises(TraceError) as caught:
+        read_trace(tmp_path / "t.csv")
+    assert str(caught.value) == f"{tmp_path / 't.csv'}:2: expected UTF-8, got the byte 0xe9; convert the file to UTF-8"
 
 
 def test_entries_at_one_boundary_are_one_strike_with_the_union_of_ranks() -> None:
