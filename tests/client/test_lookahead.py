@@ -146,7 +146,7 @@ def test_an_unplanned_death_loses_and_keeps_every_update_once(
         data__max_train_samples=120,
         cluster__num_ps=3,
         strategy__name=strategy,
-        strategy__interval_samples=48,
+        strategy__interval_samples=72,
         cache__mode="lookahead",
         cache__lookahead=8,
     )

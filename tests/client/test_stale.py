@@ -314,7 +314,7 @@ def test_without_staleness_a_run_equals_the_uncached_one(
 ) -> None:
     """Event for event, under ten failures, with evictions: losses, saves, what was lost, AUC, parameters."""
     config = changed(config, strategy__name=strategy, cluster__placement=placement, eval__every_steps=45)
-    config = saving_every(config, 80)
+    config = saving_every(changed(config, data__max_train_samples=512), 80)
     _, uncached = run(config, tmp_path / "uncached")
     finished, cached = run(stale(config, 0, cache__max_rows=400), tmp_path / "cached")
     assert facts(cached) == facts(uncached)
@@ -337,7 +337,7 @@ def test_full_recovery_ends_bit_equal_to_no_failure(config: Config, tmp_path: Pa
 
 def test_staleness_decides_and_nothing_else_does(config: Config, tmp_path: Path) -> None:
     """The same staleness gives the same bits, another one other losses, and more staleness moves fewer bytes."""
-    config = changed(config, strategy__name="none")
+    config = changed(config, strategy__name="none", data__max_train_samples=512)
     runs = {s: run(stale(config, s), tmp_path / f"s{s}") for s in (0, 2, 20)}
     again, events = run(stale(config, 2), tmp_path / "again")
     assert facts(events) == facts(runs[2][1])

@@ -126,7 +126,7 @@ def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config,
     """A rank that somebody else kills, at any moment, takes the same road as a planned one: with full recovery the run
     ends bit-equal to the run without failures. It does not count unless the config allows it.
     """
-    config = changed(config, engine="rpc", trace__path=None, data__max_train_samples=512)
+    config = changed(config, engine="rpc", trace__path=None, data__max_train_samples=320)
     reference, _ = run(changed(config, engine="local", strategy__name="none"), tmp_path / "none")
 
     def kill_ps2_at(step: int, run_dir: Path):
@@ -141,11 +141,11 @@ def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config,
 
         return on_status
 
-    full = changed(config, strategy__name="full")
+    full = changed(config, strategy__name="full", strategy__interval_samples=80)
     with pytest.raises(RunFailed, match="expected only planned deaths of ranks, got 1 others"):
-        assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(60, tmp_path / "refused"))
+        assemble.run(full, tmp_path / "refused", on_status=kill_ps2_at(40, tmp_path / "refused"))
     allowed = changed(full, trace__allow_unplanned=True)
-    finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(60, tmp_path / "allowed"))
+    finished = assemble.run(allowed, tmp_path / "allowed", on_status=kill_ps2_at(40, tmp_path / "allowed"))
     assert finished.num_unplanned == 1
     assert finished.digests == reference.digests
     assert finished.auc == reference.auc

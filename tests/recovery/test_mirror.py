@@ -168,7 +168,7 @@ def test_an_unplanned_death_loses_no_mirrored_update(  # noqa: PLR0917 - pytest'
 ) -> None:
     """Whichever message fails: ledger and ranks agree, and with everything mirrored the run is as without failure."""
     config = changed(config, strategy__name="cpr_mirror", data__max_train_samples=120)
-    config = changed(config, **path, strategy__interval_samples=48, strategy__share=share)
+    config = changed(config, **path, strategy__interval_samples=72, strategy__share=share)
     finished = run_mortal(config, tmp_path / "run", monkeypatch, doom, MortalKeptRanks)
     assert outstanding(read_events(tmp_path / "run" / "events.jsonl")) == KeptRanks.num_unsaved
     if share == 1.0:

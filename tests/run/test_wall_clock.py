@@ -86,7 +86,8 @@ def test_a_run_is_charged_as_the_simulator_says(wall: Config, tmp_path: Path, na
 @pytest.mark.parametrize("name", ["full", "partial", "cpr_mfu", "cpr_scar"])
 def test_every_data_path_meets_the_same_failures(wall: Config, tmp_path: Path, name: str) -> None:
     """The lookahead cache plans with a clock that still moves, and bounded staleness of 0 changes nothing either."""
-    config = saving_every(changed(wall, strategy__name=name, eval__every_steps=25), 90)
+    config = changed(wall, strategy__name=name, eval__every_steps=25, data__max_train_samples=256)
+    config = saving_every(config, 60)
     direct, events = run(config, tmp_path / "direct")
     assert len(kills_of(events)) > 20
     for lookahead in (2, 30, 400):
