@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.cells import Cell, cells_of
+from analysis.contents import CONTENTS
 from analysis.rounding import Rounding, rounding_of, without_replicates
 from analysis.stats import (
     BASELINE,
@@ -39,6 +40,10 @@ _QUANTITIES = (
     *(f"{bucket}_frac" for bucket in BUCKETS),
 )
 """Columns of a cell, and hours of a bucket divided by ``job_h``."""
+
+
+_DIGESTS = {key: key.partition(".")[0] for key in CONTENTS}
+"""Keys of a setting whose values are digests, and what they are digests of."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +143,12 @@ def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
 
 
 def setting_text(setting: Mapping[str, Any]) -> str:
-    """A setting as text: ``key value`` of every entry."""
-    return ", ".join(f"{key} {'none' if value is None else value}" for key, value in setting.items())
+    """A setting as text: ``key value`` of every entry; a digest is in brackets, and left out where it is None."""
+    return ", ".join(
+        f"{name} (digest {value})" if (name := _DIGESTS.get(key)) else f"{key} {'none' if value is None else value}"
+        for key, value in setting.items()
+        if value is not None or key not in _DIGESTS
+    )
 
 
 def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:

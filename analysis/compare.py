@@ -11,8 +11,9 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from analysis.blocks import strategy_order
+from analysis.blocks import setting_text, strategy_order
 from analysis.cells import Cell, cells_of, load, swept_keys
+from analysis.contents import CONTENTS, content_notes, contents_agree
 from analysis.render import Heading, rich_table, show_interval
 from analysis.stats import SETTING, Estimate, condition, estimate
 from harness.core.errors import StoreError, UserError
@@ -96,7 +97,7 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         groups: dict[tuple[str, ...], list[Pair]] = {}
         for left in base:
             for right in cells:
-                if all(left[key] == right.get(key) for key in keys if key in left):
+                if contents_agree(left, right) and all(left[key] == right.get(key) for key in keys if key in left):
                     group = tuple(str(condition(right, key)) for key in keys if key != "seed")
                     groups.setdefault(group, []).append((left, right))
         if not groups:
@@ -129,10 +130,15 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     has_engines = len({cell["engine"] for cell in cells}) > 1
     groups: dict[tuple[str, ...], list[Pair]] = {}
     for cell in cells:
-        partners = [base for base in bases if all(base[key] == cell[key] for key in ("seed", *SETTING))]
+        partners = [
+            base
+            for base in bases
+            if all(base[key] == cell[key] for key in ("seed", *SETTING)) and contents_agree(base, cell)
+        ]
         if cell["strategy"] != baseline and partners:
             partner = max(partners, key=lambda base: sum(base[key] == cell[key] for key in swept))
-            words = [cell["strategy"], *(f"{key} {_plain(cell[key])}" for key in swept if cell[key] is not None)]
+            own = ({key: _plain(cell[key])} for key in swept if cell[key] is not None)
+            words = [cell["strategy"], *map(setting_text, own)]
             groups.setdefault((*words, *([cell["engine"]] * has_engines)), []).append((partner, cell))
     ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
     return [_compare(f"{baseline} in {path}", str(path), words, pairs) for words, pairs in ordered]
@@ -161,7 +167,7 @@ def _plain(value: object) -> str:
 def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     """The seed, and every column or config key that takes several values inside one of the folders."""
     keys = [key for key in ("strategy", *SETTING) if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
-    swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key)
+    swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key and key not in CONTENTS)
     return ["seed", *keys, *swept]
 
 
@@ -178,7 +184,8 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Sequence[Pair])
 
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
-    return [Text(f"left out, damaged: {line}", style="red") for line in _damaged(frames)]
+    notes = [line for frame in frames for line in content_notes(cells_of(frame))]
+    return [Text(line, style="red") for line in (*(f"left out, damaged: {line}" for line in _damaged(frames)), *notes)]
 
 
 def _table(found: Sequence[Comparison], title: str) -> Table:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from analysis.blocks import Block, Line, summarise
 from analysis.cells import Cell, cells_of
+from analysis.contents import content_notes
 from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
 from analysis.rounding import rounding_text
 from analysis.style import UNKNOWN
@@ -119,7 +120,8 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:
-    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code."""
+    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code,
+    data or trace."""
     lines = [
         f"{cell['status']}: {cell['cell']}" + (f": {cell['failure']}" if cell["failure"] else "")
         for cell in cells
@@ -131,6 +133,7 @@ def missing(cells: Sequence[Cell]) -> list[str]:
         lines.append(
             f"mixed: {counts}: these results were computed by different code; `--stale rerun` makes them equal"
         )
+    lines += content_notes(cells)
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
 
 
