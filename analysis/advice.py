@@ -168,7 +168,7 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
         loss = "0" if each.verdict == "equal by construction" else show_interval(each.loss, scale=1e3, signed=True)
         yield (
             each.label,
-            str(len(each.line.cells)),
+            str(each.loss.num),
             f"{100 * each.overhead_frac:.2f}",
             loss,
             _FRONT if each.on_front else "",
