@@ -149,9 +149,12 @@ def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
 
 
 def setting_text(setting: Mapping[str, Any]) -> str:
-    """A setting as text: ``key value`` of every entry; a digest is in brackets, and left out where it is None."""
+    """A setting as text: ``key value`` of every entry, None as ``null``.
+
+    A digest is in brackets, and left out where it is None.
+    """
     return ", ".join(
-        f"{name} (digest {value})" if (name := _DIGESTS.get(key)) else f"{key} {'none' if value is None else value}"
+        f"{name} (digest {value})" if (name := _DIGESTS.get(key)) else f"{key} {'null' if value is None else value}"
         for key, value in setting.items()
         if value is not None or key not in _DIGESTS
     )

@@ -92,7 +92,14 @@ def load(path: Path | str) -> "pd.DataFrame":
     keys += tell_apart(rows, keys)
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
-    return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).astype(_TYPES)
+    # pandas makes floats of whole numbers in a column with missing values, unless its type says otherwise
+    whole = {key: "Int64" for key in keys if _is_whole([row.get(key) for row in rows])}
+    return pd.DataFrame(rows, columns=[*COLUMNS, *keys], dtype=object).infer_objects().astype(_TYPES | whole)
+
+
+def _is_whole(values: Sequence[Any]) -> bool:
+    """Whether some values are missing, and all others are whole numbers."""
+    return None in values and all(value is None or type(value) is int for value in values)
 
 
 def _mark_copies(rows: Sequence[dict[str, Any]]) -> None:

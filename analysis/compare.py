@@ -124,7 +124,7 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         for left in base:
             for right in cells:
                 if contents_agree(left, right) and all(left[key] == right.get(key) for key in keys if key in left):
-                    group = tuple(str(condition(right, key)) for key in keys if key != "seed")
+                    group = tuple(_text(condition(right, key)) for key in keys if key != "seed")
                     groups.setdefault(group, []).append((left, right))
         if not groups:
             _refuse_damaged(frames[0], frame)
@@ -163,7 +163,7 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
             if all(base[key] == cell[key] for key in ("seed", *SETTING)) and contents_agree(base, cell)
         ]
         if cell["strategy"] != baseline and (partner := _nearest(cell, partners, swept)):
-            own = ({key: _plain(cell[key])} for key in swept if cell[key] is not None)
+            own = ({key: cell[key]} for key in swept if cell[key] is not None)
             words = [cell["strategy"], *map(setting_text, own)]
             groups.setdefault((*words, *([cell["engine"]] * has_engines)), []).append((partner, cell))
     ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
@@ -175,6 +175,10 @@ def _nearest(cell: Cell, partners: Sequence[Cell], keys: Sequence[str]) -> Cell 
     common = [sum(partner[key] == cell[key] for key in keys) for partner in partners]
     nearest = [partner for partner, num in zip(partners, common, strict=True) if num == max(common)]
     return nearest[0] if len({partner["auc"] for partner in nearest}) == 1 else None
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def _done(frame: "pd.DataFrame") -> list[Cell]:
@@ -190,11 +194,6 @@ def _refuse_damaged(*frames: "pd.DataFrame") -> None:
     if lines := _damaged(frames):
         more = f" (and {len(lines) - 1} more damaged cells)" if len(lines) > 1 else ""
         raise StoreError(lines[0] + more)
-
-
-def _plain(value: object) -> str:
-    """A swept value as in the config; pandas makes floats of whole numbers in a column with missing values."""
-    return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
 
 
 def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
