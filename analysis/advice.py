@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 DEFAULT_MARGIN = 5e-4
 
+LEAST_SEEDS = 3
+LEAST_AUC = 0.65
+"""Verdicts over fewer seeds, or of a model whose AUC without failures is lower, have a line of caution."""
+
 Word = Literal["equal by construction", "superior", "non-inferior", "inferior", "open"]
 
 _HEADINGS = (
@@ -168,7 +172,7 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
         loss = "0" if each.verdict == "equal by construction" else show_interval(each.loss, scale=1e3, signed=True)
         yield (
             each.label,
-            str(len(each.line.cells)),
+            str(each.loss.num),
             f"{100 * each.overhead_frac:.2f}",
             loss,
             _FRONT if each.on_front else "",
@@ -177,8 +181,8 @@ def _rows(found: Sequence[Verdict]) -> Iterator[tuple[str, ...]]:
 
 
 def conclusions(block: Block, found: Sequence[Verdict]) -> list[str]:
-    """What is shown, what is open, the floor of rounding, and the spread over traces: one sentence each."""
-    return [*_shown(found), *_open(found), *_rounding(block, found), *_spread(found)]
+    """What is shown, what is open, caution, the floor of rounding, and the spread over traces: one sentence each."""
+    return [*_shown(found), *_open(found), *_caution(block, found), *_rounding(block, found), *_spread(found)]
 
 
 def _shown(found: Sequence[Verdict]) -> Iterator[str]:
@@ -187,14 +191,44 @@ def _shown(found: Sequence[Verdict]) -> Iterator[str]:
     full = next((each for each in found if each.verdict == "equal by construction"), None)
     if safe:
         yield (
-            f"Shown: {safe.label} loses less than {margin} of AUC, the cheapest strategy of which this is shown: "
-            f"{_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
+            f"Shown{_over(safe.line)}: {safe.label} loses less than {margin} of AUC, the cheapest strategy of which this "
+            f"is shown: {_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
         )
     else:
         keeps = f" Only {full.label} is known to keep AUC, by construction; it costs {_cost(full)}." if full else ""
         yield f"Of no strategy that loses samples is it shown that it loses less than {margin} of AUC.{keeps}"
     if inferior := [each.label for each in found if each.verdict == "inferior"]:
-        yield f"Shown to lose more than {margin} of AUC: {', '.join(inferior)}."
+        lines = [each.line for each in found if each.verdict == "inferior"]
+        yield f"Shown{_over(*lines)} to lose more than {margin} of AUC: {', '.join(inferior)}."
+
+
+def _sample(*lines: Line) -> tuple[int, int] | None:
+    """Numbers of seeds and of traces of the line that has the fewest; None if no line has a pair."""
+    sizes = [(len({p.seed for p in line.pairs}), len({p.trace for p in line.pairs})) for line in lines if line.pairs]
+    return min(sizes, default=None)
+
+
+def _over(*lines: Line) -> str:
+    sample = _sample(*lines)
+    return "" if sample is None else f" over {_counted(sample[0], 'seed')} and {_counted(sample[1], 'trace')}"
+
+
+def _counted(num: int, word: str) -> str:
+    return f"{num} {word}{'' if num == 1 else 's'}"
+
+
+def _caution(block: Block, found: Sequence[Verdict]) -> Iterator[str]:
+    """Warns of few seeds, and of a model that has hardly learned."""
+    parts: list[str] = []
+    sample = _sample(*(each.line for each in found))
+    if sample is not None and sample[0] < LEAST_SEEDS:
+        parts.append(f"{_counted(sample[0], 'seed')} of {_counted(sample[1], 'trace')} say little of others")
+    auc = next((line.estimates.get("auc") for line in block.lines if line.strategy == BASELINE), None)
+    if auc is not None and auc.mean < LEAST_AUC:
+        learned = "the model has hardly learned, so losses are small for that reason"
+        parts.append(f"AUC of {BASELINE} is {auc.mean:.2f}: {learned}")
+    if parts:
+        yield f"Caution: {'; '.join(parts)}."
 
 
 def _cost(verdict: Verdict) -> str:

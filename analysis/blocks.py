@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from analysis.cells import Cell, cells_of
+from analysis.contents import CONTENTS
+from analysis.partners import reason
 from analysis.rounding import Rounding, rounding_of, without_replicates
 from analysis.stats import (
     BASELINE,
     Estimate,
+    Pair,
     Split,
     baseline_of,
     condition,
@@ -41,6 +44,10 @@ _QUANTITIES = (
 """Columns of a cell, and hours of a bucket divided by ``job_h``."""
 
 
+_DIGESTS = {key: key.partition(".")[0] for key in CONTENTS}
+"""Keys of a setting whose values are digests, and what they are digests of."""
+
+
 @dataclass(frozen=True)
 class Line:
     """One strategy under one setting: its finished cells, and estimates over their seeds by column.
@@ -55,6 +62,10 @@ class Line:
     estimates: Mapping[str, Estimate | None]
     split: Split | None = None
     """Spread of the differences of AUC between traces and between seeds, where it can be told."""
+    pairs: Sequence[Pair] = ()
+    """The differences of AUC: one for each cell that has a partner."""
+    unpaired: Sequence[tuple[int, str]] = ()
+    """Seed of each cell without a pair, and why it has none."""
 
     def mean(self, name: str) -> float:
         """Mean of column ``name`` over the line's cells; 0 if the column has no estimate."""
@@ -132,14 +143,21 @@ def _blocks(cells: Sequence[Cell], keys: Sequence[str]) -> list[Block]:
         setting = dict(zip(keys, values, strict=True))
         title = setting_text({keys[place]: values[place] for place in differing})
         references = [cell for cell in groups[values] if cell["strategy"] == BASELINE]
-        lines = _lines(setting, groups[values], done)
+        lines = _lines(setting, groups[values], done, cells)
         blocks.append(Block(setting, title, lines, rounding_of(references, cells)))
     return blocks
 
 
 def setting_text(setting: Mapping[str, Any]) -> str:
-    """A setting as text: ``key value`` of every entry."""
-    return ", ".join(f"{key} {'none' if value is None else value}" for key, value in setting.items())
+    """A setting as text: ``key value`` of every entry, None as ``null``.
+
+    A digest is in brackets, and left out where it is None.
+    """
+    return ", ".join(
+        f"{name} (digest {value})" if (name := _DIGESTS.get(key)) else f"{key} {'null' if value is None else value}"
+        for key, value in setting.items()
+        if value is not None or key not in _DIGESTS
+    )
 
 
 def _grouped(cells: Sequence[Cell], key: Callable[[Cell], Any]) -> dict[Any, list[Cell]]:
@@ -159,12 +177,16 @@ def _has_references_only(group: Sequence[Cell]) -> bool:
     return all(cell["strategy"] == BASELINE for cell in group)
 
 
-def _lines(setting: Mapping[str, Any], group: Sequence[Cell], cells: Sequence[Cell]) -> list[Line]:
+def _lines(
+    setting: Mapping[str, Any], group: Sequence[Cell], done: Sequence[Cell], cells: Sequence[Cell]
+) -> list[Line]:
+    """``done``: the finished cells, of which some are partners. ``cells``: all."""
     lines: list[Line] = []
     by_strategy = _grouped(group, lambda cell: cell["strategy"])
     for strategy in sorted(by_strategy, key=strategy_order):
         own = by_strategy[strategy]
-        pairs = pairs_of(own, cells, "auc")
+        paired = [(cell, pairs_of([cell], done, "auc")) for cell in own]
+        pairs = [pair for _, found in paired for pair in found]
         others = sorted({cell["engine"] for cell in own} - {setting["engine"]}) if "engine" in setting else []
         lines.append(
             Line(
@@ -174,6 +196,8 @@ def _lines(setting: Mapping[str, Any], group: Sequence[Cell], cells: Sequence[Ce
                 auc_difference=estimate_pairs(pairs),
                 estimates={name: estimate(_quantity(cell, name) for cell in own) for name in _QUANTITIES},
                 split=split(pairs),
+                pairs=pairs,
+                unpaired=[(cell["seed"], reason(cell, cells)) for cell, found in paired if not found],
             )
         )
     return lines

@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from analysis.audit import check
+from analysis.contents import tell_apart
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Finished, Started
 from harness.record.code import code_of
+from harness.record.files import read_json
 from harness.record.recorder import Record, read_record
 from harness.record.rundir import RunDir, find_runs, flatten, read_config
 
@@ -41,13 +43,13 @@ _TYPES: dict[str, str] = {
     **dict.fromkeys(("payload_bytes", "num_saves", "num_failures", "num_lost_ranks", "num_unplanned"), "Int64"),
     **dict.fromkeys(("stall_s", *(f"measured_{bucket}_s" for bucket in BUCKETS), "seconds"), "float64"),
     **dict.fromkeys((*(f"cache_{name}" for name in _CACHE), "cache_saved_frac"), "float64"),
-    **dict.fromkeys(("failure", "path", "config_hash", "code"), "str"),
+    **dict.fromkeys(("failure", "path", "config_hash", "code", "data", "data_digest", "trace_digest"), "str"),
 }
 COLUMNS = tuple(_TYPES)
 """The first columns of every frame; the swept keys follow.
 
 ``*_h``: emulated hours. ``*_s``: measured seconds. ``overhead_frac``: fraction of ``job_h``. ``node_h``: overhead in
-node-hours, where the profile has its number of trainers.
+node-hours, where the profile has its number of trainers. ``data``: the path of the click log.
 """
 
 _NOT_SWEPT = (
@@ -67,6 +69,8 @@ _NOT_SWEPT = (
 def load(path: Path | str) -> "pd.DataFrame":
     """One row per run directory at or below ``path``: ``COLUMNS``, then the config's keys that differ between cells.
 
+    Columns of ``analysis.contents.CONTENTS`` follow where cells of equal configs differ in their data or trace.
+
     ``status`` is one of ``STATUSES``; ``failure`` is the reason of a failed or damaged cell; ``disagreement`` is a
     contradiction in its record (``analysis.audit``). Only runs with a Finished event have results. Missing is NaN.
     ``config_hash`` is of all that decides a result but the code; ``code`` is that one's fingerprint.
@@ -85,9 +89,17 @@ def load(path: Path | str) -> "pd.DataFrame":
         for run_dir, config in zip(paths, configs, strict=True)
     ]
     _mark_copies(rows)
+    keys += tell_apart(rows, keys)
     import pandas as pd  # noqa: PLC0415 - takes half a second to import
 
-    return pd.DataFrame(rows, columns=[*COLUMNS, *keys]).astype(_TYPES)
+    # pandas makes floats of whole numbers in a column with missing values, unless its type says otherwise
+    whole = {key: "Int64" for key in keys if _is_whole([row.get(key) for row in rows])}
+    return pd.DataFrame(rows, columns=[*COLUMNS, *keys], dtype=object).infer_objects().astype(_TYPES | whole)
+
+
+def _is_whole(values: Sequence[Any]) -> bool:
+    """Whether some values are missing, and all others are whole numbers."""
+    return None in values and all(value is None or type(value) is int for value in values)
 
 
 def _mark_copies(rows: Sequence[dict[str, Any]]) -> None:
@@ -141,6 +153,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
         **{key: flat.get(key) for key in ("name", "engine", "seed")},
         "strategy": flat.get("strategy.name"),
         "trace": Path(trace).stem if trace else None,
+        "data": flat.get("data.path"),
         "profile": flat.get("profile.name"),
         "num_ps": flat.get("cluster.num_ps") or flat.get("profile.num_ps"),
         "job_h": flat.get("profile.job_h"),
@@ -185,7 +198,18 @@ def _origin(run: RunDir, events: Sequence[Event]) -> dict[str, Any]:
         "config_hash": started.config_hash,
         "code": code and code.fingerprint,
         "began": str(started.machine.get("time")),
+        **_digests(run),
     }
+
+
+def _digests(run: RunDir) -> dict[str, Any]:
+    """Digests of the content of data and trace, as env.json has them; None is unknown, or no trace."""
+    try:
+        env = read_json(run.env)
+    except StoreError:
+        env = {}
+    facts = {name: env.get(name) for name in ("data", "trace")}
+    return {f"{name}_digest": value.get("digest") if isinstance(value, dict) else None for name, value in facts.items()}
 
 
 def record_of(run: RunDir) -> Record:

@@ -1,7 +1,7 @@
 """Paired differences between folders: keys that vary inside the folders are matched."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +11,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from analysis.blocks import strategy_order
+from analysis.blocks import setting_text, strategy_order
 from analysis.cells import Cell, cells_of, load, swept_keys
+from analysis.contents import CONTENTS, content_notes, contents_agree
+from analysis.partners import cells_text, seeds_text
 from analysis.render import Heading, rich_table, show_interval
 from analysis.stats import SETTING, Estimate, condition, estimate
 from harness.core.errors import StoreError, UserError
@@ -55,6 +57,7 @@ class Comparison:
     group: str
     num_pairs: int
     differences: dict[str, Estimate | None]
+    pairs: tuple[Pair, ...] = ()
 
 
 def show_comparison(dirs: Sequence[Path | str]) -> RenderableType:
@@ -64,8 +67,16 @@ def show_comparison(dirs: Sequence[Path | str]) -> RenderableType:
     parts: list[RenderableType] = []
     for other in dict.fromkeys(item.other for item in found):
         title = f"{other} less {found[0].base}"
-        parts.append(_table([item for item in found if item.other == other], title))
-        parts.append(Text(_config_difference(found[0].base, other), style="dim"))
+        items = [item for item in found if item.other == other]
+        parts.append(_table(items, title))
+        parts.append(Text(_config_difference(items), style="dim"))
+        of_both = zip((found[0].base, other), (frames[0], frames[[*map(str, dirs)].index(other, 1)]), strict=True)
+        pairs = [pair for item in items for pair in item.pairs]
+        for place, (folder, frame) in enumerate(of_both):
+            paired = {pair[place]["path"] for pair in pairs}
+            done = _done(frame)
+            if alone := [cell for cell in done if cell["path"] not in paired]:
+                parts.append(Text(f"{folder}: {len(alone)} of {len(done)} cells have no partner: {cells_text(alone)}."))
     return Group(*parts, _LEGEND, *_left_out(frames))
 
 
@@ -73,7 +84,23 @@ def show_comparison_to(path: Path | str, baseline: str) -> RenderableType:
     """:func:`comparisons_to` as a table; same errors."""
     frame = load(path)
     found = comparisons_to(path, baseline, frame)
-    return Group(_table(found, f"strategies of {path} less {baseline}"), _LEGEND, *_left_out([frame]))
+    table = _table(found, f"strategies of {path} less {baseline}")
+    return Group(table, *map(Text, _alone(_done(frame), found, baseline)), _LEGEND, *_left_out([frame]))
+
+
+def _alone(cells: Sequence[Cell], found: Sequence[Comparison], baseline: str) -> Iterator[str]:
+    """A line for each strategy that lacks pairs with ``baseline``: the seeds that either has alone."""
+    pairs = [pair for item in found for pair in item.pairs]
+    base_seeds = {cell["seed"] for cell in cells if cell["strategy"] == baseline}
+    for strategy in sorted({cell["strategy"] for cell in cells} - {baseline}, key=strategy_order):
+        own = [cell for cell in cells if cell["strategy"] == strategy]
+        paired = {cell["path"] for _, cell in pairs}
+        alone = [cell["seed"] for cell in own if cell["path"] not in paired]
+        parts = [f"{baseline} has no result, or several, of the same setting for {seeds_text(alone)}"] if alone else []
+        if lacking := base_seeds - {cell["seed"] for cell in own}:
+            parts.append(f"{strategy} has no result for {seeds_text(lacking)}")
+        if parts:
+            yield f"{strategy}: {len(own) - len(alone)} of {len(own)} cells have a partner: {'; '.join(parts)}."
 
 
 def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | None" = None) -> list[Comparison]:
@@ -96,8 +123,8 @@ def comparisons(dirs: Sequence[Path | str], frames: "Sequence[pd.DataFrame] | No
         groups: dict[tuple[str, ...], list[Pair]] = {}
         for left in base:
             for right in cells:
-                if all(left[key] == right.get(key) for key in keys if key in left):
-                    group = tuple(str(condition(right, key)) for key in keys if key != "seed")
+                if contents_agree(left, right) and all(left[key] == right.get(key) for key in keys if key in left):
+                    group = tuple(_text(condition(right, key)) for key in keys if key != "seed")
                     groups.setdefault(group, []).append((left, right))
         if not groups:
             _refuse_damaged(frames[0], frame)
@@ -113,7 +140,8 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     """Every other strategy of one folder against ``baseline``, in pairs of equal seed, engine, trace and profile.
 
     Keys that vary for only one of the two strategies are not matched; if the baseline ran with several values of such a
-    key, the cell with most values in common is the partner. ``frame``: the folder's frame, if already loaded.
+    key, the cell with most values in common is the partner; of several such cells with other results none is.
+    ``frame``: the folder's frame, if already loaded.
 
     Raises UserError if ``baseline`` has no finished cell, StoreError for a folder without a run, or if the folder has
     damaged cells and no finished cell of ``baseline``.
@@ -129,13 +157,28 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     has_engines = len({cell["engine"] for cell in cells}) > 1
     groups: dict[tuple[str, ...], list[Pair]] = {}
     for cell in cells:
-        partners = [base for base in bases if all(base[key] == cell[key] for key in ("seed", *SETTING))]
-        if cell["strategy"] != baseline and partners:
-            partner = max(partners, key=lambda base: sum(base[key] == cell[key] for key in swept))
-            words = [cell["strategy"], *(f"{key} {_plain(cell[key])}" for key in swept if cell[key] is not None)]
+        partners = [
+            base
+            for base in bases
+            if all(base[key] == cell[key] for key in ("seed", *SETTING)) and contents_agree(base, cell)
+        ]
+        if cell["strategy"] != baseline and (partner := _nearest(cell, partners, swept)):
+            own = ({key: cell[key]} for key in swept if cell[key] is not None)
+            words = [cell["strategy"], *map(setting_text, own)]
             groups.setdefault((*words, *([cell["engine"]] * has_engines)), []).append((partner, cell))
     ordered = sorted(groups.items(), key=lambda item: (strategy_order(item[0][0]), item[0]))
     return [_compare(f"{baseline} in {path}", str(path), words, pairs) for words, pairs in ordered]
+
+
+def _nearest(cell: Cell, partners: Sequence[Cell], keys: Sequence[str]) -> Cell | None:
+    """The partner with most values of ``keys`` in common; None if there is none, or several differ in their AUC."""
+    common = [sum(partner[key] == cell[key] for key in keys) for partner in partners]
+    nearest = [partner for partner, num in zip(partners, common, strict=True) if num == max(common)]
+    return nearest[0] if len({partner["auc"] for partner in nearest}) == 1 else None
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def _done(frame: "pd.DataFrame") -> list[Cell]:
@@ -153,15 +196,10 @@ def _refuse_damaged(*frames: "pd.DataFrame") -> None:
         raise StoreError(lines[0] + more)
 
 
-def _plain(value: object) -> str:
-    """A swept value as in the config; pandas makes floats of whole numbers in a column with missing values."""
-    return f"{value:g}" if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else str(value)
-
-
 def _matched_keys(frames: "Sequence[pd.DataFrame]") -> list[str]:
     """The seed, and every column or config key that takes several values inside one of the folders."""
     keys = [key for key in ("strategy", *SETTING) if any(frame[key].nunique(dropna=False) > 1 for frame in frames)]
-    swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key)
+    swept = dict.fromkeys(key for frame in frames for key in frame.columns if "." in key and key not in CONTENTS)
     return ["seed", *keys, *swept]
 
 
@@ -174,11 +212,15 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Sequence[Pair])
         )
         for metric in METRICS
     }
-    return Comparison(base, other, ", ".join(group), len(pairs), differences)
+    return Comparison(base, other, ", ".join(group), len(pairs), differences, tuple(pairs))
 
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
-    return [Text(f"left out, damaged: {line}", style="red") for line in _damaged(frames)]
+    notes = [line for frame in frames for line in content_notes(cells_of(frame))]
+    lines = [f"left out, damaged: {line}" for line in _damaged(frames)]
+    copies = [cell for frame in frames for cell in cells_of(frame) if cell["status"] == "copy"]
+    lines += [f"left out, copy: {cell['path']}: {cell['failure']}" for cell in copies]
+    return [Text(line, style="red") for line in (*lines, *notes)]
 
 
 def _table(found: Sequence[Comparison], title: str) -> Table:
@@ -203,12 +245,23 @@ def _with_ratio(value: Estimate | None, scale: float, digits: int) -> str:
     return f"{interval}\n{ratio.replace('-', '−')} se"
 
 
-def _config_difference(base: str, other: str) -> str:
-    """The config keys in which two folders differ, except those that vary inside one of them."""
-    left, right = (_configs(Path(folder)) for folder in (base, other))
+def _config_difference(found: Sequence[Comparison]) -> str:
+    """The config keys in which the cells of pairs differ, except those that vary inside one of the folders."""
+    left, right = (_configs(Path(folder)) for folder in (found[0].base, found[0].other))
     inside = {*swept_keys(left), *swept_keys(right), "seed"}
-    keys = [key for key in differing_keys(left[0], right[0]) if key not in inside]
-    return f"Config keys that differ: {', '.join(keys)}." if keys else "Their configs are equal."
+    pairs = [item.pairs[0] for item in found]
+    both = [[read_config(Path(cell["path"])) for cell in pair] for pair in pairs]
+    keys = dict.fromkeys(key for one, other in both for key in differing_keys(one, other) if key not in inside)
+    names = [*keys, *_changed_contents(pairs)]
+    return f"Config keys that differ: {', '.join(names)}." if names else "Their configs are equal."
+
+
+def _changed_contents(pairs: Sequence[Pair]) -> Iterator[str]:
+    """What has another content under the same name in some pair."""
+    for name in ("data", "trace"):
+        digest = f"{name}_digest"
+        if any(one[name] == other[name] and len({one[digest], other[digest]} - {None}) == 2 for one, other in pairs):
+            yield f"the content of {name} (under the same path)"
 
 
 def _configs(folder: Path) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ FORMATS: tuple[Format, ...] = get_args(Format)
 
 
 def table(frame: "pd.DataFrame") -> "pd.DataFrame":
-    """A row per setting and strategy of a frame made by ``load``: the setting, the number of seeds, and estimates.
+    """A row per setting and strategy of a frame made by ``load``: the setting, numbers of cells and pairs, estimates.
 
     An estimate has the mean over seeds under its column of ``load`` (``auc_difference``: AUC minus that of ``none``,
     paired by seed; ``save_frac``: hours by ``job_h``), and half of its 95 % confidence interval under
@@ -34,7 +34,15 @@ def table(frame: "pd.DataFrame") -> "pd.DataFrame":
         for line in block.lines:
             shown = {name: value for name, value in line.estimates.items() if name not in left_out}
             estimates = {"auc_difference": line.auc_difference, **shown}
-            rows.append({**block.setting, "strategy": line.label, "num": len(line.cells), **_numbers(estimates)})
+            rows.append(
+                {
+                    **block.setting,
+                    "strategy": line.label,
+                    "num": len(line.cells),
+                    "num_pairs": len(line.pairs),
+                    **_numbers(estimates),
+                }
+            )
     return pd.DataFrame(rows)
 
 

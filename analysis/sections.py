@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from html import escape
 from typing import Any
 
-from analysis.blocks import Block
+from analysis.blocks import Block, setting_text
 from analysis.figures import KINDS, TRADEOFF
 from analysis.page import figure_html
 from analysis.panels import Data, Kind, figures
@@ -29,7 +29,8 @@ def heading(block: Block, blocks: Sequence[Block]) -> str:
     keys = [key for key, value in setting.items() if any(other.setting[key] != value for other in blocks)]
     keys = keys or [key for key in _WORDS if key in setting]
     keys.sort(key=lambda key: [*_WORDS].index(key) if key in _WORDS else len(_WORDS))
-    text = ", ".join(_WORDS[key](setting[key]) if key in _WORDS else f"{key} {setting[key]}" for key in keys)
+    texts = [_WORDS[key](setting[key]) if key in _WORDS else setting_text({key: setting[key]}) for key in keys]
+    text = ", ".join(filter(None, texts))
     return text[:1].upper() + text[1:]
 
 

@@ -147,7 +147,7 @@ def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> 
 
     The result of strategy ``none``, which has no failures and no saves, does not depend on the engine, the trace, the
     profile, or a key of strategy, trace, profile or store. If ``none`` did not run under the same setting, a cell of
-    ``none`` that differs only in these is returned.
+    ``none`` that differs only in these is returned. Candidates that differ in their AUC leave no baseline.
     """
     wanted = (baseline, "done", cell["seed"])
     candidates = [other for other in cells if (other["strategy"], other["status"], other["seed"]) == wanted]
@@ -155,8 +155,10 @@ def baseline_of(cell: Cell, cells: Sequence[Cell], baseline: str = BASELINE) -> 
     key_sets = [keys]
     if baseline == BASELINE:
         key_sets.append(relevant_to_none(keys))
-    matches = (other for keys in key_sets for other in candidates if all(other[key] == cell[key] for key in keys))
-    return next(matches, None)
+    for keys in key_sets:
+        if matches := [other for other in candidates if all(other[key] == cell[key] for key in keys)]:
+            return matches[0] if len({other["auc"] for other in matches}) == 1 else None
+    return None
 
 
 def relevant_to_none(keys: Iterable[str]) -> list[str]:

@@ -10,6 +10,8 @@ from rich.text import Text
 
 from analysis.blocks import Block, Line, summarise
 from analysis.cells import Cell, cells_of
+from analysis.contents import content_notes
+from analysis.partners import partner_notes
 from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
 from analysis.rounding import rounding_text
 from analysis.style import UNKNOWN
@@ -49,7 +51,11 @@ def _mean(name: str, scale: float, digits: int) -> Callable[[Line], str]:
 
 
 def _difference(line: Line) -> str:
-    return UNKNOWN if line.strategy == "none" else show_interval(line.auc_difference, scale=1e3, signed=True)
+    """The difference to none; in brackets the number of pairs, where it is not that of the cells."""
+    if line.strategy == "none":
+        return UNKNOWN
+    num = f" ({len(line.pairs)})" if line.unpaired and line.pairs else ""
+    return show_interval(line.auc_difference, scale=1e3, signed=True) + num
 
 
 def _total(line: Line) -> str:
@@ -107,7 +113,7 @@ def table_html(block: Block) -> str:
 
 
 def footnotes(blocks: Sequence[Block]) -> list[str]:
-    """The floor of rounding; explanations of the mark † and of columns that only some tables have."""
+    """Cells without a partner; the floor of rounding; the mark † and columns that only some tables have, explained."""
     floors = dict.fromkeys(rounding_text(block.rounding) for block in blocks)
     is_marked = any("†" in _total(line) for block in blocks for line in block.lines)
     captions = {
@@ -115,11 +121,12 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
         _CACHE_CAPTION: any(map(_has_cache, blocks)),
         _RESOURCES_CAPTION: any(block.resources for block in blocks),
     }
-    return [*floors, *(caption for caption, is_shown in captions.items() if is_shown)]
+    return [*partner_notes(blocks), *floors, *(caption for caption, is_shown in captions.items() if is_shown)]
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:
-    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code."""
+    """One line for each cell that is not done, for each record that contradicts itself, and for cells of other code,
+    data or trace."""
     lines = [
         f"{cell['status']}: {cell['cell']}" + (f": {cell['failure']}" if cell["failure"] else "")
         for cell in cells
@@ -131,6 +138,7 @@ def missing(cells: Sequence[Cell]) -> list[str]:
         lines.append(
             f"mixed: {counts}: these results were computed by different code; `--stale rerun` makes them equal"
         )
+    lines += content_notes(cells)
     return lines + [f"disagrees: {cell['cell']}: {cell['disagreement']}" for cell in cells if cell["disagreement"]]
 
 

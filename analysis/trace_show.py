@@ -46,7 +46,10 @@ def levels_of(stats: TraceStatistics) -> list[tuple[str, Level]]:
 
 
 def remarks(stats: TraceStatistics) -> Iterator[str]:
-    """Sentences on ranks, groups, trend, time of day and repairs, one a line."""
+    """Sentences on repeated lines, ranks, groups, trend, time of day and repairs, one a line."""
+    if num := stats.observed.num_repeated:
+        lines = "1 line names" if num == 1 else f"{num:,} lines name"
+        yield f"Repeated: {lines} a rank that dies at that hour already; as in a run, it counts once."
     yield from _who(stats)
     yield from _together(stats)
     yield from _when(stats)

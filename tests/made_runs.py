@@ -52,16 +52,34 @@ def made_config(strategy: str = "cpr_vanilla", /, *, seed: int = 0, **values: An
     return Config.model_validate(given | values)
 
 
-def made_hash(config: Config) -> str:
-    """A hash that differs where configs differ, but for engine and folder."""
-    text = config.model_dump_json(exclude={"engine", "out", "name", "wandb", "store"})
+def made_hash(config: Config, *contents: str | None) -> str:
+    """A hash that differs where configs or ``contents`` differ, but for engine and folder."""
+    text = config.model_dump_json(exclude={"engine", "out", "name", "wandb", "store"}) + "".join(filter(None, contents))
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
-def write_run(path: Path, config: Config, *, planned_kills: Mapping[int, tuple[int, ...]] | None = None) -> list[Event]:
-    """A finished run at ``path``, through the real recorder; its events."""
-    events = made_events(config, planned_kills=planned_kills)
-    with Recorder(path, config, command=["run.py", "grid", "made.yaml"]) as recorder:
+def write_run(
+    path: Path,
+    config: Config,
+    *,
+    planned_kills: Mapping[int, tuple[int, ...]] | None = None,
+    data: str | None = None,
+    trace: str | None = None,
+    auc: float = 0.0,
+) -> list[Event]:
+    """A finished run at ``path``, through the real recorder; its events. ``auc`` is added to its AUC.
+
+    ``data``, ``trace``: digests of their content, which are part of the config's hash.
+    """
+    started, *events, evaluated, finished = made_events(config, planned_kills=planned_kills)
+    started = altered(started, config_hash=made_hash(config, data, trace))
+    assert isinstance(finished, Finished)
+    total = (finished.auc or 0.0) + auc
+    events = [started, *events, altered(evaluated, auc=total), altered(finished, auc=total)]
+    about = {"num_samples": 2 * TOTAL_SAMPLES, "num_table_rows": 10_000, "synthetic": None}
+    facts = about | {"digest": data} if data else None
+    trace_facts = {"digest": trace} if trace else None
+    with Recorder(path, config, command=["run.py", "grid", "made.yaml"], data=facts, trace=trace_facts) as recorder:
         for event in events:
             recorder.record(event)
         recorder.done()

@@ -9,6 +9,7 @@ from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.core.errors import TraceError
 from harness.record.files import write_text
+from harness.traces.gaps import without_repeats
 from harness.traces.generate import generate
 from harness.traces.importers import read_log
 from harness.traces.importers.findings import FailureLog
@@ -96,7 +97,8 @@ def summary(trace: Trace) -> str:
     hours = float(trace.header.get("length_h") or trace.header.get("job_h") or 0) or last_h
     instants = len({entry.hour for entry in trace.entries})
     every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
-    deaths = f"{len(trace.entries)} death{'s' * (len(trace.entries) != 1)} at {instants} instant{'s' * (instants != 1)}"
+    num = len(without_repeats(trace).entries)
+    deaths = f"{num} death{'s' * (num != 1)} at {instants} instant{'s' * (instants != 1)}"
     return f"{deaths}, {trace.header.get('ranks', '?')} ranks, {hours:g} h{every}"
 
 

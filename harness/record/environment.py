@@ -29,14 +29,15 @@ def environment(
     num_threads: int,
     backend: str | None = None,
     data: Mapping[str, Any] | None = None,
+    trace: Mapping[str, Any] | None = None,
     command: Sequence[str] | None = None,
     now: Callable[[], datetime] = utc_now,
     root: Path = _ROOT,
 ) -> dict[str, Any]:
     """Facts as plain JSON types; unknown is null.
 
-    ``backend``: the dense network's. ``data``: facts about the click log. ``command``: sys.argv if None. ``root``: the
-    folder whose git commit is recorded.
+    ``backend``: the dense network's. ``data``, ``trace``: facts about the click log and the failure trace. ``command``:
+    sys.argv if None. ``root``: the folder whose git commit is recorded.
     """
     return {
         "time": now().isoformat(timespec="seconds"),
@@ -49,6 +50,7 @@ def environment(
         "cpu": _cpu_info("model name") or platform.processor() or None,
         "backend": backend,
         "data": data,
+        "trace": trace,
         "variables": {k: v for k, v in sorted(os.environ.items()) if k.startswith(_THREAD_VARIABLES)},
         "num_cores": len(os.sched_getaffinity(0)),
         "load_average": [round(load, 2) for load in os.getloadavg()],

@@ -28,8 +28,8 @@ class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
     ``view`` makes the sink that gets every event after it is written; by default wandb, as the config's
-    ``wandb.mode`` says. ``data``: facts about the click log, for env.json. A context manager: an exception that leaves
-    the block is recorded as the reason of failure.
+    ``wandb.mode`` says. ``data``, ``trace``: facts about the click log and the trace, for env.json. A context manager:
+    an exception that leaves the block is recorded as the reason of failure.
 
     Raises StoreError if the folder holds a record already or cannot be written, ConfigError if the view cannot start.
     """
@@ -41,6 +41,7 @@ class Recorder:
         *,
         view: Callable[[RunDir, Config], EventSink] = wandb_sink,
         data: Mapping[str, Any] | None = None,
+        trace: Mapping[str, Any] | None = None,
         command: Sequence[str] | None = None,
         now: Callable[[], datetime] = utc_now,
     ) -> None:
@@ -48,6 +49,7 @@ class Recorder:
             num_threads=config.trainer.num_threads,
             backend=config.trainer.backend,
             data=data,
+            trace=trace,
             command=command,
             now=now,
         )

@@ -97,7 +97,7 @@ def run(
     run_spec.validate()
     config = run_spec.config  # resolved, as it is recorded
     status = _Status(on_status)
-    with Recorder(run_dir, config, data=run_spec.data_facts) as recorder:
+    with Recorder(run_dir, config, data=run_spec.data_facts, trace=run_spec.trace_facts) as recorder:
         store = CheckpointStore(
             recorder.run.checkpoints, keep=config.store.keep, fsync=config.store.fsync, drops_later=True
         )

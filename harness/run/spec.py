@@ -120,6 +120,12 @@ class RunSpec:
         }
 
     @property
+    def trace_facts(self) -> dict[str, Any] | None:
+        """Facts about the failure trace for env.json, as plain JSON types; None without a trace. Raises TraceError."""
+        digest = trace_digest(self.config)
+        return None if digest is None else {"digest": digest}
+
+    @property
     def num_rows(self) -> int:
         """Embedding rows of all tables."""
         return sum(self.dataset.cardinalities)

@@ -14,7 +14,7 @@ Array letters: E deaths, or gaps that ended; C censored gaps, N all gaps, I inst
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -22,8 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.errors import TraceError
-from harness.core.plans import ps_index
-from harness.traces.trace import MAX_HOURS, MAX_RANKS, Trace
+from harness.core.plans import Rank, ps_index
+from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 
 F64 = NDArray[np.float64]
 I64 = NDArray[np.int64]
@@ -69,6 +69,8 @@ class Observed:
     length_h: float
     num_ranks: int | None
     source: str = "trace"
+    num_repeated: int = 0
+    """Entries left out, as they name a rank that another entry of the same hour names."""
 
     @property
     def num_deaths(self) -> int:
@@ -86,7 +88,7 @@ class Observed:
 class Gaps:
     """Times between failures, in order of (process, time). ``process_E``: the rank's number; 0 for the system.
 
-    ``num_zero`` gaps of no length were left out: a failure at hour 0, or a rank that fails twice at one hour.
+    ``num_zero`` gaps of no length were left out: a failure at hour 0.
     ``watched_R``: the hours for which each process was watched.
     """
 
@@ -96,12 +98,22 @@ class Gaps:
     watched_R: F64
 
 
+def without_repeats(trace: Trace) -> Trace:
+    """``trace`` with the first of all entries that name one rank at one hour: as in a run, it dies once then."""
+    first: dict[tuple[float, Rank | int], Entry] = {}
+    for place, entry in enumerate(trace.entries):
+        first.setdefault((entry.hour, entry.who if isinstance(entry.who, str) else place), entry)
+    return replace(trace, entries=tuple(first.values()))
+
+
 def observe(trace: Trace) -> Observed:
-    """The arrays of ``trace``.
+    """The arrays of ``trace``, in which a rank dies once at each hour.
 
     ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
     to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
     """
+    num_given = len(trace.entries)
+    trace = without_repeats(trace)
     hour_E = np.array([entry.hour for entry in trace.entries], np.float64)
     indices = [ps_index(entry.who) for entry in trace.entries if isinstance(entry.who, str)]
     is_named = len(indices) == len(trace.entries)
@@ -119,7 +131,8 @@ def observe(trace: Trace) -> Observed:
         raise TraceError(f"{trace.source}: ranks {num_ranks:g} in its header; {expected}")
     rank_E = np.array(indices, np.int64) if is_named else None
     num_ranks = None if num_ranks is None else int(num_ranks)
-    return Observed(hour_E, num_E, rank_E, max(length_h, last_h), num_ranks, trace.source)
+    num_repeated = num_given - len(trace.entries)
+    return Observed(hour_E, num_E, rank_E, max(length_h, last_h), num_ranks, trace.source, num_repeated)
 
 
 def first_of(trace: Trace) -> First:

@@ -18,7 +18,7 @@ from scipy import stats
 from harness.core.errors import TraceError
 from harness.core.plans import Rank, ps_rank
 from harness.traces.fits import FAMILIES
-from harness.traces.gaps import F64, First, Observed, first_of, observe
+from harness.traces.gaps import F64, First, Observed, first_of, observe, without_repeats
 from harness.traces.levels import Level, level_of
 from harness.traces.trace import Trace
 
@@ -109,6 +109,7 @@ def describe(
         TraceError: a header that contradicts the entries or holds no number, or no hours observed.
     """
     observed, first = observe(trace), first_of(trace)
+    trace = without_repeats(trace)
     if not observed.length_h:
         raise TraceError(f"{trace.source}: no hours observed; add '# length_h: HOURS' to its header")
     begun = itertools.count(1)

@@ -146,3 +146,18 @@ def test_help_names_the_default_margin(capsys: pytest.CaptureFixture[str]) -> No
             parser().parse_args([command, "--help"])
         assert f"(default: {DEFAULT_MARGIN:g})" in " ".join(capsys.readouterr().out.split())
         assert parser().parse_args([command, "x", "--margin", "1e-3"]).margin == 1e-3
+
+
+def test_what_is_shown_says_over_how_many_seeds_and_traces(tmp_path: Path) -> None:
+    """Few seeds and a model that has hardly learned are a caution; three seeds of a trained model are not."""
+    for name, num, auc in (("weak", 2, -0.17), ("sound", 3, 0.0)):
+        for seed in range(num):
+            for strategy in ("none", "full", "cpr_vanilla"):
+                write_run(tmp_path / name / f"{strategy}{seed}", made_config(strategy, seed=seed), auc=auc)
+    weak, sound = (advice(analysis.load(tmp_path / name), margin=0.5) for name in ("weak", "sound"))
+    assert weak is not None
+    assert sound is not None
+    assert "Shown over 2 seeds and 1 trace: " in shown(weak)
+    assert "Caution: 2 seeds of 1 trace say little of others; AUC of none is 0.61: the model has hardly" in shown(weak)
+    assert "Shown over 3 seeds and 1 trace: " in shown(sound)
+    assert "Caution" not in shown(sound)

@@ -213,3 +213,19 @@ def test_options_of_other_strategies_are_not_swept(tmp_path: Path) -> None:
     for name, options in (("full", {}), ("cpr_mfu", {"r": 0.5}), ("cpr_ssu", {})):
         write_run(tmp_path / "swept" / name, made_config(name, strategy=options))
     assert [key for key in analysis.load(tmp_path / "swept").columns if "." in key] == ["strategy.r"]
+
+
+def test_whole_numbers_and_null_read_as_in_the_config(tmp_path: Path) -> None:
+    """In titles, columns and comparisons, beside cells where the key is null or missing."""
+    for num in (10_000, 20_000_000, None):
+        for strategy in ("full", "partial"):
+            config = made_config(strategy, data={"max_train_samples": num})
+            write_run(tmp_path / f"{strategy}-{num}", config)
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.yaml").write_text("{")
+    titles = [block.title for block in analysis.blocks_of(analysis.load(tmp_path))]
+    key = "data.max_train_samples"
+    assert titles == [f"{key} 10000", f"{key} 20000000", f"{key} null"]
+    groups = shown(analysis.show_comparison_to(tmp_path, "full"))
+    assert f"partial, {key} 20000000" in groups
+    assert "10000.0" not in groups + shown(analysis.show_table(analysis.load(tmp_path)))

@@ -87,3 +87,20 @@ def test_a_setting_without_the_expected_effect_is_told(config: Config, keys: dic
     assert remark in line
     has_effect = {"strategy__interval_samples": 60, "trainer__optimizer": "adagrad"}
     assert check(changed(changed(config, strategy__name="partial", **has_effect), **(keys | has_effect))) == []
+
+
+def test_contents_stand_in_the_record(config: Config, tmp_path: Path) -> None:
+    """env.json has the digests of data and trace, which changes with a line of it, and null without a trace."""
+    trace = tmp_path / "mine.csv"
+    found: list[dict[str, str]] = []
+    for content in ("hour,rank\n", "hour,rank\n1,ps0\n", None):
+        if content:
+            trace.write_text(content)
+        out = tmp_path / f"run{len(found)}"
+        run(changed(config, data__max_train_samples=32, trace__path=str(trace) if content else None), out)
+        env = json.loads(RunDir(out).env.read_text())
+        found.append(env["trace"])
+        assert env["data"]["digest"] == RunSpec(config).dataset.digest
+    empty, full, missing = found
+    assert missing is None
+    assert empty["digest"] != full["digest"]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from analysis.trace_show import remarks
 from harness.core.errors import TraceError
 from harness.traces.gaps import gaps_of, observe
 from harness.traces.statistics import describe
@@ -254,3 +255,16 @@ def test_a_window_of_a_log_leaves_first_gaps_out() -> None:
     assert made.rank is not None
     assert (of_log.rank.sample.num_events, made.rank.sample.num_events) == (1, 3)
     assert of_log.rank.mtbf_h == made.rank.mtbf_h
+
+
+def test_a_rank_dies_once_at_an_hour() -> None:
+    """The same line twice is one death with the first line's repair, as in a run; counts without names all count."""
+    trace = parse_trace(["hour,rank,repair_h", "3,ps1,1", "3,ps1,5", "3,ps0,", "4,ps1,"], "mine.csv")
+    found = describe(trace)
+    assert (found.observed.num_deaths, found.observed.num_repeated) == (3, 1)
+    assert found.group_sizes == {1: 1, 2: 1}
+    assert found.repairs is not None
+    assert (found.repairs.num, found.repairs.mean_h) == (1, 1.0)
+    assert "1 line names a rank that dies at that hour already" in " ".join(remarks(found))
+    counted = observe(parse_trace(["hour,rank", "3,1", "3,1"], "mine.csv"))
+    assert (counted.num_deaths, counted.num_repeated) == (2, 0)
