@@ -191,8 +191,8 @@ def _shown(found: Sequence[Verdict]) -> Iterator[str]:
     full = next((each for each in found if each.verdict == "equal by construction"), None)
     if safe:
         yield (
-            f"Shown{_over(safe.line)}: {safe.label} loses less than {margin} of AUC, the cheapest strategy of which this "
-            f"is shown: {_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
+            f"Shown{_over(safe.line)}: {safe.label} loses less than {margin} of AUC, the cheapest strategy of which "
+            f"this is shown: {_cost(safe)}{f', where {full.label} costs {_cost(full)}' if full else ''}."
         )
     else:
         keeps = f" Only {full.label} is known to keep AUC, by construction; it costs {_cost(full)}." if full else ""
