@@ -11,9 +11,10 @@ from rich.text import Text
 from analysis.blocks import Block, Line, summarise
 from analysis.cells import Cell, cells_of
 from analysis.contents import content_notes
-from analysis.partners import partner_notes
+from analysis.partners import seeds_text
 from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
 from analysis.rounding import rounding_text
+from analysis.stats import BASELINE
 from analysis.style import UNKNOWN
 from harness.core.events import BUCKETS
 
@@ -52,7 +53,7 @@ def _mean(name: str, scale: float, digits: int) -> Callable[[Line], str]:
 
 def _difference(line: Line) -> str:
     """The difference to none; in brackets the number of pairs, where it is not that of the cells."""
-    if line.strategy == "none":
+    if line.strategy == BASELINE:
         return UNKNOWN
     num = f" ({len(line.pairs)})" if line.unpaired and line.pairs else ""
     return show_interval(line.auc_difference, scale=1e3, signed=True) + num
@@ -121,7 +122,25 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
         _CACHE_CAPTION: any(map(_has_cache, blocks)),
         _RESOURCES_CAPTION: any(block.resources for block in blocks),
     }
-    return [*partner_notes(blocks), *floors, *(caption for caption, is_shown in captions.items() if is_shown)]
+    return [*_partner_notes(blocks), *floors, *(caption for caption, is_shown in captions.items() if is_shown)]
+
+
+def _partner_notes(blocks: Sequence[Block]) -> list[str]:
+    """A line for each strategy of which not every cell has a partner of strategy ``none``."""
+    lines = [(block, line) for block in blocks for line in block.lines if line.unpaired and line.strategy != BASELINE]
+    if lines and not any(line.strategy == BASELINE for block in blocks for line in block.lines):
+        return [f"ΔAUC is unknown: there is no finished cell of {BASELINE}."]
+    return [_partner_note(block.title if len(blocks) > 1 else "", line) for block, line in lines]
+
+
+def _partner_note(title: str, line: Line) -> str:
+    where, num = f"{title}: " if title else "", len(line.cells)
+    reasons: dict[str, list[int]] = {}
+    for seed, why in line.unpaired:
+        reasons.setdefault(why, []).append(seed)
+    parts = "; ".join(f"{why} for {seeds_text(seeds)}" for why, seeds in reasons.items())
+    kept = f"is over {num - len(line.unpaired)} of {num} cells" if len(line.unpaired) < num else "is unknown"
+    return f"{where}ΔAUC of {line.label} {kept}: {parts}."
 
 
 def missing(cells: Sequence[Cell]) -> list[str]:
