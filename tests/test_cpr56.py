@@ -30,7 +30,7 @@ from harness.planning.simulate import Outcome, due_saves
 from tests.forked import said_by
 from tests.started import benchmark
 
-NUM_SCHEDULES = 10_000
+NUM_SCHEDULES = 4_000
 NUM_STEPS, BATCH = 39_291_958 // 128, 128
 TOTAL = NUM_STEPS * BATCH
 JOB_H, MTBF_H, O_SAVE_H, NUM_PS = 56.0, 28.0, 5.6 / 60, 8
