@@ -147,7 +147,8 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
     from harness.core.plans import SavePlan  # noqa: PLC0415
     from harness.run.spec import RunSpec  # noqa: PLC0415
 
-    spec = RunSpec(config).rank_spec(folder)
+    run_spec = RunSpec(config)
+    spec = run_spec.rank_spec(folder)
     folder.mkdir()
     held_bytes = resident_bytes()
     server, num_rows = RankServer(spec, "ps0"), spec.placement.num_rows(0)
@@ -170,7 +171,7 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
 
     _, peak = act(Initialise(step=0))
     peaks, records, sequence, step, is_compacted = {"initialise": peak}, (), 0, 0, False
-    while not is_compacted:
+    while not is_compacted and not (sequence and run_spec.strategy.keeps_replicas):
         step = touch_all(step)
         plan = SavePlan(kind="priority" if sequence else "full")
         written, peak = act(Save(plan=plan, sequence=sequence, step=step, records=records))

@@ -76,10 +76,10 @@ class Tracked:
 
     def serve(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
         """Apply the updates of a step, make the calls that the tracker needs, look the rows up: a rank's work."""
-        before_ND = self.shard.values_MD[rows_N] if self.tracker.needs_norms else None
+        before_ND = self.shard.values_of(rows_N) if self.tracker.needs_norms else None
         self.shard.apply(step, rows_N, grads_ND, counts_N, 0.1)
         if before_ND is not None:
-            self.tracker.moved(step, rows_N, distances(self.shard.values_MD[rows_N], before_ND))
+            self.tracker.moved(step, rows_N, distances(self.shard.values_of(rows_N), before_ND))
         self._track(step, rows_N, counts_N, sampled_N)
         self.shard.gather(rows_N)
 

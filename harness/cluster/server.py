@@ -129,13 +129,13 @@ class RankServer:
         return None if request.pull_N is None else self.shard.gather(request.pull_N)
 
     def _apply(self, push: Push) -> None:
-        before_ND = self.shard.values_MD[push.rows_N] if self._tracker.needs_norms else None
+        before_ND = self.shard.values_of(push.rows_N) if self._tracker.needs_norms else None
         if not self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate):
             return  # sent again: rows and tracker have it
         if self._tracker.needs_touches and len(push.rows_N):
             self._tracker.touched(push.step, push.rows_N, push.counts_N)
         if before_ND is not None and len(push.rows_N):
-            self._tracker.moved(push.step, push.rows_N, distances(self.shard.values_MD[push.rows_N], before_ND))
+            self._tracker.moved(push.step, push.rows_N, distances(self.shard.values_of(push.rows_N), before_ND))
         if self._tracker.needs_samples and len(push.rows_N):
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 

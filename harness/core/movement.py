@@ -5,13 +5,13 @@ M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embed
 
 from typing import ClassVar
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
 from harness.core.shard import Shard
 from harness.core.tracker import NullTracker, TrackerSpec, top_rows
+from harness.kernels.norms import row_distances
 
 _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
 
@@ -21,17 +21,7 @@ def distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
 
     Squares are summed in pairs, columns d and d + D // 2 first, so that every machine computes the same bits.
     """
-    squares = left_ND.numpy() - right_ND.numpy()
-    squares *= squares
-    while (width := squares.shape[1]) > 1:
-        half = width // 2
-        summed = squares[:, :half] + squares[:, half : 2 * half]
-        if width % 2:
-            summed[:, 0] += squares[:, -1]
-        squares = summed
-    norms = np.sqrt(squares[:, 0])
-    norms[np.isnan(norms)] = np.inf
-    return torch.from_numpy(norms)
+    return torch.from_numpy(row_distances(left_ND.numpy(), right_ND.numpy()))
 
 
 class ScarTracker(NullTracker):

@@ -122,6 +122,10 @@ class Shard:
         """Rows ``rows_N`` (int64 local flat rows): float32 (N, X), a copy."""
         return self.rows_MD.index_select(0, rows_N)
 
+    def values_of(self, rows_N: Tensor) -> Tensor:
+        """As :meth:`gather`, without the optimizer's state columns: float32 (N, D)."""
+        return self.gather(rows_N)[:, : self._dim]
+
     def apply(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, learning_rate: float) -> bool:
         """One optimizer step on distinct rows. Returns False, and changes nothing, if ``step`` was applied before.
 

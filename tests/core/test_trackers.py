@@ -20,6 +20,32 @@ TRACKED = (0, 2)
 NUM_PS = 2
 R = 0.125
 
+
+def plain_distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
+    """As ``distances``, by whole columns: the twin of the compiled loop."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares_ND = np.square(left_ND.numpy() - right_ND.numpy())
+        while (width := squares_ND.shape[1]) > 1:
+            half = width // 2
+            summed_ND = squares_ND[:, :half] + squares_ND[:, half : 2 * half]
+            if width % 2:
+                summed_ND[:, 0] += squares_ND[:, -1]
+            squares_ND = summed_ND
+        norms_N = np.sqrt(squares_ND[:, 0])
+    return torch.from_numpy(np.where(np.isnan(norms_N), np.float32(np.inf), norms_N))
+
+
+@pytest.mark.parametrize("dim", [1, 2, 3, 7, 16, 37])
+def test_distances_are_those_of_plain_operations_to_the_bit(dim: int) -> None:
+    """Of rows with other columns beside them too, and with values that are not finite."""
+    rng = torch.Generator().manual_seed(dim)
+    left_NX, right_NX = torch.randn(2, 300, dim + 1, generator=rng) * 10 ** torch.linspace(-25, 25, 300)[:, None]
+    left_NX[5, 0], right_NX[6, 0] = torch.nan, torch.inf
+    left_ND, right_ND = left_NX[:, :dim], right_NX[:, :dim]
+    assert torch.equal(distances(left_ND, right_ND), plain_distances(left_ND, right_ND))
+    assert distances(left_ND[:0], right_ND[:0]).shape == (0,)
+
+
 EVERY_TRACKER = pytest.mark.parametrize("kind", ["mfu", "ssu", "random", "mass", "scar"])
 EVERY_POOL = pytest.mark.parametrize("pool", ["touched", "all"])
 
