@@ -103,7 +103,7 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
 
 
 def read_shard(request: ReadShard, shard: Shard, taken: Taken) -> ShardRows:
-    """The part of ``shard`` that another rank asks for. It reads only: other requests may be served meanwhile."""
+    """The rows of ``shard`` that another rank asks for; the shard is only read, so it may serve other requests."""
     part = slice(request.first, request.stop)
     return ShardRows(
         rows_NX=shard.rows_MD[part].clone(),  # of a slice, torch's rpc might send the whole shard

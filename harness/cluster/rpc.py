@@ -263,7 +263,10 @@ class RpcCluster:
             raise RankLost(detail, {}, detail)
 
     def _form(self, formation: Formation) -> None:
-        """Join a generation; if a spare dies meanwhile, the next one. Raises RankLost if PS ranks died meanwhile."""
+        """Join the RPC world of ``formation``, or of the one that replaces it if a spare dies before all have joined.
+
+        Raises RankLost if PS ranks died before all had joined.
+        """
         while formation.generation != self._generation:
             try:
                 self._join(formation)

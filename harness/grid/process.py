@@ -20,6 +20,8 @@ from harness.record.rundir import RunDir, write_reason
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
 
+_PATIENCE_S = 10.0  # for a fork server that dies
+
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
@@ -104,7 +106,7 @@ class CellStarter:
         process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
         self._processes = [p for p in self._processes if p.exitcode is None]
         self._processes.append(process)  # before it starts, so that end_all finds it after an interrupt in start()
-        process.start()
+        _start(process)
         theirs.close()
         return CellProcess(cell, run_dir, process, ours)
 
@@ -115,6 +117,19 @@ class CellStarter:
             process.kill()
         for process in started:
             process.join()
+
+
+def _start(process: ForkServerProcess) -> None:
+    """Start ``process``. A fork server that was killed refuses connections for a moment before it counts as dead."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while True:
+        fork_server()  # a new one if the former has died
+        try:
+            return process.start()
+        except (ConnectionError, FileNotFoundError):
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(0.01)
 
 
 def _crash(run_dir: Path, exit_code: int | None) -> str:

@@ -162,6 +162,7 @@ def test_a_folder_of_runs_or_of_a_grid_takes_a_grid(tmp_path: Path) -> None:
     (tmp_path / ".lock").write_text("")
     (tmp_path / "grid.yaml").write_text("seed: 1")
     claim_for_grid(tmp_path, HASH)
+    assert {path.name for path in tmp_path.iterdir()} == {"cell", "notes.txt", ".lock", "grid.yaml"}
 
 
 def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
