@@ -32,7 +32,6 @@ from benchmarks._plain import multiply, products
 from benchmarks._turns import Worker, harness_run, num_steps
 from harness.config.model import Config
 from harness.core.lookup import plan_batch
-from harness.core.movement import distances
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS
@@ -76,10 +75,10 @@ class Tracked:
 
     def serve(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, sampled_N: Tensor) -> None:
         """Apply the updates of a step, make the calls that the tracker needs, look the rows up: a rank's work."""
-        before_ND = self.shard.values_of(rows_N) if self.tracker.needs_norms else None
-        self.shard.apply(step, rows_N, grads_ND, counts_N, 0.1)
-        if before_ND is not None:
-            self.tracker.moved(step, rows_N, distances(self.shard.values_of(rows_N), before_ND))
+        norms_N = torch.empty(len(rows_N)) if self.tracker.needs_norms else None
+        self.shard.apply(step, rows_N, grads_ND, counts_N, 0.1, norms_N=norms_N)
+        if norms_N is not None:
+            self.tracker.moved(step, rows_N, norms_N)
         self._track(step, rows_N, counts_N, sampled_N)
         self.shard.gather(rows_N)
 

@@ -32,7 +32,6 @@ from harness.client.write_back import DirtyRows, TouchLog
 from harness.cluster.protocol import Exchange, Request, Several
 from harness.core.errors import RunFailed
 from harness.core.lookup import BatchPlan
-from harness.core.movement import distances
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
 from harness.recovery.failover import StartedRequests
@@ -64,7 +63,7 @@ class LookaheadClient:
     ) -> None:
         self._failover = spec.failover
         self._batches = spec.batches
-        self._dim, self._width = spec.dim, spec.width
+        self._width = spec.width
         self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
         self._num_steps = spec.num_steps
@@ -132,12 +131,10 @@ class LookaheadClient:
 
     def _update(self, grads_ND: Tensor) -> None:
         """One optimizer step on the rows of the batch, as their ranks would make it."""
-        slots_N = self._slots_N.numpy()
-        before_NX = self._cache.values(slots_N) if self._touches.needs_norms else None
-        self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate)
-        if before_NX is not None:
-            after_NX = self._cache.values(slots_N)
-            self._norms.append(distances(after_NX[:, : self._dim], before_NX[:, : self._dim]))
+        norms_N = torch.empty(len(grads_ND)) if self._touches.needs_norms else None
+        self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N)
+        if norms_N is not None:
+            self._norms.append(norms_N)
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch, from the ranks: all updates have been flushed."""

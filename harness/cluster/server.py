@@ -37,7 +37,6 @@ from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed, RankLost
 from harness.core.mirror import choose_mirrored
-from harness.core.movement import distances
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
@@ -129,13 +128,14 @@ class RankServer:
         return None if request.pull_N is None else self.shard.gather(request.pull_N)
 
     def _apply(self, push: Push) -> None:
-        before_ND = self.shard.values_of(push.rows_N) if self._tracker.needs_norms else None
-        if not self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate):
+        norms_N = torch.empty(len(push.rows_N)) if self._tracker.needs_norms else None
+        update = (push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
+        if not self.shard.apply(*update, norms_N=norms_N):
             return  # sent again: rows and tracker have it
         if self._tracker.needs_touches and len(push.rows_N):
             self._tracker.touched(push.step, push.rows_N, push.counts_N)
-        if before_ND is not None and len(push.rows_N):
-            self._tracker.moved(push.step, push.rows_N, distances(self.shard.values_of(push.rows_N), before_ND))
+        if norms_N is not None and len(push.rows_N):
+            self._tracker.moved(push.step, push.rows_N, norms_N)
         if self._tracker.needs_samples and len(push.rows_N):
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 

@@ -5,13 +5,14 @@ M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embed
 
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
 from harness.core.shard import Shard
 from harness.core.tracker import NullTracker, TrackerSpec, top_rows
-from harness.kernels.norms import row_distances
+from harness.kernels.norms import add_at, row_distances
 
 _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
 
@@ -19,7 +20,7 @@ _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
 def distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
     """The L2 distance of each row of ``left_ND`` from that of ``right_ND``: float32 (N,); infinite where it is NaN.
 
-    Squares are summed in pairs, columns d and d + D // 2 first, so that every machine computes the same bits.
+    Squares are summed in one order, so that every machine computes the same bits.
     """
     return torch.from_numpy(row_distances(left_ND.numpy(), right_ND.numpy()))
 
@@ -79,7 +80,7 @@ class MassTracker(NullTracker):
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
         self._r: float = spec.options["r"]
-        self._mass_M = torch.zeros(len(shard.rows_MD))
+        self._mass_M = np.zeros(len(shard.rows_MD), np.float32)  # numpy's memory: in huge pages, as the shard is
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
@@ -88,17 +89,17 @@ class MassTracker(NullTracker):
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
         """Add the norms to the rows' masses."""
-        self._mass_M[rows_N] += norms_N
+        add_at(self._mass_M, rows_N.numpy(), norms_N.numpy())
 
     def choose(self, table: int, step: int) -> Tensor:
         """The K rows of the largest mass; only rows that moved since their last save."""
         span = self._shard.span(table)
-        return top_rows(self._mass_M[span], budget_rows(span.stop - span.start, self._r)) + span.start
+        return top_rows(torch.from_numpy(self._mass_M[span]), budget_rows(span.stop - span.start, self._r)) + span.start
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """These rows have not moved since their last save."""
-        self._mass_M[rows] = 0
+        self._mass_M[rows if isinstance(rows, slice) else rows.numpy()] = 0
 
     def reset(self) -> None:
         """No row has moved."""
-        self._mass_M.zero_()
+        self._mass_M[:] = 0

@@ -10,6 +10,7 @@ H rows that were looked up, all float32 unless noted.
 from typing import ClassVar, Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -42,10 +43,13 @@ class RowOptimizer(Protocol):
         *,
         pending_M: Tensor | None = None,
         counts_N: Tensor | None = None,
+        norms_N: Tensor | None = None,
     ) -> None:
         """Update rows ``rows_N`` (int64, distinct) of ``rows_MX`` in place.
 
         ``pending_M`` (int32), if given, is increased by ``counts_N`` (int32) at the same rows, in the same pass.
+        ``norms_N`` (float32, N), if given, receives how far the D values of each row moved: the bits of
+        ``movement.distances`` between the values before and after.
         """
         ...
 
@@ -78,17 +82,20 @@ class _Compiled:
         *,
         pending_M: Tensor | None = None,
         counts_N: Tensor | None = None,
+        norms_N: Tensor | None = None,
     ) -> None:
         """See :meth:`RowOptimizer.step`."""
         counts = rows.NO_COUNTS if counts_N is None else counts_N.numpy()
         pending = rows.NO_COUNTS if pending_M is None else pending_M.numpy()
-        rows.step_rows(self._rule, rows_MX.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending, counts)
+        norms = rows.NO_NORMS if norms_N is None else norms_N.numpy()
+        rows.step_rows(
+            self._rule, rows_MX.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending, counts, norms
+        )
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
         """See :meth:`RowOptimizer.stepped`."""
         new_NX = rows_NX.clone()
-        every_N, nothing = np.arange(len(new_NX)), rows.NO_COUNTS
-        rows.step_rows(self._rule, new_NX.numpy(), every_N, grads_ND.numpy(), learning_rate, nothing, nothing)
+        self.step(new_NX, torch.arange(len(new_NX)), grads_ND, learning_rate)
         return new_NX
 
     def step_shared(

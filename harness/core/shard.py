@@ -122,21 +122,28 @@ class Shard:
         """Rows ``rows_N`` (int64 local flat rows): float32 (N, X), a copy."""
         return self.rows_MD.index_select(0, rows_N)
 
-    def values_of(self, rows_N: Tensor) -> Tensor:
-        """As :meth:`gather`, without the optimizer's state columns: float32 (N, D)."""
-        return self.gather(rows_N)[:, : self._dim]
-
-    def apply(self, step: int, rows_N: Tensor, grads_ND: Tensor, counts_N: Tensor, learning_rate: float) -> bool:
+    def apply(
+        self,
+        step: int,
+        rows_N: Tensor,
+        grads_ND: Tensor,
+        counts_N: Tensor,
+        learning_rate: float,
+        *,
+        norms_N: Tensor | None = None,
+    ) -> bool:
         """One optimizer step on distinct rows. Returns False, and changes nothing, if ``step`` was applied before.
 
-        ``counts_N`` (int32) are the updates that each row's gradient sums up, one per sample that touched it. Steps
-        are applied in order: a step that skips one is an AssertionError.
+        ``counts_N`` (int32) are the updates that each row's gradient sums up, one per sample that touched it.
+        ``norms_N`` (float32), if given, receives the L2 norm of each row's change. Steps are applied in order: a step
+        that skips one is an AssertionError.
         """
         if step <= self.applied_step:
             return False
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
-        self._optimizer.step(self.rows_MD, rows_N, grads_ND, learning_rate, pending_M=self.pending_M, counts_N=counts_N)
+        counters = {"pending_M": self.pending_M, "counts_N": counts_N, "norms_N": norms_N}
+        self._optimizer.step(self.rows_MD, rows_N, grads_ND, learning_rate, **counters)
         self.applied_step = step
         return True
 

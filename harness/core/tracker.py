@@ -65,7 +65,7 @@ class Tracker(Protocol):
         """Record that step ``step`` changed ``rows_N`` by ``norms_N``: the L2 norm of each row's change (float32).
 
         Of the same steps and rows as :meth:`touched`, after it. Whoever makes the update measures it, a rank or a
-        client cache: ``movement.distances`` of a row's values before and after it, the same bits in both.
+        client cache, by ``RowOptimizer.step``: the same bits in both.
         """
         ...
 

@@ -13,6 +13,7 @@ from numba import float32, float64, int32, int64, void
 from harness.kernels.adagrad import EPS, adagrad
 from harness.kernels.compiler import AHEAD, compiled_for
 from harness.kernels.native import prefetch
+from harness.kernels.norms import distance
 
 
 @compiled_for(
@@ -43,8 +44,8 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
     return summed_ND
 
 
-NO_COUNTS = np.empty(0, np.int32)
-"""For :func:`step_rows`, where updates are not counted."""
+NO_COUNTS, NO_NORMS = np.empty(0, np.int32), np.empty(0, np.float32)
+"""For :func:`step_rows`, where updates are not counted or not measured."""
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD = range(3)
 """Rules of an update: 0, 1 and D state columns."""
@@ -75,16 +76,25 @@ def _update(rule: Any, rows_MX: Any, row: Any, gradient_D: Any, learning_rate: A
             rows_MX[row, d] = adagrad(rows_MX[row, d], gradient_D[d], rows_MX[row, dim + d], learning_rate)
 
 
-@compiled_for(void(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1]))
+@compiled_for(void(int64, float32[:, ::1], int64[::1], float32[:, ::1], float32, int32[::1], int32[::1], float32[::1]))
 def step_rows(  # noqa: PLR0917 - compiled functions take values by place
-    rule: int, rows_MX: Any, rows_N: Any, grads_ND: Any, learning_rate: float, pending_M: Any, counts_N: Any
+    rule: int,
+    rows_MX: Any,
+    rows_N: Any,
+    grads_ND: Any,
+    learning_rate: float,
+    pending_M: Any,
+    counts_N: Any,
+    out_norms_N: Any,
 ) -> None:
     """One optimizer step on distinct rows of a shard, in place.
 
-    ``pending_M`` grows by ``counts_N``, unless it is empty. Rows lie far apart in memory, so they are prefetched.
+    ``pending_M`` grows by ``counts_N``, and ``out_norms_N`` gets the L2 norm of each row's change, unless they are
+    empty. Rows lie far apart in memory, so they are prefetched.
     """
     num_rows, width = len(rows_N), rows_MX.shape[1]
-    counts = len(pending_M) > 0
+    counts, measures = len(pending_M) > 0, len(out_norms_N) > 0
+    before_1D = np.empty((1, grads_ND.shape[1]), np.float32)
     for n in range(num_rows):
         if n + AHEAD < num_rows:
             for line in range(0, width, 16):
@@ -92,7 +102,12 @@ def step_rows(  # noqa: PLR0917 - compiled functions take values by place
             if counts:
                 prefetch(pending_M.ctypes.data + rows_N[n + AHEAD] * 4)
         row = rows_N[n]
+        if measures:
+            for d in range(before_1D.shape[1]):
+                before_1D[0, d] = rows_MX[row, d]
         _update(rule, rows_MX, row, grads_ND[n], learning_rate)
+        if measures:
+            out_norms_N[n] = distance(rows_MX, row, before_1D, 0, before_1D.shape[1])
         if counts:
             pending_M[row] += counts_N[n]
 

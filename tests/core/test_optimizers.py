@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.client.row_cache import RowCache
+from harness.core.movement import distances
 from harness.core.optimizers import OPTIMIZERS, row_width
 from harness.core.placement import Placement
 from harness.core.shard import Shard
@@ -100,8 +101,9 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
         grads_ND = torch.randn((300, dim), generator=rng)
         ahead_HX = torch.zeros((100, width))  # every third one is wanted again
         optimizer.step_shared(ahead_HX, keys_N[::3].copy(), keys_N, before_ND, grads_ND, learning_rate=0.1)
-        optimizer.step(cache.values_SX, slots_N, grads_ND, 0.1)
-        assert shard.apply(step, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1)
+        norms_2N = torch.empty((2, 300))
+        optimizer.step(cache.values_SX, slots_N, grads_ND, 0.1, norms_N=norms_2N[0])
+        assert shard.apply(step, rows_N, grads_ND, torch.ones(300, dtype=torch.int32), 0.1, norms_N=norms_2N[1])
         expected_NX = torch.from_numpy(plain_step(name, before_ND.numpy(), grads_ND.numpy(), np.float32(0.1)))
         for actual in (
             shard.gather(rows_N),
@@ -110,6 +112,7 @@ def test_a_step_is_the_same_bits_wherever_it_is_made(name: str, dim: int) -> Non
         ):
             assert torch.equal(actual, expected_NX)
         assert torch.equal(ahead_HX, expected_NX[::3])
+        assert torch.equal(norms_2N, distances(expected_NX[:, :dim], before_ND[:, :dim]).expand(2, 300))
         before_ND = expected_NX
     others = torch.ones(500, dtype=torch.bool)
     others[rows_N] = False
