@@ -28,7 +28,8 @@ from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, 
 from harness.core.plans import PlannedKill, Progress, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.seeds import generator
-from harness.core.strategies import CprMirror, CprPriority, Strategy, StrategyOptions, make_strategy, options_of
+from harness.core.strategies import CprMirror, CprPriority, make_strategy, options_of
+from harness.core.strategy import Strategy, StrategyOptions
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.sizes import SIZES
 from harness.planning.simulate import DueSaves, Job, Outcome, due_saves, save_sizes, simulate

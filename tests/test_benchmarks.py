@@ -301,3 +301,24 @@ def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> 
     assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 14
     assert len(figures["promised"]) == 9
     assert "wrongly non-inferior" in printed
+
+
+def test_mass_is_lost_where_updates_are_lost(tmp_path: Path) -> None:
+    """A rank dies right after a save, which loses nothing, or before the first one: all that its rows have moved."""
+    make_data(tmp_path / "data", [50] * NUM_TABLES, 1280)
+    write_trace(tmp_path / "trace.csv", [(28.0, "ps0")])
+    grid = tmp_path / "grid.yaml"
+    grid.write_text(
+        f"data: {{path: {tmp_path / 'data'}}}\ntrace: {{path: {tmp_path / 'trace.csv'}}}\nmodel: {{size: tiny}}\n"
+        "cluster: {num_ps: 1}\ntrainer: {batch_size: 128}\ngrids: [{strategy.name: [cpr_mfu, partial]}]\n"
+    )
+    options = ["--grid", str(grid), "--jobs", "1", "--json", str(tmp_path / "figures.json")]
+    lost = {}
+    for interval in (640, 1100):
+        assert "tracked mass lost %" in start("update_mass.py", *options, f"strategy.interval_samples={interval}")
+        figures = json.loads((tmp_path / "figures.json").read_text())
+        lost[interval] = {name: run[2:] for name, (run,) in figures["lost"].items()}
+    assert lost[640]["partial"] == [0, 0, 0, 0]
+    assert 0 < lost[640]["cpr_mfu"][1] < lost[1100]["cpr_mfu"][1]  # rows beyond the budget, and of fewer saves
+    assert lost[1100]["partial"][::2] == pytest.approx([50, 50])
+    assert all(0 < mass < 100 for mass in lost[1100]["partial"][1::2])

@@ -23,7 +23,8 @@ from pydantic_core.core_schema import CoreSchema, no_info_after_validator_functi
 from harness.config.profiles import MAX_PS, PROFILES, Profile
 from harness.core.clock import FailureClock
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
-from harness.core.strategies import DEFAULT, OPTIONS, CprVanilla, StrategyOptions, options_of
+from harness.core.strategies import DEFAULT, OPTIONS, CprVanilla, options_of
+from harness.core.strategy import StrategyOptions
 
 
 @dataclass(frozen=True)

@@ -1,98 +1,20 @@
-"""Checkpointing strategies: when to save, what to save, and how to recover lost ranks (docs/CPR.md).
+"""The strategies of the harness, and their table: when to save, what, and how to recover (docs/CPR.md).
 
 Strategies only decide. A new strategy is one class here and one entry in ``STRATEGIES``; its ``Options`` are its keys
-under ``strategy:`` in a configuration.
+under ``strategy:`` in a configuration. The contract: ``core.strategy``.
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic import Field, create_model
 
 from harness.core.clock import exact
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.overhead import interval_in_samples, o_full_h, o_part_h, t_save_full_h, t_save_part_h
-from harness.core.plans import (
-    Costs,
-    Interval,
-    MirrorSpec,
-    Progress,
-    Rank,
-    RecoveryPlan,
-    SavePlan,
-    buddy_of,
-)
-
-Lost = frozenset[Rank]
-
-
-class StrategyOptions(BaseModel):
-    """The ``strategy`` group of a configuration: a strategy's name and the options of that strategy alone."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
-
-    name: str
-    """When to save, what, and how to recover; the other keys of this group are this strategy's options."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _options_from, (self.model_dump(),)  # the class of a named strategy has no import path
-
-
-class Strategy(Protocol):
-    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
-
-    A boundary follows each step, after its updates are applied and before an evaluation. Two methods concern saves:
-
-    - ``plan_save(progress)`` decides. It is called once each time the run reaches a boundary, with the state at that
-    boundary, the newest save included. A boundary that is reached again after a rollback is decided again.
-    - ``next_save(progress)`` forecasts the number of samples at or after which the next save is due; None means never.
-    The forecast holds until the first boundary at or after it: before that boundary ``plan_save`` returns None, and no
-    later forecast is earlier. At that boundary ``plan_save`` may still return None, and a new forecast is made. Clients
-    use it to limit how far messages run ahead; the simulator uses it to skip boundaries.
-    - ``next_save(progress, after)`` forecasts the first save due past ``after`` samples. For saves after the next one
-    this is an estimate. The lookahead cache plans by it; if the estimate changes, the cache is emptied and plans again.
-
-    Results depend on ``progress`` alone, so a repeated step gets the same decisions.
-    """
-
-    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
-    """The options, with types, limits and defaults. The field's docstring is its help text."""
-
-    interval: Interval
-    """The save interval, chosen from the run's costs."""
-    tracker: str | None = None
-    """The tracker of the ranks, a key of ``trackers.TRACKERS``; None if every save writes all rows."""
-    tracker_options: Mapping[str, Any] = {}
-    """Options of the tracker: ``r``, the fraction of a table that one save may write, and any specific to its kind."""
-    sample_period: int | None = None
-    """The tracker receives the rows of every ``sample_period``-th input (by global index); None: no sub-sampling."""
-    saves_initially: bool = True
-    """Whether a full save precedes step 0."""
-    injects_failures: bool = True
-    """Whether the failures of the trace are carried out."""
-    restores_exactly: bool = True
-    """Whether a save holds the very bits of its rows. Otherwise the losses of repeated steps differ from the first."""
-    keeps_replicas: bool = False
-    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
-    another save chose is known to the owner alone."""
-    mirror: MirrorSpec | None = None
-    """The rows whose newest values the trainer keeps, to restore them after a failure; None: it keeps none."""
-
-    def __init__(self, options: Any, costs: Costs) -> None: ...
-
-    def plan_save(self, progress: Progress) -> SavePlan | None:
-        """The save to make at this boundary, or None. Called once each time the run reaches a boundary."""
-        ...
-
-    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never."""
-        ...
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """How to recover from the death of the ranks ``lost``."""
-        ...
+from harness.core.plans import Costs, Interval, MirrorSpec, Progress, RecoveryPlan, SavePlan, buddy_of
+from harness.core.strategy import Lost, Strategy, StrategyOptions
 
 
 class _Unsaving(Strategy):
@@ -432,14 +354,26 @@ BUILT_IN = tuple(STRATEGIES)
 """Names of the package's own strategies."""
 
 
+class _Named(StrategyOptions):
+    """Options that can be pickled, although their class has no import path."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _options_from, (self.model_dump(),)
+
+
+def _options_from(values: dict[str, Any]) -> StrategyOptions:
+    return OPTIONS[values["name"]].model_validate(values)
+
+
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
     """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
     title = "".join(word.capitalize() for word in name.split("_"))
     named: Any = (Literal[name], Field(name, description=StrategyOptions.model_fields["name"].description))
     # Every field has its description; a search for docstrings would walk all modules, half a second for all models.
     no_search = {"use_attribute_docstrings": False}
+    bases: tuple[type[StrategyOptions], ...] = (_Named, strategy.Options)
     return create_model(
-        f"{title}Options", __base__=strategy.Options, __doc__=strategy.__doc__, __cls_kwargs__=no_search, name=named
+        f"{title}Options", __base__=bases, __doc__=strategy.__doc__, __cls_kwargs__=no_search, name=named
     )
 
 
@@ -461,10 +395,6 @@ name_options()
 def options_of(name: str, /, **values: Any) -> StrategyOptions:
     """The options of strategy ``name``: ``values``, and defaults for the rest. Raises pydantic's ValidationError."""
     return OPTIONS[name].model_validate(values)
-
-
-def _options_from(values: dict[str, Any]) -> StrategyOptions:
-    return OPTIONS[values["name"]].model_validate(values)
 
 
 def make_strategy(options: StrategyOptions, costs: Costs) -> Strategy:

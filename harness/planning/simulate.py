@@ -17,7 +17,7 @@ from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, PlannedKill, Progress, Rank, RecoveryPlan, SavePlan, merge_kills, ps_rank
 from harness.core.pls import PlsLedger
-from harness.core.strategies import Strategy
+from harness.core.strategy import Strategy
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS
 from harness.store.kinds import SAVE_KINDS, DifferentialSave

@@ -23,7 +23,7 @@ from harness.cluster.protocol import (
 )
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
-from harness.core.strategies import Strategy
+from harness.core.strategy import Strategy
 from harness.recovery.accounting import Accounting, CompletedRecovery, UploadedRows
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.mirror import Mirror

@@ -8,7 +8,7 @@ from functools import lru_cache
 from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import RunFailed
 from harness.core.plans import KillTime, Progress, SavePlan
-from harness.core.strategies import Strategy
+from harness.core.strategy import Strategy
 
 
 @dataclass(frozen=True, kw_only=True)

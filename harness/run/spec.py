@@ -22,7 +22,8 @@ from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
-from harness.core.strategies import Partial, Strategy, make_strategy
+from harness.core.strategies import Partial, make_strategy
+from harness.core.strategy import Strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend

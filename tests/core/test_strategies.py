@@ -13,7 +13,8 @@ from harness.core.overhead import o_full_h, o_part_h, t_save_full_h, t_save_part
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan
 from harness.core.shard import Shard
-from harness.core.strategies import OPTIONS, STRATEGIES, Strategy, make_strategy, options_of
+from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
+from harness.core.strategy import Strategy
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import SAVE_KINDS
 

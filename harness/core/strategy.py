@@ -1,0 +1,77 @@
+"""The contract of strategies, which decide when to save, what to save, and how to recover lost ranks.
+
+The strategies of the harness, and their table: ``core.strategies``.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.core.plans import Costs, Interval, MirrorSpec, Progress, Rank, RecoveryPlan, SavePlan
+
+Lost = frozenset[Rank]
+
+
+class StrategyOptions(BaseModel):
+    """The ``strategy`` group of a configuration: a strategy's name and the options of that strategy alone."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+    name: str
+    """When to save, what, and how to recover; the other keys of this group are this strategy's options."""
+
+
+class Strategy(Protocol):
+    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
+
+    A boundary follows each step, after its updates are applied and before an evaluation. Two methods concern saves:
+
+    - ``plan_save(progress)`` decides. It is called once each time the run reaches a boundary, with the state at that
+    boundary, the newest save included. A boundary that is reached again after a rollback is decided again.
+    - ``next_save(progress)`` forecasts the number of samples at or after which the next save is due; None means never.
+    The forecast holds until the first boundary at or after it: before that boundary ``plan_save`` returns None, and no
+    later forecast is earlier. At that boundary ``plan_save`` may still return None, and a new forecast is made. Clients
+    use it to limit how far messages run ahead; the simulator uses it to skip boundaries.
+    - ``next_save(progress, after)`` forecasts the first save due past ``after`` samples. For saves after the next one
+    this is an estimate. The lookahead cache plans by it; if the estimate changes, the cache is emptied and plans again.
+
+    Results depend on ``progress`` alone, so a repeated step gets the same decisions.
+    """
+
+    Options: ClassVar[type[StrategyOptions]] = StrategyOptions
+    """The options, with types, limits and defaults. The field's docstring is its help text."""
+
+    interval: Interval
+    """The save interval, chosen from the run's costs."""
+    tracker: str | None = None
+    """The tracker of the ranks, a key of ``trackers.TRACKERS``; None if every save writes all rows."""
+    tracker_options: Mapping[str, Any] = {}
+    """Options of the tracker: ``r``, the fraction of a table that one save may write, and any specific to its kind."""
+    sample_period: int | None = None
+    """The tracker receives the rows of every ``sample_period``-th input (by global index); None: no sub-sampling."""
+    saves_initially: bool = True
+    """Whether a full save precedes step 0."""
+    injects_failures: bool = True
+    """Whether the failures of the trace are carried out."""
+    restores_exactly: bool = True
+    """Whether a save holds the very bits of its rows. Otherwise the losses of repeated steps differ from the first."""
+    keeps_replicas: bool = False
+    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
+    another save chose is known to the owner alone."""
+    mirror: MirrorSpec | None = None
+    """The rows whose newest values the trainer keeps, to restore them after a failure; None: it keeps none."""
+
+    def __init__(self, options: Any, costs: Costs) -> None: ...
+
+    def plan_save(self, progress: Progress) -> SavePlan | None:
+        """The save to make at this boundary, or None. Called once each time the run reaches a boundary."""
+        ...
+
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
+        """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never."""
+        ...
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """How to recover from the death of the ranks ``lost``."""
+        ...
