@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,9 +24,14 @@ def choose_mirrored(
     chosen: list[Tensor] = []
     for table in range(len(shard.placement.cardinalities)):
         span = shard.span(table)
+        num_rows = num_mirrored(span.stop - span.start, share, is_tracked=table in tracked)
+        if num_rows == span.stop - span.start:
+            chosen.append(torch.arange(span.start, span.stop))
+            continue
         first, last = torch.searchsorted(mirrored_N, torch.tensor([span.start, span.stop])).tolist()
-        score_M = 2 * shard.pending_M[span].long() + 2  # rows without accesses have one too: they fill the mirror
-        score_M[mirrored_N[first:last] - span.start] = 2 * accesses_N[first:last].long() + 3
-        num_rows = num_mirrored(len(score_M), share, is_tracked=table in tracked)
-        chosen.append(top_rows(score_M, num_rows) + span.start)
+        score_M = shard.pending_M[span].numpy().astype(np.uint32)  # 4 bytes a row; twice a count does not wrap
+        score_M += 1  # rows without accesses have a score too: they fill the mirror
+        score_M *= 2
+        score_M[mirrored_N[first:last].numpy() - span.start] = 2 * accesses_N[first:last].numpy().astype(np.uint32) + 3
+        chosen.append(top_rows(torch.from_numpy(score_M), num_rows) + span.start)
     return torch.cat(chosen)
