@@ -17,18 +17,9 @@ from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_
 from harness.core.strategy import Strategy
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import SAVE_KINDS
+from tests.jobs import CPR56
 
-COSTS = Costs(  # profile cpr56
-    job_h=56,
-    mtbf_h=28,
-    o_save_h=5.6 / 60,
-    o_load_h=2.5 / 60,
-    o_res_h=3 / 60,
-    num_ps=8,
-    ranks_per_failure=1,
-    pls_target=0.1,
-    total_samples=20_000,
-)
+COSTS = dataclasses.replace(CPR56, total_samples=20_000)
 BATCH = 10
 PRIORITY = ("cpr_random", "cpr_mfu", "cpr_ssu", "cpr_mass", "cpr_scar", "cpr_mirror")
 ALL = tuple(STRATEGIES)

@@ -20,18 +20,8 @@ from harness.traces.generate import generate_many
 from harness.traces.schedule import schedule
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Entry, Trace
+from tests.jobs import CPR56
 
-CPR56 = Costs(
-    job_h=56,
-    mtbf_h=28,
-    o_save_h=5.6 / 60,
-    o_load_h=2.5 / 60,
-    o_res_h=3 / 60,
-    num_ps=8,
-    ranks_per_failure=1,
-    pls_target=0.1,
-    total_samples=3_200_000,
-)
 LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_000_000)
 """A job of many failures, many saves and short steps, where the closed forms hold."""
 

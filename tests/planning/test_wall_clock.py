@@ -15,18 +15,9 @@ from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simul
 from harness.planning.spread import WALL_LENGTH
 from harness.traces.generate import generate_many
 from harness.traces.spec import GeneratorSpec
+from tests.jobs import CPR56
 
-COSTS = Costs(
-    job_h=56,
-    mtbf_h=3.09,
-    o_save_h=5.6 / 60,
-    o_load_h=2.5 / 60,
-    o_res_h=3 / 60,
-    num_ps=8,
-    ranks_per_failure=1,
-    pls_target=0.1,
-    total_samples=2_000_000,
-)
+COSTS = replace(CPR56, mtbf_h=3.09, total_samples=2_000_000)
 """`cpr56` with a failure every 3.09 h, as in `preset-llama3`: full recovery costs more than a quarter of the job."""
 
 PLACEMENT = Placement("row", (1000,) * 26, COSTS.num_ps)

@@ -11,12 +11,12 @@ import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Killed, Recovered, Saved, Trained
-from harness.core.pls import rank_weights
-from harness.planning.simulate import Job, save_sizes, simulate
+from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
+from tests.jobs import job_of
 from tests.made_runs import altered
 from tests.runs import changed, losses_of, run, saving_every
 
@@ -101,22 +101,7 @@ def test_a_run_is_charged_as_the_simulator_says(
     config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=512, **prices)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
-    job = Job(
-        costs=run_spec.costs,
-        batch_size=config.trainer.batch_size,
-        num_steps=run_spec.num_steps,
-        weights=rank_weights(run_spec.placement),
-        sizes=save_sizes(
-            run_spec.placement,
-            width=run_spec.footprint.row_width,
-            dense_bytes=run_spec.footprint.dense_bytes,
-            tracked=run_spec.tracked,
-            r=0.5,
-            share=run_spec.strategy.mirror.share if run_spec.strategy.mirror else 0.0,
-        ),
-        pls_since=config.metrics.pls_since,
-    )
-    simulated = simulate(run_spec.strategy, job, run_spec.planned_kills)
+    simulated = simulate(run_spec.strategy, job_of(config, r=0.5), run_spec.planned_kills)
     assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
     assert finished.num_saves == simulated.num_saves
     uploaded = sum(event.upload_bytes for event in events if isinstance(event, Recovered))

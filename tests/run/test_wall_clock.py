@@ -11,14 +11,14 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.events import Event, Killed, Recovered, Saved
 from harness.core.plans import KillTime, Progress
-from harness.core.pls import rank_weights
 from harness.core.strategies import STRATEGIES, options_of
-from harness.planning.simulate import Job, save_sizes, simulate
+from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
 from harness.run import verify
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.spec import RunSpec, check
 from tests.client.test_lookahead import facts
+from tests.jobs import job_of
 from tests.planning.test_simulate import COSTS
 from tests.run.test_laws import outcome
 from tests.runs import changed, run, saving_every
@@ -40,25 +40,6 @@ def wall(config: Config, tmp_path: Path) -> Config:
 def kills_of(events: list[Event]) -> list[Killed]:
     """The kills on record, in order."""
     return [event for event in events if isinstance(event, Killed)]
-
-
-def job_of(config: Config) -> Job:
-    """The simulator's job for a run of ``config``."""
-    run_spec = RunSpec(config)
-    return Job(
-        costs=run_spec.costs,
-        batch_size=config.trainer.batch_size,
-        num_steps=run_spec.num_steps,
-        weights=rank_weights(run_spec.placement),
-        sizes=save_sizes(
-            run_spec.placement,
-            width=run_spec.footprint.row_width,
-            dense_bytes=run_spec.footprint.dense_bytes,
-            tracked=run_spec.tracked,
-            r=1.0,
-        ),
-        clock=config.trace.clock,
-    )
 
 
 @pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla"])
