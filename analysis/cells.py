@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from analysis.audit import check
 from analysis.contents import tell_apart
+from harness.config.model import trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Finished, Started
 from harness.record.code import code_of
@@ -146,13 +147,14 @@ def _plain(value: Any) -> Any:
 
 
 def identity(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns that identify a run: values of its resolved config. A trace is named by its file without suffix."""
+    """Columns that identify a run: values of its resolved config, and the name of its trace."""
     flat = flatten(config)
-    trace = flat.get("trace.path")
+    path, law, window, seed = (flat.get(f"trace.{key}") for key in ("path", "law", "window", "seed"))
+    trace = trace_name(path, law, window, flat.get("seed", 0) if seed is None else seed)
     return {
         **{key: flat.get(key) for key in ("name", "engine", "seed")},
         "strategy": flat.get("strategy.name"),
-        "trace": Path(trace).stem if trace else None,
+        "trace": trace,
         "data": flat.get("data.path"),
         "profile": flat.get("profile.name"),
         "num_ps": flat.get("cluster.num_ps") or flat.get("profile.num_ps"),

@@ -1,21 +1,22 @@
 """The failure traces of a grid, as sections of its report."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+
+from pydantic import ValidationError
 
 from analysis.cells import Cell, record_of
 from analysis.page import figure_html, notes
 from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
-from harness.config.model import TraceConfig
-from harness.core.errors import TraceError
+from harness.config.model import Config
+from harness.core.errors import ConfigError, TraceError
 from harness.core.events import Killed
 from harness.record.rundir import RunDir, flatten, read_config
-from harness.traces.job_trace import on_job
+from harness.traces.job_trace import job_trace
 from harness.traces.statistics import TraceStatistics, describe
-from harness.traces.trace import Trace, read_trace
+from harness.traces.trace import Trace
 from harness.traces.verdict import verdict
 
 
@@ -24,7 +25,7 @@ def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
     by_trace: dict[_Key, list[Cell]] = {}
     for cell in cells:
         if cell["trace"] is not None and cell["status"] == "done":
-            by_trace.setdefault(_key_of(flatten(read_config(Path(cell["path"])))), []).append(cell)
+            by_trace.setdefault(_key_of(cell), []).append(cell)
     for place, key in enumerate(sorted(by_trace)):
         path, window, is_stretched, job_h, clock = key
         how = f", {window} {job_h:g} h" * bool(window) + f", stretched to {job_h:g} h" * is_stretched
@@ -34,24 +35,29 @@ def trace_sections(cells: Sequence[Cell]) -> Iterator[str]:
 
 
 _Key = tuple[str, str, bool, float, str]
-"""Path, window (empty: none) and stretch of a trace, hours of the job (0 where they do not matter), the clock."""
+"""Path or name of a trace, window (empty: none), stretch, hours of the job (0 where they do not matter), the clock."""
 
 
-def _key_of(flat: Mapping[str, Any]) -> _Key:
+def _key_of(cell: Cell) -> _Key:
+    flat = flatten(read_config(Path(cell["path"])))
     window, is_stretched = flat.get("trace.window") or "", bool(flat.get("trace.stretch"))
     job_h = float(flat["profile.job_h"]) if window or is_stretched else 0.0
-    return str(flat["trace.path"]), window, is_stretched, job_h, flat.get("trace.clock") or "samples"
+    is_drawn = window == "random" or flat.get("trace.path") is None
+    path = cell["trace"] if is_drawn else str(flat["trace.path"])
+    return path, window, is_stretched, job_h, flat.get("trace.clock") or "samples"
 
 
 def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
-    path, window, is_stretched, job_h, clock = key
+    path, *_, clock = key
     try:
-        mapping = TraceConfig.model_validate({"window": window or None, "stretch": is_stretched})
-        read = read_trace(Path(path))
-        trace = on_job(read, mapping, job_h=job_h)
-        met = on_job(read, mapping, job_h=job_h, goes_on=clock == "wall")
+        config = Config.model_validate(read_config(Path(cells[0]["path"])))
+        trace, met = job_trace(config), job_trace(config, goes_on=clock == "wall")
+        assert trace is not None
+        assert met is not None
         stats = describe(trace)
-    except TraceError as error:
+    except ValidationError:
+        return [f'<p class="note">No statistics: the config of {escape(cells[0]["cell"])} is of another version.</p>']
+    except (TraceError, ConfigError) as error:
         return [f'<p class="note">No statistics: {escape(str(error))}</p>']
     if not _is_as_replayed(met, cells):
         return [f'<p class="note">{escape(path)} has changed since these runs.</p>']

@@ -28,13 +28,13 @@ def command(commands: argparse._SubParsersAction | None, name: str, summary: str
     return Parser(prog=name, **texts) if commands is None else commands.add_parser(name, help=summary, **texts)
 
 
-WINDOWS = ("densest", "median", "quietest")
+WINDOWS = ("densest", "median", "quietest", "random")
 
 
 def add_mapping(parser: argparse.ArgumentParser) -> None:
     """Options that map the hours of a trace to those of a job; ``mapping_overrides`` has their keys."""
     group = parser.add_argument_group("hours of the trace (default: as they are)")
-    window = "the part of the trace, as long as the job, with the most, median or fewest failures (trace.window)"
+    window = "the part of the trace, as long as the job, with most, median or fewest failures, or any (trace.window)"
     group.add_argument("--window", choices=WINDOWS, help=window)
     stretch = "scale the trace's hours, repair times included, to the job's (trace.stretch=true)"
     group.add_argument("--stretch", action="store_true", help=stretch)

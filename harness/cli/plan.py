@@ -115,7 +115,7 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
         costs = _costs(config)
         source, where = f"profile {config.emulated.name}", ""
     elif name.endswith(".csv") or Path(name).exists():
-        configs = _load([*overrides, f"trace.path={json.dumps(name)}", *mapping])
+        configs = _load([*overrides, "trace.law=", f"trace.path={json.dumps(name)}", *mapping])
         config = configs["cpr_mfu"]
         trace = job_trace(config)
         assert trace is not None, "its path is given"

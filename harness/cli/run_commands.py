@@ -46,7 +46,7 @@ def replay(options: argparse.Namespace) -> int:
 
     _say_if_compiling()
     path = f"trace.path={json.dumps(str(options.trace))}"
-    config = load_variant(options.config, [*options.overrides, path, *mapping_overrides(options)])
+    config = load_variant(options.config, [*options.overrides, "trace.law=", path, *mapping_overrides(options)])
     run_spec = RunSpec(config)
     run_spec.validate()
     for line in mismatches(run_spec.config, run_spec.costs):

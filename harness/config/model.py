@@ -6,6 +6,7 @@ each default is the reading this project uses.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
@@ -189,11 +190,17 @@ class TraceConfig(_Model):
     path: str | None = None
     """A failure trace (failure_traces/README.md); null injects nothing. `{seed}` in the path stands for `seed`, so that
         each seed of a grid has a trace of its own."""
+    law: str | None = None
+    """A regime of failures instead of a file: each `trace.seed` draws a trace of its own. `exponential`: the profile's
+        MTBF and ranks per failure. A preset's name (`run.py trace presets`): its law. `fit:TRACE.csv`,
+        `empirical:TRACE.csv`: as `run.py trace generate --model` learns it from a trace."""
     seed: int | None = None
-    """Seed for drawing the ranks of trace entries that give only a count; null: `seed`."""
-    window: Literal["densest", "median", "quietest"] | None = None
+    """Number of the draw: of the trace of a `law`, of a `random` window, of the ranks of entries that give only a
+        count; null: `seed`. Seeds of a grid then have a trace each; an axis `trace.seed` crosses seeds and traces."""
+    window: Literal["densest", "median", "quietest", "random"] | None = None
     """The part of a longer trace that the job meets: as many hours as the job has, with the most, the median or the
-        fewest failures. null: the trace from hour 0 on, which may not have a failure after the job's end."""
+        fewest failures, or from a random hour on. null: the trace from hour 0 on, which may not have a failure after
+        the job's end."""
     stretch: bool = False
     """Whether the hours of the trace, repair times included, are scaled so that it lasts as long as the job."""
     clock: FailureClock = "samples"
@@ -206,6 +213,23 @@ class TraceConfig(_Model):
         for its node; O_res where the trace has none."""
     allow_unplanned: bool = False
     """Whether a run counts as successful (exit code 0) although ranks died that the trace did not name."""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> "TraceConfig":
+        for name, value in (("path", self.path), ("window", self.window), ("stretch", self.stretch or None)):
+            if self.law is not None and value is not None:
+                raise ValueError(f"{name}: expected none with trace.law={self.law}, got {value}")
+        return self
+
+
+def trace_name(path: str | None, law: str | None, window: str | None, seed: int) -> str | None:
+    """As ``Config.trace_name``, of the values of these keys."""
+    if law is not None:
+        how, colon, file = law.partition(":")
+        return f"{how}_{Path(file).stem}-{seed}" if colon else f"{how}-{seed}"
+    if path is None:
+        return None
+    return f"{Path(path).stem}-{seed}" if window == "random" else Path(path).stem
 
 
 class StoreConfig(_Model):
@@ -325,5 +349,10 @@ class Config(_Model):
 
     @property
     def trace_seed(self) -> int:
-        """Seed for drawing the ranks that a trace does not name."""
+        """Seed of what is drawn of a trace."""
         return self.seed if self.trace.seed is None else self.trace.seed
+
+    @property
+    def trace_name(self) -> str | None:
+        """Name of the trace: its file without suffix, or its law; with the number of the draw. None without a trace."""
+        return trace_name(self.trace.path, self.trace.law, self.trace.window, self.trace_seed)

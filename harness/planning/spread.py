@@ -16,11 +16,10 @@ from harness.planning.advisor import Outcomes, Spread, outcomes, placement_of, p
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
 from harness.traces.learn import spec_of_model
+from harness.traces.regime import WALL_LENGTH, group_sizes
 from harness.traces.spec import GeneratorSpec
 
 _TRACES_AT_ONCE = 500
-WALL_LENGTH = 4
-"""Length of a generated trace with the clock ``wall``, in lengths of the failure-free job."""
 
 
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
@@ -52,11 +51,7 @@ def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
     A fractional mean of ranks per failure becomes a mixture of the two nearest whole numbers.
     """
     learned = spec_of_model(model, {} if shape is None else {"shape": shape})
-    k = costs.ranks_per_failure
-    low = int(k)
-    sizes = {low: 1 - (k - low), low + 1: k - low}
-    groups = {size: weight for size, weight in sizes.items() if size > 1 and weight > 1e-9}
-    probability = sum(groups.values())
+    groups = group_sizes(costs.ranks_per_failure)
     return GeneratorSpec(
         model=learned.model if learned else model,
         shape=learned.shape if learned else shape,
@@ -65,8 +60,8 @@ def spec_of(costs: Costs, *, model: str, shape: float | None) -> GeneratorSpec:
         mtbf_h=costs.mtbf_h,
         ranks=costs.num_ps,
         length_h=costs.job_h,
-        group_probability=min(1.0, probability),
-        group_sizes=tuple(groups.items()),
+        group_probability=min(1.0, sum(weight for _, weight in groups)),
+        group_sizes=groups,
     )
 
 

@@ -3,7 +3,6 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from harness.config.group import group_of
@@ -44,7 +43,7 @@ def facts_of(config: Config, started: Started, env: Mapping[str, Any], name: str
         config={
             **config.model_dump(mode="json"),
             "strategy_name": config.strategy.name,
-            "trace_name": trace_name(config),
+            "trace_name": config.trace_name or "none",
             "profile_name": config.emulated.name,
             "config_hash": started.config_hash,
             "git_commit": git.get("commit"),
@@ -63,12 +62,7 @@ def run_id(config_hash: str, engine: str, code: str | None = None) -> str:
     return hashlib.blake2b(key.encode(), digest_size=8).hexdigest()
 
 
-def trace_name(config: Config) -> str:
-    """Name of the trace's file without suffix; ``none`` without a trace."""
-    return "none" if config.trace.path is None else Path(config.trace.path).stem
-
-
 def tags_of(config: Config) -> list[str]:
     """Engine, ``trace:NAME`` or ``no-trace``, and ``profile:NAME``; a trace and a profile may share a name."""
-    trace = "no-trace" if config.trace.path is None else f"trace:{trace_name(config)}"
+    trace = "no-trace" if config.trace_name is None else f"trace:{config.trace_name}"
     return [config.engine, trace, f"profile:{config.emulated.name}"]

@@ -225,7 +225,7 @@ class RunSpec:
             name=config.name,
             strategy=config.strategy.name,
             seed=config.seed,
-            trace=Path(config.trace.path).name if config.trace.path else None,
+            trace=Path(config.trace.path).name if config.trace.path else config.trace_name,
             trace_clock=config.trace.clock,
             profile=config.emulated.name,
             num_ps=config.num_ps,

@@ -7,23 +7,31 @@ from harness.config.model import Config, TraceConfig
 from harness.core.errors import ConfigError, TraceError
 from harness.traces.gaps import Observed, observe
 from harness.traces.mapping import Kind, find_window
+from harness.traces.regime import draw
 from harness.traces.trace import Entry, Trace, read_trace
 
 _DIGITS = 6  # of hours: milliseconds of the job
 
 
 def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
-    """The trace of a run, as :func:`on_job`; None without a trace. Raises TraceError, ConfigError."""
+    """The trace of a run, drawn from its law or as :func:`on_job`; None without a trace.
+
+    Raises TraceError, ConfigError.
+    """
+    profile = config.emulated
+    if config.trace.law is not None:
+        return draw(config.trace.law, profile, config.num_ps, config.trace_seed, goes_on=goes_on)
     if config.trace.path is None:
         return None
     trace = read_trace(Path(config.trace.path))
-    return on_job(trace, config.trace, job_h=config.emulated.job_h, goes_on=goes_on)
+    return on_job(trace, config.trace, job_h=profile.job_h, seed=config.trace_seed, goes_on=goes_on)
 
 
-def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, goes_on: bool = False) -> Trace:
+def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, goes_on: bool = False) -> Trace:
     """``trace`` with the hours of a job of ``job_h`` hours; entries keep their lines.
 
-    ``goes_on``: a window is followed by what follows it in the trace, for a job that overhead makes longer.
+    ``seed``: of a random window. ``goes_on``: a window is followed by what follows it in the trace, for a job that
+    overhead makes longer.
 
     Raises:
         ConfigError: a window and a stretch at once.
@@ -34,7 +42,7 @@ def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, goes_on: bool = 
             "trace.window, trace.stretch: expected one of them, got both; a window is as long as the job already"
         )
     if mapping.window is not None:
-        return _window(trace, mapping.window, job_h, goes_on=goes_on)
+        return _window(trace, mapping.window, job_h, seed, goes_on=goes_on)
     return _stretched(trace, job_h) if mapping.stretch else trace
 
 
@@ -69,14 +77,15 @@ def mtbf_and_ranks(observed: Observed) -> tuple[float, float]:
     return observed.length_h / num_instants, observed.num_deaths / num_instants
 
 
-def _window(trace: Trace, kind: Kind, job_h: float, *, goes_on: bool) -> Trace:
+def _window(trace: Trace, kind: Kind, job_h: float, seed: int, *, goes_on: bool) -> Trace:
     length_h = observe(trace).length_h
     if length_h < job_h:
         raise TraceError(
             f"{trace.source}: trace.window={kind}: expected a trace at least as long as the job ({job_h:g} h), got "
             f"{length_h:g} h; trace.stretch=true scales it to the job"
         )
-    first_h = find_window([entry.hour for entry in trace.entries], kind, length_h=job_h, total_h=length_h)
+    hours = [entry.hour for entry in trace.entries]
+    first_h = find_window(hours, kind, length_h=job_h, total_h=length_h, seed=seed)
     kept_h = length_h - first_h if goes_on else job_h
     entries = tuple(
         replace(entry, hour=round(entry.hour - first_h, _DIGITS))

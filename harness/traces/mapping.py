@@ -17,7 +17,7 @@ from harness.traces.importers.findings import FailureLog, Outage
 from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 
 How = Literal["by-node", "round-robin", "seeded"]
-Kind = Literal["densest", "median", "quietest"]
+Kind = Literal["densest", "median", "quietest", "random"]
 
 _STARTS_PER_LENGTH = 16  # windows of a length are searched at every sixteenth of it
 _MOST_WINDOWS = 100_000  # into which a log is divided; shorter ones are a mistaken unit
@@ -128,7 +128,7 @@ def _window(log: FailureLog, outages: Sequence[Outage], spec: MapSpec) -> tuple[
             raise TraceError(
                 f"--window {spec.kind}: expected --length HOURS without --from and --to, got other options"
             )
-        return _find_window(log, outages, spec.kind, spec.length_h)
+        return _find_window(log, outages, spec.kind, spec.length_h, spec.seed)
     first_h = 0.0 if spec.first is None else _hour(log, "--from", spec.first)
     if spec.last is not None:
         last_h = _hour(log, "--to", spec.last)
@@ -161,22 +161,28 @@ def _hour(log: FailureLog, option: str, text: str) -> float:
     return hour
 
 
-def _find_window(log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float) -> tuple[float, float]:
-    """The window of ``length_h`` hours with most, median or fewest failures."""
+def _find_window(
+    log: FailureLog, outages: Sequence[Outage], kind: Kind, length_h: float, seed: int
+) -> tuple[float, float]:
+    """The window of ``length_h`` hours with most, median or fewest failures, or a random one."""
     if not log.length_h / _MOST_WINDOWS <= length_h <= log.length_h:
         raise TraceError(
             f"--length: expected {log.length_h / _MOST_WINDOWS:g} to {log.length_h:g} hours, "
             f"the length of {log.source}, got {length_h:g}"
         )
-    first_h = find_window([outage.start_h for outage in outages], kind, length_h=length_h, total_h=log.length_h)
+    hours = [outage.start_h for outage in outages]
+    first_h = find_window(hours, kind, length_h=length_h, total_h=log.length_h, seed=seed)
     return first_h, first_h + length_h
 
 
-def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float) -> float:
+def find_window(hours: Sequence[float], kind: Kind, *, length_h: float, total_h: float, seed: int) -> float:
     """The first hour of the window of ``length_h`` of ``total_h`` hours with the most, median or fewest failures.
 
-    Windows start every 1/16 of their length; of equal ones the first is chosen. ``hours`` are ascending.
+    Windows start every 1/16 of their length; of equal ones the first is chosen. A ``random`` one starts at any hour,
+    drawn by ``seed``. ``hours`` are ascending.
     """
+    if kind == "random":
+        return round(float(generator(seed, "window").uniform(0, total_h - length_h)), 2)
     starts_W = np.arange(0, total_h - length_h + 1e-9, length_h / _STARTS_PER_LENGTH)
     hours_E = np.array(hours)
     counts_W = np.searchsorted(hours_E, starts_W + length_h) - np.searchsorted(hours_E, starts_W)

@@ -12,11 +12,15 @@ from harness.core.errors import TraceError
 from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
-from harness.traces.trace import Entry, Trace, read_trace
+from harness.traces.trace import Entry, Trace, read_trace, to_text
 
 
 def trace_digest(config: Config) -> str | None:
-    """The hash of the trace file's content; None without a trace. Raises TraceError for a file that is no trace."""
+    """The hash of the trace's content; None without a trace. Raises TraceError for a file that is no trace."""
+    if config.trace.law is not None:
+        trace = job_trace(config)
+        assert trace is not None
+        return xxhash.xxh3_64_hexdigest(to_text(trace).encode())
     if config.trace.path is None:
         return None
     read_trace(Path(config.trace.path))

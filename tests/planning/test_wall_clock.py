@@ -12,8 +12,8 @@ from harness.core.pls import rank_weights
 from harness.core.strategies import make_strategy, options_of
 from harness.planning.advisor import planned_kills_at
 from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simulate
-from harness.planning.spread import WALL_LENGTH
 from harness.traces.generate import generate_many
+from harness.traces.regime import WALL_LENGTH
 from harness.traces.spec import GeneratorSpec
 from tests.jobs import CPR56
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from harness.config.costs import job_costs
 from harness.config.model import Config, TraceConfig
@@ -152,3 +153,77 @@ def test_a_plan_says_nothing_of_steps(tmp_path: Path) -> None:
     text = "# length_h: 5\n# ranks: 2\nhour,rank\n4,ps0\n4.001,ps1\n"
     (found,) = said(config_of(tmp_path, text), is_planned=True)
     assert found.startswith("the trace lasts 5 h, the job 10 h: the trace's MTBF is taken for the job; --stretch ")
+
+
+def drawn(law: str, seed: int = 0, *, goes_on: bool = False, **profile: object) -> Trace:
+    """The trace of a job of 100 h on four ranks."""
+    config = Config.model_validate(
+        {
+            "seed": seed,
+            "profile": {"base": "busy", "job_h": 100, "num_ps": 4, "mtbf_h": 10, **profile},
+            "trace": {"law": law},
+        }
+    )
+    trace = job_trace(config, goes_on=goes_on)
+    assert trace is not None
+    return trace
+
+
+@pytest.mark.parametrize("law", ["exponential", "llama3", "spot_p3", "poster50"])
+def test_a_law_gives_each_seed_a_trace_of_the_job(law: str) -> None:
+    """As long as the job, of its ranks, the same again for the same seed; on the wall clock its beginning stays."""
+    trace, other = drawn(law), drawn(law, seed=1)
+    assert trace == drawn(law)
+    assert trace.entries != other.entries
+    assert trace.header["length_h"] == "100"
+    assert {entry.who for entry in trace.entries} <= {f"ps{k}" for k in range(4)}
+    longer = drawn(law, goes_on=True)
+    assert [(e.hour, e.who) for e in longer.entries if e.hour < 100] == [(e.hour, e.who) for e in trace.entries]
+    assert longer.entries[-1].hour > 100
+
+
+def test_the_exponential_law_is_the_profiles() -> None:
+    """Over 300 draws: a failure in ten hours, of 1.5 ranks on average."""
+    traces = [drawn("exponential", seed, ranks_per_failure=1.5) for seed in range(300)]
+    num_instants = sum(len({entry.hour for entry in trace.entries}) for trace in traces)
+    num_deaths = sum(len(trace.entries) for trace in traces)
+    assert num_instants == pytest.approx(3000, rel=0.05)  # 2.7 standard deviations
+    assert num_deaths / num_instants == pytest.approx(1.5, rel=0.05)
+
+
+def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
+    """Gaps, as ``trace generate --model`` learns them; the trace's name has the law, the file and the draw."""
+    (tmp_path / "log.csv").write_text(LOG.replace("# length_h: 40", "# length_h: 40\n# ranks: 4"))
+    law = f"empirical:{tmp_path / 'log.csv'}"
+    assert len(drawn(law).entries) > 5
+    config = Config.model_validate({"seed": 7, "trace": {"law": law}})
+    assert config.trace_name == "empirical_log-7"
+    assert planned_kills_of(config, total_samples=128_000, num_steps=1000)
+
+
+def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
+    """Each draw begins at another hour; ``trace.seed`` says which."""
+    firsts = set()
+    for seed in range(20):
+        trace = job_trace(config_of(tmp_path, LOG, window="random", seed=seed))
+        assert trace is not None
+        first_h, last_h = map(float, trace.header["window_h"].split("-"))
+        assert last_h - first_h == pytest.approx(10)
+        assert 0 <= first_h <= 30
+        assert [entry.line for entry in trace.entries] == [
+            line for line, hour in enumerate((1, 9, 21, 22, 23, 39), start=4) if first_h <= hour < last_h
+        ]
+        firsts.add(first_h)
+    assert len(firsts) == 20
+    assert config_of(tmp_path, LOG, window="random", seed=3).trace_name == "log-3"
+
+
+def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
+    """One line each."""
+    with pytest.raises(ConfigError, match=r"trace.law: expected one of exponential, cpr56, .*, got 'poisson'"):
+        drawn("poisson")
+    with pytest.raises(TraceError, match=r"fits:log.csv; expected fit:TRACE.csv or empirical:TRACE.csv"):
+        drawn("fits:log.csv")
+    for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):
+        with pytest.raises(ValidationError, match=f"{key}: expected none with trace.law=exponential, got {value}"):
+            Config.model_validate({"trace": {"law": "exponential", key: value}})
