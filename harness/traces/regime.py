@@ -5,14 +5,17 @@ from dataclasses import replace
 
 from harness.config.profiles import Profile
 from harness.core.errors import ConfigError, TraceError
+from harness.core.plans import ps_rank
+from harness.core.seeds import generator
 from harness.traces.generate import generate
 from harness.traces.learn import spec_of_model
 from harness.traces.presets import PRESETS
 from harness.traces.spec import GeneratorSpec, Sizes
-from harness.traces.trace import Trace
+from harness.traces.trace import Trace, parse_trace
 
 WALL_LENGTH = 4
 """On the wall clock a trace is so many times as long as the job without overhead; its beginning is the same."""
+_MOST_FIXED = 10_000
 
 
 def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = False) -> Trace:
@@ -22,14 +25,36 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     law, TraceError for a trace that cannot be learned from.
     """
     try:
-        spec = spec_of_law(law, profile, num_ps)
+        if law.startswith("fixed:"):
+            trace = _fixed(law, profile, num_ps, seed)
+        else:
+            spec = spec_of_law(law, profile, num_ps)
+            if goes_on:
+                stretch_h = None if spec.stretch_h is None else WALL_LENGTH * spec.stretch_h
+                spec = replace(spec, length_h=WALL_LENGTH * spec.length_h, stretch_h=stretch_h)
+            trace = generate(spec, seed)
     except TraceError as error:
         raise TraceError(f"trace.law={law}: {error}") from error
-    if goes_on:
-        stretch_h = None if spec.stretch_h is None else WALL_LENGTH * spec.stretch_h
-        spec = replace(spec, length_h=WALL_LENGTH * spec.length_h, stretch_h=stretch_h)
-    trace = generate(spec, seed)
     return replace(trace, source=f"trace.law={law}, draw {seed}")
+
+
+def _fixed(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
+    """Exactly so many failures, at hours drawn uniformly from the job's, each of random ranks (CPR's emulations)."""
+    number = law.partition(":")[2]
+    if not number.isdecimal() or not 1 <= int(number) <= _MOST_FIXED:
+        raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
+    rng = generator(seed, "fixed", int(number))
+    sizes = group_sizes(profile.ranks_per_failure)
+    rows: list[tuple[float, str]] = []
+    for hour in sorted(rng.uniform(0, profile.job_h, int(number)).round(6).tolist()):
+        draw_size = rng.uniform()
+        size = next((size for size, weight in sizes if (draw_size := draw_size - weight) < 0), 1)
+        if size > num_ps:
+            raise TraceError(f"profile.ranks_per_failure: expected at most {num_ps} ranks, got {size}")
+        rows += [(hour, ps_rank(k)) for k in sorted(rng.choice(num_ps, size, replace=False).tolist())]
+    header = {"title": f"{number} failures at random hours", "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
+    read = parse_trace(["hour,rank", *(f"{hour:.12g},{rank}" for hour, rank in rows)], law)
+    return replace(read, header=header)
 
 
 def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
@@ -48,7 +73,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         return replace(spec, ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
     if ":" in law and (learned := spec_of_model(law, job)) is not None:
         return learned
-    expected = ("exponential", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
+    expected = ("exponential", "fixed:N", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
     raise ConfigError(f"trace.law: expected one of {', '.join(expected)}, got {law!r}")
 
 

@@ -191,6 +191,18 @@ def test_the_exponential_law_is_the_profiles() -> None:
     assert num_deaths / num_instants == pytest.approx(1.5, rel=0.05)
 
 
+def test_a_fixed_number_of_failures_comes_at_uniform_hours() -> None:
+    """Each draw has exactly so many, of the profile's number of distinct ranks, anywhere in the job."""
+    traces = [drawn("fixed:5", seed, ranks_per_failure=2) for seed in range(100)]
+    for trace in traces:
+        deaths = [(entry.hour, entry.who) for entry in trace.entries]
+        assert len({hour for hour, _ in deaths}) == 5
+        assert len(set(deaths)) == len(deaths) == 10
+    hours = [entry.hour for trace in traces for entry in trace.entries]
+    assert sum(hours) / len(hours) == pytest.approx(50, abs=4)  # 2.7 standard errors
+    assert drawn("fixed:5", goes_on=True) == drawn("fixed:5")  # on the wall clock too
+
+
 def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
     """Gaps, as ``trace generate --model`` learns them; the trace's name has the law, the file and the draw."""
     (tmp_path / "log.csv").write_text(LOG.replace("# length_h: 40", "# length_h: 40\n# ranks: 4"))
@@ -220,10 +232,14 @@ def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
 
 def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
     """One line each."""
-    with pytest.raises(ConfigError, match=r"trace.law: expected one of exponential, cpr56, .*, got 'poisson'"):
+    with pytest.raises(ConfigError, match=r"trace.law: expected one of exponential, fixed:N, cpr56, .*, got 'poisson'"):
         drawn("poisson")
     with pytest.raises(TraceError, match=r"fits:log.csv; expected fit:TRACE.csv or empirical:TRACE.csv"):
         drawn("fits:log.csv")
+    with pytest.raises(TraceError, match=r"trace.law=fixed:0: expected fixed:N with 1 to 10000 failures, got '0'"):
+        drawn("fixed:0")
+    with pytest.raises(TraceError, match=r"profile.ranks_per_failure: expected at most 4 ranks, got 5"):
+        drawn("fixed:1", ranks_per_failure=5)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):
         with pytest.raises(ValidationError, match=f"{key}: expected none with trace.law=exponential, got {value}"):
             Config.model_validate({"trace": {"law": "exponential", key: value}})
