@@ -73,6 +73,29 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     _add_stale(grid)
     grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
     _add_margin(grid)
+    _add_reproduce(commands)
+
+
+def _add_reproduce(commands: argparse._SubParsersAction) -> None:
+    reproduce = command(
+        commands,
+        "reproduce",
+        "run the experiments of the papers' claims, and say what they show",
+        """\
+  run.py reproduce                 all claims; writes the page
+  run.py reproduce overhead pls    these claims; shows their rows
+  run.py reproduce pls 'seed=[0,1]' out=runs/try    with other values: the page's numbers are those without
+
+Claims and their experiments: docs/REPRODUCTION.md, experiments/claims/. `make reproduce` makes the data first. Finished
+cells are not run again.""",
+    )
+    reproduce.add_argument("words", nargs="*", metavar="CLAIM | key=value", help="claims (default: all); overrides")
+    reproduce.add_argument("--jobs", type=count, metavar="N", help="cells at once (default: one per core)")
+    page = "the page, as Markdown, and as HTML beside it (default: %(default)s)"
+    reproduce.add_argument(
+        "--page", type=Path, default=Path("runs/claims/REPRODUCTION.md"), metavar="FILE.md", help=page
+    )
+    _add_stale(reproduce)
 
 
 def _add_checks(commands: argparse._SubParsersAction) -> None:

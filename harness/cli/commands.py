@@ -17,7 +17,7 @@ from harness.core.errors import HarnessError, UserError
 from harness.grid.worker import one_line
 
 _RERUN_HINTS = {
-    "grid": "the same command continues with the cells that are not done",
+    **dict.fromkeys(("grid", "reproduce"), "the same command continues with the cells that are not done"),
     **dict.fromkeys(("train", "replay"), "the same command starts this run afresh"),
 }
 
@@ -70,6 +70,13 @@ def plan(options: argparse.Namespace) -> None:
     show_plan(options)
 
 
+def reproduce(options: argparse.Namespace) -> int:
+    """Run the experiments of claims, and say what they show."""
+    from harness.cli.reproduce import reproduce as run_claims
+
+    return run_claims(options)
+
+
 def print_schema(_options: argparse.Namespace) -> None:
     """Print the JSON schema of a configuration."""
     console.say(json.dumps(schema(), indent=2))
@@ -86,6 +93,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int | None]] = {
     "verify": run_commands.verify,
     "data": data,
     "plan": plan,
+    "reproduce": reproduce,
     "trace": trace,
     "schema": print_schema,
     **wandb_commands.WANDB_COMMANDS,

@@ -79,8 +79,13 @@ def run_experiment(
     jobs: int | None,
     stale: Stale = "fail",
     margin: float | None = None,
+    *,
+    shows: bool = True,
 ) -> int:
-    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
+    """Run the cells in the experiment's folder and write grid.yaml there.
+
+    ``shows``: also write the report, and show the table and the verdicts.
+    """
     done = [cell for cell in experiment.cells if is_done(cell)]  # raises before anything is written
     anew = to_run_anew([cell.run_dir for cell in done], stale)
     if anew or len(done) < len(experiment.cells):
@@ -100,7 +105,7 @@ def run_experiment(
                 stale={cell.hash for cell in done if cell.run_dir in anew},
             )
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-        if len(failed) < len(outcomes):
+        if shows and len(failed) < len(outcomes):
             _show_grid(experiment.out, margin)
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)

@@ -1,0 +1,98 @@
+"""The page of all claims: Markdown for the repository, and HTML that opens from disk."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from html import escape
+
+from rich.table import Table
+
+from analysis.claims import CLAIMS, Claim, Row
+from analysis.page import page
+from analysis.render import Heading, html_table, rich_table
+
+TITLE = "Claims, reproduced"
+
+_HEADINGS = (
+    Heading("quantity", is_text=True),
+    Heading("paper", is_text=True),
+    Heading("here", is_text=True),
+    Heading("n"),
+    Heading("verdict", is_text=True),
+    Heading("why", is_text=True),
+)
+_EXPLANATION = (
+    "Of papers, [read] is in the paper and [recalled] is from memory of its text. Here: mean ± half of the 95 % "
+    "interval over seeds, each with a failure trace of its own; n: runs, pairs. Verdicts: reproduced; not reproduced; "
+    "cannot be told: the interval holds both; calibrated: constants were chosen so that it comes out, which confirms "
+    "nothing; ours: no paper has the number."
+)
+
+Found = Mapping[str, Sequence[Row]]
+"""Rows by the name of their claim; a claim that was not run has none."""
+
+
+def claim_table(name: str, rows: Sequence[Row]) -> Table:
+    """The rows of one claim for the console."""
+    return rich_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows), CLAIMS[name].title)
+
+
+def markdown(found: Found, machine: str) -> str:
+    """The page as Markdown. ``machine``: one line on where and when it was computed."""
+    lines = [f"# {TITLE}", "", _EXPLANATION, "", f"`make reproduce` writes this page. {machine}", ""]
+    lines += [f"* [{claim.title}](#{name}): {_summary(found.get(name, ()))}" for name, claim in CLAIMS.items()]
+    for name, claim in CLAIMS.items():
+        lines += [
+            "",
+            f'<a id="{name}"></a>',
+            "",
+            f"## {claim.title}",
+            "",
+            f"Claim `{name}`. Source: {claim.source}. {claim.note}",
+        ]
+        lines += ["", f"    {_command(name)}", "", *_markdown_table(found.get(name, ()))]
+    return "\n".join(lines) + "\n"
+
+
+def html(found: Found, machine: str) -> str:
+    """The page as one HTML file without references."""
+    parts = [f"<h1>{TITLE}</h1>", f"<p>{escape(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
+    items = (
+        f'<li><a href="#{name}">{escape(claim.title)}</a>: {escape(_summary(found.get(name, ())))}</li>'
+        for name, claim in CLAIMS.items()
+    )
+    parts.append(f"<nav><ul>{''.join(items)}</ul></nav>")
+    for name, claim in CLAIMS.items():
+        parts += _html_section(name, claim, found.get(name, ()))
+    return page(TITLE, parts)
+
+
+def _html_section(name: str, claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
+    yield f'<h2 id="{name}">{escape(claim.title)}</h2>'
+    yield f"<p>Source: {escape(claim.source)}. {escape(claim.note)}</p><p><code>{_command(name)}</code></p>"
+    if rows:
+        yield html_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows))
+    else:
+        yield '<p class="note">Not run here.</p>'
+
+
+def _command(name: str) -> str:
+    return f"run.py reproduce {name}"
+
+
+def _cells(row: Row) -> list[str]:
+    return [row.what, row.paper, row.ours.replace("-", "−"), str(row.num), row.verdict, row.why]
+
+
+def _markdown_table(rows: Sequence[Row]) -> list[str]:
+    if not rows:
+        return ["Not run here."]
+    return [
+        f"| {' | '.join(heading.title for heading in _HEADINGS)} |",
+        "|---" * len(_HEADINGS) + "|",
+        *(f"| {' | '.join(_cells(row))} |" for row in rows),
+    ]
+
+
+def _summary(rows: Iterable[Row]) -> str:
+    """How many rows have each verdict."""
+    words = [row.verdict for row in rows]
+    return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) or "not run"
