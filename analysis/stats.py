@@ -127,8 +127,19 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def setting_keys(cells: Sequence[Cell]) -> list[str]:
-    """``SETTING`` and the swept keys: what must be equal for two cells to be compared."""
-    return [*SETTING, *(key for key in cells[0] if "." in key)] if cells else []
+    """``SETTING`` and the swept keys: what must be equal for two cells to be compared.
+
+    An option that has one value for each strategy belongs to the strategy, and its cells are compared with those of
+    others.
+    """
+    return [*SETTING, *(key for key in cells[0] if "." in key and key not in own_options(cells))] if cells else []
+
+
+def own_options(cells: Sequence[Cell]) -> list[str]:
+    """Keys of the strategy group that differ between strategies, and within none."""
+    keys = [key for key in cells[0] if key.startswith("strategy.")]
+    found = {key: {(cell["strategy"], cell[key]) for cell in cells} for key in keys}
+    return [key for key, values in found.items() if len({strategy for strategy, _ in values}) == len(values)]
 
 
 def condition(cell: Cell, key: str) -> Any:

@@ -14,7 +14,7 @@ from analysis.contents import content_notes
 from analysis.partners import seeds_text
 from analysis.render import Heading, html_table, rich_table, show_interval, show_mean
 from analysis.rounding import rounding_text
-from analysis.stats import BASELINE
+from analysis.stats import BASELINE, own_options
 from analysis.style import UNKNOWN
 from harness.core.events import BUCKETS
 
@@ -31,8 +31,9 @@ MORE_THAN_THE_JOB = (
     "strategy.interval_samples, the profile and the trace."
 )
 _RESOURCES_CAPTION = (
-    "Resources: node-hours are overhead times the nodes of the emulated cluster; sent are bytes of saves and loads of "
-    "this run's model; memory is that of the tracker, in the PS rank that needs most."
+    "Resources: node-hours are overhead times the nodes of the emulated cluster; sent are bytes of saves, loads "
+    "and replicas of this run's model; memory is that of tracker and replica in the PS rank that needs most, or of the "
+    "trainer's mirror if that is more."
 )
 _CACHE_CAPTION = (
     "Cache: hits are rows not fetched, of the distinct rows of all batches; saved are bytes not sent (both ways), of "
@@ -122,7 +123,20 @@ def footnotes(blocks: Sequence[Block]) -> list[str]:
         _CACHE_CAPTION: any(map(_has_cache, blocks)),
         _RESOURCES_CAPTION: any(block.resources for block in blocks),
     }
-    return [*_partner_notes(blocks), *floors, *(caption for caption, is_shown in captions.items() if is_shown)]
+    shown = [caption for caption, is_shown in captions.items() if is_shown]
+    return [*_partner_notes(blocks), *_option_notes(blocks), *floors, *shown]
+
+
+def _option_notes(blocks: Sequence[Block]) -> list[str]:
+    """Options in which strategies of one table differ."""
+    cells = [cell for block in blocks for line in block.lines for cell in line.cells]
+    notes: list[str] = []
+    for key in own_options(cells) if cells else []:
+        values = {cell["strategy"]: cell[key] for cell in cells if cell[key] is not None}
+        if len(set(values.values())) > 1:
+            words = (f"{value} for {strategy}" for strategy, value in values.items())
+            notes.append(f"{key} differs between strategies: {', '.join(words)}.")
+    return notes
 
 
 def _partner_notes(blocks: Sequence[Block]) -> list[str]:

@@ -36,6 +36,7 @@ from harness import api
 from harness.config.experiment import load_experiment
 from harness.config.model import Config
 from harness.core.errors import UserError
+from harness.core.plans import Progress
 from harness.core.shard import Shard
 from harness.core.tracker import TrackerSpec
 from harness.core.trackers import TRACKERS
@@ -122,6 +123,17 @@ def measure(config: Config) -> tuple[list[float], float]:
     return [100 * float(share) for share in shares], finished.payload_bytes
 
 
+def refused(config: Config) -> str | None:
+    """Why the mass that a rank's tracker had when it died would not be what the run lost; None if it would."""
+    strategy = RunSpec(config).strategy
+    if config.engine != "local":
+        return "on another engine than local"
+    if strategy.mirror or strategy.keeps_replicas:
+        return "which keeps other copies of rows"
+    progress = Progress(step=1, samples=1, previous_samples=0, total_samples=2)
+    return "which rolls back" if strategy.plan_recovery(frozenset({"ps0"}), progress).rollback else None
+
+
 Shares = dict[tuple[int, str], list[float]]
 """What the runs of a strategy lost, by seed and trace."""
 
@@ -151,6 +163,9 @@ def main() -> None:
     except UserError as error:
         sys.exit(str(error))
     configs = [cell.config for cell in cells if RunSpec(cell.config).strategy.saves_initially]
+    for config in configs:
+        if (reason := refused(config)) is not None:
+            sys.exit(f"strategy.name: expected one whose lost updates stay lost, got {config.strategy.name}, {reason}")
     found: dict[str, Shares] = defaultdict(dict)
     mb: dict[str, list[float]] = defaultdict(list)
     with ExitStack() as stack:

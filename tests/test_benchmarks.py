@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks import update_mass
 from benchmarks._common import Spread, config_of, make_data, settings_of, write_trace
 from benchmarks._plain import num_flops, products
 from benchmarks._turns import Tick, Worker
 from benchmarks.auc import argsort_auc
 from benchmarks.step import dense
+from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.strategies import options_of
 from harness.data.dataset import Dataset
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
@@ -322,3 +325,7 @@ def test_mass_is_lost_where_updates_are_lost(tmp_path: Path) -> None:
     assert 0 < lost[640]["cpr_mfu"][1] < lost[1100]["cpr_mfu"][1]  # rows beyond the budget, and of fewer saves
     assert lost[1100]["partial"][::2] == pytest.approx([50, 50])
     assert all(0 < mass < 100 for mass in lost[1100]["partial"][1::2])
+    refused = Config.model_validate({"engine": "local", "data": {"path": str(tmp_path / "data")}})
+    for name, reason in {"full": "rolls back", "buddy": "copies of rows", "cpr_mirror": "copies of rows"}.items():
+        config = refused.model_copy(update={"strategy": options_of(name), "engine": "local"})
+        assert reason in (update_mass.refused(config) or "")

@@ -15,6 +15,7 @@ from rich.table import Column, Table
 from harness.cli import console
 from harness.cli.parsing import mapping_overrides
 from harness.cli.progress import amount_progress
+from harness.config.combinations import refuse_combinations
 from harness.config.costs import job_costs
 from harness.config.experiment import load_each
 from harness.config.model import Config
@@ -23,7 +24,7 @@ from harness.core.clock import FailureClock
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority
+from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority, make_strategy
 from harness.core.strategy import StrategyOptions
 from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise
@@ -37,8 +38,8 @@ from harness.traces.trace import Trace
 
 _LARGE = ("terabyte", "mlperf")
 _LABELS = {  # the first five are equal in simulated overhead and PLS
-    "cpr_mfu": "cpr_mfu, _ssu, _mass, _scar, _random",
-    "cpr_mirror": "cpr_mirror (without its uploads)",
+    "cpr_mfu": "cpr_mfu, _ssu, _mass, _scar, _random (at most)",
+    "cpr_mirror": "cpr_mirror (at most; no uploads)",
     "differential": "differential (at most)",
 }
 _LABELLED = ("cpr_ssu", "cpr_mass", "cpr_scar", "cpr_random")  # covered by the label of cpr_mfu
@@ -126,6 +127,9 @@ def _subject(name: str, overrides: Sequence[str], mapping: Sequence[str]) -> tup
         near = difflib.get_close_matches(name, PROFILES, n=1)
         hint = f"did you mean {near[0]}?" if near else f"profiles: {', '.join(sorted(PROFILES))}"
         raise ConfigError(f"{name!r}: expected a profile or a trace file (TRACE.csv); {hint}")
+    named = [word.partition("=")[2] for word in overrides if word.startswith("strategy.name=")]
+    config = configs.get(named[-1] if named else "cpr_mfu", config)
+    refuse_combinations(config, make_strategy(config.strategy, costs))
     if costs.ranks_per_failure > costs.num_ps:
         raise ConfigError(
             f"{where}profile.ranks_per_failure: expected at most cluster.num_ps = {costs.num_ps}, "

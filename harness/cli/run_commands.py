@@ -121,11 +121,14 @@ def verify(options: argparse.Namespace) -> int:
     _say_if_compiling()
     from harness.run import assemble
     from harness.run import verify as verification
+    from harness.run.spec import check
 
     if any(word.startswith("strategy.name=") for word in options.overrides):
         configs = [load_config(options.config, options.overrides)]
     else:
         configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
+    for config in configs:
+        check(config)
     is_identical = True
     assemble.prepare_fork_server()
     for number, config in enumerate(configs, start=1):

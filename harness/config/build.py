@@ -109,7 +109,7 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         if problem["loc"] == ("profile", "str"):  # the other half of the union; the errors inside have their own lines
             continue
         parts = [str(part) for part in problem["loc"] if part != "Profile"]
-        if parts[0] == "strategy":  # the name that chose the options stands second; without it, it is at fault
+        if parts[:1] == ["strategy"]:  # the name that chose the options stands second; without it, it is at fault
             parts[1:2] = [] if len(parts) > 1 else ["name"]
         key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
         if key is None:  # found by a validator that looks at several keys

@@ -180,7 +180,9 @@ def _resolve(spec: Schema) -> Schema:
 
 
 def _options(spec: Schema) -> list[Schema]:
-    return [_resolve(option) for option in spec.get("anyOf", [spec])]
+    """The schemas of which one must hold; unions of unions are one."""
+    spec = _resolve(spec)
+    return [inner for option in spec["anyOf"] for inner in _options(option)] if "anyOf" in spec else [spec]
 
 
 def _describe(spec: Schema) -> str:

@@ -73,10 +73,10 @@ else:  # one model of the table, chosen by the name
     StrategyChoice = Annotated[Union[_MODELS], Discriminator(_strategy_name)]  # noqa: UP007 - a tuple of types
 
 
-def _refuse_both(changed: Mapping[str, object]) -> None:
+def _refuse_both(changed: Mapping[str, object], *, from_trace: bool) -> None:
     """Refuse a constant besides ``from_trace``, which sets it; a mapping of all constants is a config read back."""
     both = sorted(changed.keys() & {"mtbf_h", "ranks_per_failure"})
-    if changed.get("from_trace") and both and changed.keys() < Profile.model_fields.keys():
+    if from_trace and both and changed.keys() < Profile.model_fields.keys():
         raise ValueError(
             f"profile.from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one"
         )
@@ -314,8 +314,8 @@ class Config(_Model):
                     f"profile.base: unknown profile {profile['base']!r}; expected one of {', '.join(sorted(PROFILES))}"
                 )
             changed = {key: value for key, value in profile.items() if key != "base"}
-            _refuse_both(changed)
             merged = {**base.model_dump(), **changed}
+            _refuse_both(changed, from_trace=bool(merged["from_trace"]))
             if changed and "name" not in changed:
                 merged["name"] = f"{base.name}*"
             _refuse_a_copy_without_network(merged)

@@ -21,7 +21,7 @@ from harness.core.overhead import (
     t_save_full_h,
     t_save_part_h,
 )
-from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
+from harness.core.placement import MIRROR_INDEX_BYTES, num_mirrored, tracked_tables
 from harness.core.plans import Costs, PlannedKill, ps_rank
 from harness.core.strategies import CprMirror, CprPriority, make_strategy
 from harness.core.strategy import StrategyOptions
@@ -193,8 +193,8 @@ def tracker_memory(
 ) -> Iterator[TrackerMemory]:
     """SCAR keeps a second copy of the D values of tracked rows, MFU 4 bytes for each of them, SSU r of that. Mass has 4
     bytes for each row of all tables. A bit for each is added to SSU's list, and to the counters of differential.
-    ``buddy`` keeps a replica of everything. The mirror of ``cpr_mirror``, by ``share``, is the trainer's; the ranks
-    have MFU's counters besides.
+    ``buddy`` keeps a replica of everything, with its counters. The mirror of ``cpr_mirror``, by ``share``, is the
+    trainer's; the ranks have MFU's counters besides.
     """
     tables = tracked_tables(tuple(cardinalities), num_tracked)
     rows, all_rows = sum(cardinalities[table] for table in tables), sum(cardinalities)
@@ -208,7 +208,7 @@ def tracker_memory(
         "cpr_ssu": round(r * 4 * rows) + bits,
         "differential": 4 * all_rows + bits,
         "cpr_mirror, at the trainer": mirrored * (4 * row_width + MIRROR_INDEX_BYTES),
-        "buddy": total_bytes,
+        "buddy": total_bytes + 4 * all_rows,
     }
     for name, num_bytes in sizes.items():
         yield TrackerMemory(name=name, num_bytes=num_bytes, frac=num_bytes / total_bytes)
@@ -298,8 +298,3 @@ def _steps_at(hours_E: F64, job: Job) -> list[int]:
         due = hour_to_samples(float(hours_E[index]), job_h=costs.job_h, total_samples=costs.total_samples)
         steps[index] = boundary_at(due, job.batch_size)
     return steps
-
-
-def placement_of(cardinalities: Sequence[int], num_ps: int) -> Placement:
-    """Row placement, the default of a run."""
-    return Placement("row", tuple(cardinalities), num_ps)

@@ -76,8 +76,9 @@ def save_sizes(
     num_rows = sum(placement.cardinalities)
     tracked = tuple(tracked)
     shards = [placement.local_rows(k, t) for k in range(placement.num_ps) for t in tracked]
-    num_chosen = sum(budget_rows(rows, r) for rows in shards)
-    num_closing = sum(min(rows, budget_rows(rows, r) + budget_rows(rows, share)) for rows in shards)
+    num_mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
+    num_chosen = sum(min(budget_rows(n, r), n - held) for n, held in zip(shards, num_mirrored, strict=True))
+    num_closing = num_chosen + sum(num_mirrored)
     num_whole = num_rows - sum(placement.cardinalities[table] for table in tracked)
     tracked_bytes = num_chosen * (row_bytes + ROW_ID_BYTES) + dense_bytes
     differential = {name: kind for name, kind in SAVE_KINDS.items() if isinstance(kind, DifferentialSave)}

@@ -6,13 +6,13 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 
 from harness.config.model import Config
-from harness.core.placement import tracked_tables
+from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.pls import rank_weights
 from harness.core.strategies import CprMirror, CprPriority
 from harness.core.strategy import StrategyOptions
 from harness.model.sizes import footprint, model_size
-from harness.planning.advisor import Outcomes, Spread, outcomes, placement_of, planned_kills_at, spread
+from harness.planning.advisor import Outcomes, Spread, outcomes, planned_kills_at, spread
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
 from harness.traces.learn import spec_of_model
@@ -24,7 +24,7 @@ _TRACES_AT_ONCE = 500
 
 def job_of(config: Config, costs: Costs, cardinalities: Sequence[int]) -> Job:
     """The simulator's job for a run of ``config`` over tables of these cardinalities."""
-    placement = placement_of(cardinalities, costs.num_ps)
+    placement = Placement(config.cluster.placement, tuple(cardinalities), costs.num_ps)
     model = footprint(model_size(config.model), config.trainer)
     strategy = config.strategy
     return Job(

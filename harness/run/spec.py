@@ -14,6 +14,7 @@ import torch
 
 from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankSpec
+from harness.config.combinations import refuse_combinations
 from harness.config.costs import job_costs
 from harness.config.experiment import Cell
 from harness.config.keys import IRRELEVANT
@@ -168,22 +169,8 @@ class RunSpec:
     def validate(self) -> None:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
         check_backend(self.config.trainer)
-        if self.strategy.mirror and self.config.cache.mode == "stale":
-            raise ConfigError(
-                f"cache.mode: expected none or lookahead for strategy {self.config.strategy.name}, got stale; "
-                "the mirror needs exact rows"
-            )
-        if self.config.trace.clock == "wall" and self.config.save.mode == "async":
-            raise ConfigError(
-                "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
-                "are known when it is written, but failures on the wall clock would have to count them from its start"
-            )
+        refuse_combinations(self.config, self.strategy)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
-        if not self.strategy.restores_exactly and self.footprint.row_width > self.size.embedding_dim:
-            raise ConfigError(
-                f"trainer.optimizer: expected sgd for saves with rounded values ({self.config.strategy.name}), got "
-                f"{self.config.trainer.optimizer}, whose state would share the values' scale; set strategy.bits=32"
-            )
         if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
 

@@ -1,7 +1,7 @@
 """Checks that engines and data paths compute the same bits, by comparing the events of runs on each of them."""
 
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -18,7 +18,7 @@ from harness.run import assemble
 from harness.run.assemble import RunStatus
 from harness.run.spec import RunSpec
 from harness.traces.job_trace import job_trace, with_profile_of_trace
-from harness.traces.trace import Trace, read_trace
+from harness.traces.trace import read_trace
 
 BUSY = Path(__file__).resolve().parents[2] / "failure_traces" / "busy.csv"
 _MOST_DIFFERENCES = 5
@@ -109,11 +109,12 @@ def verify(
     if config.num_ps < 2:
         raise ConfigError(f"cluster.num_ps: {config.num_ps}; verify needs at least 2 PS ranks, as one is killed")
     config = with_profile_of_trace(config)  # of its own trace, without the kills that are added
+    RunSpec(config).validate()  # variants replace keys of which a run would refuse some
     name = config.strategy.name
     trace_path = work_dir / f"{name}.csv"
     trace_path.parent.mkdir(parents=True, exist_ok=True)
     trace_path.write_text(_trace_around_a_save(config), encoding="utf-8")
-    trace = config.trace.model_copy(update={"path": str(trace_path), "window": None, "stretch": False})
+    trace = config.trace.model_copy(update={"path": str(trace_path), "law": None, "window": None, "stretch": False})
     differences: list[str] = []
     variants = variants_of(config)
     runs: list[tuple[Variant, EngineName]] = [(variant, engine) for variant in variants for engine in variant.engines]
@@ -194,13 +195,10 @@ def _trace_around_a_save(config: Config) -> str:
     """
     trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
     step = _save_in_the_middle(config)
-    kills = [(_hour_of(config, step - 1), "ps1"), (_hour_of(config, step), "ps0")]
-    entries = sorted([*_pairs(trace), *kills], key=lambda entry: entry[0])
-    return "\n".join(["# provenance: run.py verify", "hour,rank", *(f"{hour!r},{who}" for hour, who in entries)]) + "\n"
-
-
-def _pairs(trace: Trace) -> Iterable[tuple[float, str | int]]:
-    return ((entry.hour, entry.who) for entry in trace.entries)
+    kills = [(_hour_of(config, step - 1), "ps1", ""), (_hour_of(config, step), "ps0", "")]
+    own = [(each.hour, each.who, "" if each.repair_h is None else repr(each.repair_h)) for each in trace.entries]
+    lines = (f"{hour!r},{who},{repair_h}" for hour, who, repair_h in sorted([*own, *kills], key=lambda line: line[0]))
+    return "\n".join(["# provenance: run.py verify", "hour,rank,repair_h", *lines]) + "\n"
 
 
 def _hour_of(config: Config, step: int) -> float:

@@ -10,7 +10,7 @@ import pytest
 from analysis import load
 from analysis.blocks import summarise
 from analysis.cells import COLUMNS, cells_of
-from analysis.stats import Pair, baseline_of, estimate, estimate_pairs, pairs_of, split
+from analysis.stats import Pair, baseline_of, estimate, estimate_pairs, own_options, pairs_of, setting_keys, split
 
 
 def test_interval_of_a_known_sample() -> None:
@@ -115,3 +115,17 @@ def test_other_baselines_must_match_in_full() -> None:
     """What a strategy with failures does depends on the trace: there nothing stands for anything else."""
     cells = [_cell(strategy="full", trace="poster50")]
     assert baseline_of(_cell(strategy="cpr_mfu"), cells, baseline="full") is None
+
+
+def test_an_option_with_one_value_for_each_strategy_is_the_strategys() -> None:
+    """It splits no table: cpr_mirror has only one value of ``untracked``. A swept one does."""
+    options = {"cpr_mfu": "priority", "cpr_mirror": "interval", "none": None}
+    cells = [
+        _cell(strategy=name, seed=seed, **{"strategy.untracked": value})
+        for name, value in options.items()
+        for seed in (0, 1)
+    ]
+    assert "strategy.untracked" in own_options(cells)
+    assert "strategy.untracked" not in setting_keys(cells)
+    cells.append(_cell(strategy="cpr_mfu", seed=0, **{"strategy.untracked": "interval"}))
+    assert "strategy.untracked" in setting_keys(cells)

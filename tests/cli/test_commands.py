@@ -467,6 +467,27 @@ def test_a_plan_of_a_trace_takes_the_mapped_hours(cli: Cli) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("words", "mistake"),
+    [
+        (["trace.clock=wall", "save.mode=async"], "trace.clock: expected samples with save.mode=async, got wall"),
+        (["strategy.name=cpr_mirror", "cache.mode=stale"], "cache.mode: expected none or lookahead for strategy"),
+        (
+            ["strategy.name=differential", "strategy.bits=4", "trainer.optimizer=adagrad"],
+            "trainer.optimizer: expected sgd for saves with rounded values (differential), got adagrad",
+        ),
+        (["strategy.name=buddy", "cluster.num_ps=1"], "strategy.name: buddy needs cluster.num_ps >= 2, got 1"),
+    ],
+)
+def test_a_plan_refuses_what_a_run_refuses(cli: Cli, words: list[str], mistake: str) -> None:
+    """One line, before any number."""
+    refused = cli("plan", "cpr56", *words)
+    assert refused.code == 2
+    assert not refused.out
+    (line,) = refused.errors
+    assert line.startswith(f"error: {mistake}")
+
+
 def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli: Cli) -> None:
     """One line, where untracked tables and dense network outweigh the tracked rows; none where they do not."""
 

@@ -151,6 +151,8 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("eva.batch_size: 1", "", "x.yaml:1: unknown key eva.batch_size; did you mean eval.batch_size?"),
         ("nonsense.batch_size: 1", "", "x.yaml:1: unknown key nonsense.batch_size; did you mean eval.batch_size or trainer.batch_size?"),
         ("profile: bus", "", "x.yaml:1: profile: 'bus' is not one of busy, cpr56, cpr56_priced, from_trace, poster50, poster50_priced, nor a mapping with base: one of them; did you mean busy?"),
+        ("seed: 1", "profile.snapshot_gbps=8", "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"),
+        ("strategy: {name: full, interval_samples: 0}", "", "x.yaml:1: strategy.interval_samples: 0 is not a whole number >= 1 or null"),
         ("profile: {base: busy, job_h: x}", "", "x.yaml:1: profile.job_h: 'x' is not a number > 0"),
         ("seed: [1, 2]", "", "x.yaml:1: seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid`"),
         ("seed: 1", "seed=[1,2]", "seed: [1, 2] is not a whole number >= 0; a list is an axis of `run.py grid` (seed=[1,2] on the command line)"),

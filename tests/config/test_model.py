@@ -89,6 +89,8 @@ def test_a_constant_beside_from_trace_is_refused() -> None:
         ValidationError, match=r"profile\.from_trace: sets mtbf_h by .*, and profile\.mtbf_h is given too"
     ):
         Config.model_validate({"profile": {"base": "busy", "from_trace": True, "mtbf_h": 3}})
+    with pytest.raises(ValidationError, match=r"profile\.from_trace: sets mtbf_h by the trace"):
+        Config.model_validate({"profile": {"base": "from_trace", "mtbf_h": 3}})
     config = Config.model_validate({"profile": {"base": "busy", "from_trace": True, "job_h": 20}})
     assert Config.model_validate(config.model_dump()) == config
     assert (config.emulated.num_ps, config.emulated.job_h, config.emulated.from_trace) == (4, 20.0, True)

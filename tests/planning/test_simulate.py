@@ -162,6 +162,9 @@ def test_sizes_with_a_mirror() -> None:
     sizes = save_sizes(placement, width=16, dense_bytes=7, tracked=(0,), r=0.125, share=0.08)
     assert sizes.tracked == 4 * 3 * (64 + 4) + 7
     assert sizes.with_mirror == 4 * 5 * (64 + 4) + 30 * 64 + 7
+    whole = save_sizes(placement, width=16, dense_bytes=7, tracked=(0,), r=0.125, share=1.0)
+    assert whole.tracked == 7, "no row is left to choose"
+    assert whole.with_mirror == 100 * (64 + 4) + 30 * 64 + 7
 
 
 def test_row_ids_cost_what_the_store_writes() -> None:

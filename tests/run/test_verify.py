@@ -8,12 +8,13 @@ import torch
 
 from harness.cluster.server import RankServer
 from harness.config.model import Config
-from harness.core.errors import RunFailed
+from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Killed, Saved
 from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
 from harness.run.assemble import Parts, RunStatus
+from harness.traces.job_trace import job_trace
 from tests.runs import changed, run, saving_every
 
 
@@ -139,3 +140,31 @@ def test_modes_of_saves_are_compared_unless_snapshots_have_a_price(config: Confi
     priced = changed(config, profile__network_gbps=25, profile__snapshot_gbps=80)
     names = [{variant.name for variant in verify.variants_of(each)} for each in (config, priced)]
     assert names[0] - names[1] == {"async"}
+
+
+def test_what_a_run_refuses_is_not_called_identical(config: Config, tmp_path: Path) -> None:
+    """Variants replace the mode of the cache, so that it is checked before."""
+    stale = changed(config, strategy__name="cpr_mirror", cache__mode="stale")
+    with pytest.raises(ConfigError, match=r"cache\.mode: expected none .* for strategy cpr_mirror, got stale"):
+        verify.verify(stale, tmp_path / "work")
+    assert not (tmp_path / "work").exists()
+
+
+def test_repair_times_and_a_law_are_verified_too(config: Config, tmp_path: Path) -> None:
+    """The trace of all runs has the entries of the run's own, with repairs, and two more kills."""
+    config = changed(config, trace__path=None, trace__law="lanl20", trace__repair="reschedule", strategy__name="full")
+    own = job_trace(config)
+    assert own is not None
+    cells: list[Config] = []
+
+    def note(cell: Config, run_dir: Path, *, on_status: object) -> None:
+        cells.append(cell)
+        raise RunFailed("enough")
+
+    with pytest.raises(RunFailed, match="enough"):
+        verify.verify(config, tmp_path, run=note)
+    met = job_trace(cells[0])
+    assert met is not None
+    assert len(met.entries) == len(own.entries) + 2
+    repairs = [[entry.repair_h for entry in trace.entries if entry.repair_h is not None] for trace in (own, met)]
+    assert repairs[0] == repairs[1] != []

@@ -1,0 +1,25 @@
+"""Keys that are valid alone and cannot be had together."""
+
+from harness.config.model import Config
+from harness.core.errors import ConfigError
+from harness.core.optimizers import OPTIMIZERS
+from harness.core.strategy import Strategy
+
+
+def refuse_combinations(config: Config, strategy: Strategy) -> None:
+    """Raise ConfigError for keys of ``config`` that exclude each other. ``strategy``: the config's, for its costs."""
+    if strategy.mirror and config.cache.mode == "stale":
+        raise ConfigError(
+            f"cache.mode: expected none or lookahead for strategy {config.strategy.name}, got stale; "
+            "the mirror needs exact rows"
+        )
+    if config.trace.clock == "wall" and config.save.mode == "async":
+        raise ConfigError(
+            "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
+            "are known when it is written, but failures on the wall clock would have to count them from its start"
+        )
+    if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
+        raise ConfigError(
+            f"trainer.optimizer: expected sgd for saves with rounded values ({config.strategy.name}), got "
+            f"{config.trainer.optimizer}, whose state would share the values' scale; set strategy.bits=32"
+        )
