@@ -3,7 +3,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python run.py
 ROWS := 250000
 
-.PHONY: demo test lint setup clean
+.PHONY: demo reproduce test lint setup clean
 .DELETE_ON_ERROR:
 
 setup: $(VENV)/.ready
@@ -27,6 +27,10 @@ demo/criteo.tsv: | setup
 demo/data/meta.json: | demo/criteo.tsv
 	$(RUN) data prepare demo/criteo.tsv --out demo/data
 	$(RUN) data info demo/data
+
+# The claims of the papers: experiments/claims/, docs/REPRODUCTION.md.
+reproduce: demo/data/meta.json
+	$(RUN) reproduce --page docs/REPRODUCTION.md --stale rerun
 
 test: setup
 	$(VENV)/bin/python -m pytest -n auto

@@ -16,8 +16,8 @@ from harness.record.files import write_text
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
     import analysis
-    from analysis.claims import CLAIMS, judge
-    from analysis.reproduction import claim_table, html, markdown
+    from analysis.claims.claims import CLAIMS, judge
+    from analysis.claims.page import claim_table, html, markdown
     from harness.record.environment import environment, utc_now
     from harness.run.spec import cell_hash, check
 
@@ -44,6 +44,7 @@ def reproduce(options: argparse.Namespace) -> int:
         git = facts["git"] or {"commit": "unknown"}
         machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores, commit {git['commit'][:7]}."
         page: Path = options.page
+        page.parent.mkdir(parents=True, exist_ok=True)
         write_text(page, markdown(found, machine))
         write_text(page.with_suffix(".html"), html(found, machine))
         console.say(f"page: {page}, {page.with_suffix('.html')}")

@@ -500,3 +500,26 @@ def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli:
     assert not note("strategy.r=0.002", "strategy.untracked=interval")
     assert not note("strategy.r=0.002", "strategy.pls_target=0.0001"), "full recovery makes no priority save"
     assert "differential " in cli("plan", "cpr56").out
+
+
+def test_a_claim_is_run_judged_and_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its cells, its rows; the page when all are asked for; a second time nothing is run. A wrong name is one line."""
+    from analysis.claims import claims
+
+    Path("grid.yaml").write_text(
+        CONFIG.replace("out: out", "out: runs/emulation")
+        + "grids:\n- {seed: [0, 1], profile: [cpr56], trace.law: ['fixed:2'], strategy.name: [none, full, cpr_mfu]}\n"
+    )
+    only = replace(claims.CLAIMS["overhead"], experiment=Path("grid.yaml"))
+    monkeypatch.setattr(claims, "CLAIMS", {"overhead": only})
+    monkeypatch.setattr("analysis.claims.page.CLAIMS", {"overhead": only})
+    first = cli("reproduce", "--jobs", "1")
+    assert first.code == 0
+    assert "overhead of full, % of the job (cpr56)" in first.out
+    assert "6 cells: 6 run, 0 done before, 0 failed" in first.errors[-1]
+    page = Path("runs/claims/REPRODUCTION.md").read_text()
+    assert "overhead of `cpr_mfu`" in page
+    again = cli("reproduce", "overhead")
+    assert "6 cells: 0 run, 6 done before, 0 failed" in again.errors[-1]
+    assert Path("runs/claims/REPRODUCTION.md").read_text() == page
+    assert cli("reproduce", "overhaed").errors == ["error: claim: expected some of overhead, got overhaed"]

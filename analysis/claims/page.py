@@ -5,7 +5,8 @@ from html import escape
 
 from rich.table import Table
 
-from analysis.claims import CLAIMS, Claim, Row
+from analysis.claims.claims import CLAIMS, Claim
+from analysis.claims.rows import Row
 from analysis.page import page
 from analysis.render import Heading, html_table, rich_table
 

@@ -1,0 +1,1 @@
+"""Claims of the papers, and what runs show of each."""

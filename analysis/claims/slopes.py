@@ -1,0 +1,78 @@
+"""How AUC loss rises with the portion of lost samples (PLS)."""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from analysis.cells import Cell
+from analysis.claims.rows import Row, Verdict, shown, sign
+from analysis.stats import BASELINE, estimate, pairs_of
+
+_LEAST_CELLS = 3  # of one seed, that a slope needs
+
+
+def slopes(cells: Sequence[Cell]) -> list[Row]:
+    done = [cell for cell in cells if cell["status"] == "done"]
+    rows: list[Row] = []
+    by_name: dict[str, dict[int, float]] = {}
+    for name in dict.fromkeys(cell["strategy"] for cell in done if cell["strategy"] != BASELINE):
+        points = _points([cell for cell in done if cell["strategy"] == name], done)
+        by_name[name] = by_seed = {seed: _slope(own) for seed, own in points.items() if len(own) >= _LEAST_CELLS}
+        value = estimate(by_seed.values())
+        if value is None:
+            continue
+        every = [point for own in points.values() for point in own]
+        verdict: Verdict = "ours"
+        if name == "cpr_vanilla":
+            verdict = sign(value)
+        paper = "linear, correlation about 0.88 [recalled]" if name == "cpr_vanilla" else "–"
+        rows.append(
+            Row(
+                f"AUC loss for each percent of lost samples, 10⁻³, `{name}`",
+                paper,
+                shown(value, 10.0),
+                len(every),
+                verdict,
+                f"correlation {_correlation(every):.2f}, residual {1e3 * _residual(every):.2f}·10⁻³; {value.num} seeds",
+            )
+        )
+    for name in ("cpr_mfu", "cpr_ssu"):
+        both = by_name.get(name, {}).keys() & by_name.get("cpr_vanilla", {}).keys()
+        value = estimate([by_name[name][seed] - by_name["cpr_vanilla"][seed] for seed in sorted(both)])
+        if value is not None:
+            what = f"its slope for `{name}` less that for `cpr_vanilla`"
+            rows.append(
+                Row(what, "lower [recalled]", shown(value, 10.0), value.num, sign(value.negated), "paired by seed")
+            )
+    return rows
+
+
+Point = tuple[float, float]
+"""PLS and AUC loss of a run."""
+
+
+def _points(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]]:
+    """PLS and AUC loss of each run, by seed."""
+    found: dict[int, list[Point]] = {}
+    for cell in own:
+        for pair in pairs_of([cell], cells, "auc"):
+            found.setdefault(pair.seed, []).append((cell["pls"], -pair.difference))
+    return found
+
+
+def _slope(points: Sequence[Point]) -> float:
+    """Least squares through the origin, where nothing is lost."""
+    squares = math.fsum(pls * pls for pls, _ in points)
+    return math.fsum(pls * loss for pls, loss in points) / squares if squares else 0.0
+
+
+def _residual(points: Sequence[Point]) -> float:
+    """Root of the mean squared distance from the line of all points."""
+    slope = _slope(points)
+    return math.sqrt(math.fsum((loss - slope * pls) ** 2 for pls, loss in points) / len(points))
+
+
+def _correlation(points: Sequence[Point]) -> float:
+    losses_AP = np.array(points).T
+    return float(np.corrcoef(losses_AP)[0, 1]) if losses_AP.std(axis=1).all() else math.nan

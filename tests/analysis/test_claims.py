@@ -1,0 +1,102 @@
+"""What runs show of a claim: ranges, slopes, trends, and the page."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from analysis.claims.claims import CLAIMS
+from analysis.claims.page import html, markdown
+from analysis.claims.rows import Row, sign, within
+from analysis.claims.settings import Trend, settings
+from analysis.claims.slopes import slopes
+from analysis.stats import estimate
+from harness.config.experiment import load_experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def cell(strategy: str, seed: int, **values: Any) -> dict[str, Any]:
+    """A finished cell."""
+    made = {"strategy": strategy, "seed": seed, "engine": "local", "trace": "fixed5-0", "profile": "cpr56", "num_ps": 8}
+    return {**made, "status": "done", "auc": 0.75, "pls": 0.0, "overhead_frac": 0.1, "model.size": "tiny"} | values
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([8.3, 8.31, 8.32], "reproduced"),
+        ([8.4, 8.5, 8.6], "reproduced"),  # the interval meets the range
+        ([7.0, 7.1, 7.2], "not reproduced"),
+        ([9.0], "not reproduced"),
+        ([], "cannot be told"),
+    ],
+)
+def test_a_published_range_is_met_or_missed(values: list[float], verdict: str) -> None:
+    """By the 95 % interval of the mean, not by the mean alone."""
+    assert within("overhead", "8.2–8.5", estimate(values), 8.2, 8.5).verdict == verdict
+
+
+def test_a_sign_needs_an_interval_without_zero() -> None:
+    """One value has none."""
+    values = {(1.0, 1.1, 0.9): "reproduced", (-1.0, -1.1): "not reproduced", (1.0, -1.0): "cannot be told"}
+    for given, verdict in {**values, (1.0,): "cannot be told"}.items():
+        value = estimate(given)
+        assert value is not None
+        assert sign(value) == verdict
+
+
+def test_slopes_are_those_of_the_runs() -> None:
+    """Losses of 20 and 10 · 10⁻³ for all samples, a little more for each seed; the difference is paired."""
+    cells = [cell("none", seed) for seed in range(3)]
+    for seed in range(3):
+        for pls in (0.1, 0.2, 0.4):
+            for name, slope in (("cpr_vanilla", 0.02), ("cpr_mfu", 0.01)):
+                auc = 0.75 - pls * (slope + 0.001 * seed)
+                cells.append(cell(name, seed, pls=pls, auc=auc, trace=f"fixed{pls}-{seed}"))
+    rows = {row.what: row for row in slopes(cells)}
+    vanilla = rows["AUC loss for each percent of lost samples, 10⁻³, `cpr_vanilla`"]
+    assert (vanilla.ours.partition(" ")[0], vanilla.num, vanilla.verdict) == ("0.21", 9, "reproduced")
+    lower = rows["its slope for `cpr_mfu` less that for `cpr_vanilla`"]
+    assert (lower.ours, lower.verdict) == ("-0.10 ± 0.00", "reproduced")
+
+
+def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
+    """The part of full recovery's overhead that is removed: 90 % at the first value, 80 at the last."""
+    judge = settings("strategy.pls_target", "PLS target", [Trend("cpr_mfu", -1, "falls", removed=True)])
+    key: dict[str, Any] = {"strategy.pls_target": None}
+    cells = [cell("none", seed, **key) for seed in (0, 1)]
+    for seed in (0, 1):
+        cells.append(cell("full", seed, overhead_frac=0.1 + 0.01 * seed, **key))
+        for target, removed in ((0.02, 0.9), (0.2, 0.8)):
+            left = (0.1 + 0.01 * seed) * (1 - removed - 0.001 * seed * target)
+            cells.append(cell("cpr_mfu", seed, overhead_frac=left, **{"strategy.pls_target": target}))
+    *rows, trend = judge(cells)
+    assert [row.what for row in rows] == ["`cpr_mfu`, PLS target 0.02", "`cpr_mfu`, PLS target 0.2"]
+    assert all("AUC loss 0.00" in row.ours and row.verdict == "ours" for row in rows)
+    assert trend.ours.startswith("-9.99")
+    assert trend.verdict == "reproduced"
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
+    """Its file is an experiment in a folder of its own, and says how the claim is reproduced."""
+    path = ROOT / CLAIMS[name].experiment
+    experiment = load_experiment(path, cell_hash=lambda config: str(hash(config.model_dump_json())))
+    assert experiment.out == Path("runs/claims") / path.stem
+    assert re.search(rf"run.py reproduce .*\b{name}\b", path.read_text())
+    assert {len({cell.config.seed for cell in experiment.cells})} & {5, 10}
+
+
+def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
+    """Claims without runs say so; the HTML has no reference off the page."""
+    found = {"overhead": [Row("what", "8 [read]", "8.3", 10, "reproduced")]}
+    text, page = markdown(found, "a machine"), html(found, "a machine")
+    for name, claim in CLAIMS.items():
+        assert f"## {claim.title}" in text
+        assert f"run.py reproduce {name}" in text
+        assert f'id="{name}"' in page
+    assert "| what | 8 [read] | 8.3 | 10 | reproduced |  |" in text
+    assert text.count("Not run here.") == page.count("Not run here.") == len(CLAIMS) - 1
+    assert not re.search(r'(src|href)="(?!#)', page)
