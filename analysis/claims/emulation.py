@@ -5,58 +5,48 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from analysis.advice import DEFAULT_MARGIN, verdicts
-from analysis.blocks import Line, regimes
+from analysis.blocks import regimes
 from analysis.cells import Cell
 from analysis.claims.rows import Row, Verdict, shown, within
-from analysis.stats import Estimate, estimate
+from analysis.stats import estimate, estimate_pairs, pairs_of
+
+_DIVIDES = "strategy.interval_counts_ranks"
+_PUBLISHED = {"full": (8.2, 8.5), "cpr_mfu": (0.53, 0.68), "cpr_ssu": (0.53, 0.68)}
 
 
 def overhead(cells: Sequence[Cell]) -> list[Row]:
+    """Overhead on `cpr56` beside the published ranges, and the part that is removed on `poster50`."""
     rows: list[Row] = []
-    by_profile = _by_profile(cells)
-    if lines := by_profile.get("cpr56"):
-        published = {"full": (8.2, 8.5), "cpr_mfu": (0.53, 0.68), "cpr_ssu": (0.53, 0.68)}
-        for name, (low, high) in published.items():
-            if name in lines:
-                value = estimate([100 * cell["overhead_frac"] for cell in lines[name].cells])
-                row = within(
-                    f"overhead of `{name}`, % of the job (`cpr56`)", f"{low:g}–{high:g} [read]", value, low, high
-                )
-                rows.append(replace(row, verdict="calibrated") if row.verdict == "reproduced" else row)
-    if (lines := by_profile.get("poster50")) and "full" in lines:
-        for name in ("cpr_mfu", "cpr_ssu"):
-            if name in lines:
-                what = f"overhead of `full` that `{name}` removes, % (`poster50`)"
-                rows.append(within(what, "over 91 [read]", _removed(lines[name], lines["full"]), 91.0, math.inf))
+    for name, (low, high) in _PUBLISHED.items():
+        value = estimate(100 * cell["overhead_frac"] for cell in _own(cells, "cpr56", name))
+        row = within(f"overhead of `{name}`, % of the job (`cpr56`)", f"{low:g}–{high:g} [read]", value, low, high)
+        rows.append(replace(row, verdict="calibrated") if row.verdict == "reproduced" else row)
+    whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
+    for name in ("cpr_mfu", "cpr_ssu"):
+        for divides, how in {True: "divided by k = 4", False: "not divided by k"}.items():
+            own = _own(cells, "poster50", name, divides=divides)
+            removed = estimate(
+                [100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own if whole.get(cell["seed"])]
+            )
+            what = f"overhead of `full` that `{name}` removes, % (`poster50`, interval {how})"
+            rows.append(within(what, "over 91 [read]", removed, 91.0, math.inf))
     return rows
-
-
-def _removed(line: Line, full: Line) -> Estimate | None:
-    """Percent of the overhead of ``full`` that a strategy does not have, paired by seed."""
-    whole = {cell["seed"]: cell["overhead_frac"] for cell in full.cells}
-    return estimate(
-        [100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in line.cells if cell["seed"] in whole]
-    )
 
 
 def quality(cells: Sequence[Cell]) -> list[Row]:
     """CPR's variants against the run without failures, to which full recovery is equal by construction."""
     rows: list[Row] = []
     for block in regimes(cells):
-        profile = block.setting["profile"]
+        where = f"`{block.setting['profile']}`" + ", interval not divided by k" * (block.setting.get(_DIVIDES) is False)
         for each in verdicts(block):
             if not each.strategy.startswith("cpr_"):
                 continue
             words: Mapping[str, Verdict] = {"inferior": "not reproduced", "open": "cannot be told"}
+            what = f"AUC loss of `{each.strategy}`, 10⁻³ ({where}; margin {1e3 * DEFAULT_MARGIN:g})"
+            verdict: Verdict = words.get(each.verdict, "reproduced")
+            shown_loss = shown(each.loss, 1e3)
             rows.append(
-                Row(
-                    f"AUC loss of `{each.strategy}`, 10⁻³ (`{profile}`, margin {1e3 * DEFAULT_MARGIN:g})",
-                    "on par with full recovery [read]",
-                    shown(each.loss, 1e3),
-                    each.loss.num,
-                    words.get(each.verdict, "reproduced"),
-                    each.sentence,
-                )
+                Row(what, "on par with full recovery [read]", shown_loss, each.loss.num, verdict, each.sentence)
             )
     return rows
 
@@ -64,15 +54,17 @@ def quality(cells: Sequence[Cell]) -> list[Row]:
 def resolution(cells: Sequence[Cell]) -> list[Row]:
     """Whether the means to tell differences apart suffice: a control that must lose, against the width of intervals."""
     rows: list[Row] = []
-    for block in regimes(cells):
-        losses = {line.strategy: line.auc_difference.negated for line in block.lines if line.auc_difference}
-        control, other = losses.get("never_save"), losses.get("cpr_mfu")
+    for profile in ("cpr56", "poster50"):
+        losses = [
+            estimate_pairs(pairs_of(_own(cells, profile, name), cells, "auc")) for name in ("never_save", "cpr_mfu")
+        ]
+        control, other = (each and each.negated for each in losses)
         if control is None or other is None or not other.half_width:
             continue
         ratio = control.mean / other.half_width
         rows.append(
             Row(
-                f"AUC loss of `never_save` in half-widths of the interval of `cpr_mfu` (`{block.setting['profile']}`)",
+                f"AUC loss of `never_save` in half-widths of the interval of `cpr_mfu` (`{profile}`)",
                 "– (aim: at least 10)",
                 f"{ratio:.1f}",
                 control.num,
@@ -83,5 +75,11 @@ def resolution(cells: Sequence[Cell]) -> list[Row]:
     return rows
 
 
-def _by_profile(cells: Sequence[Cell]) -> dict[str, dict[str, Line]]:
-    return {block.setting["profile"]: {line.strategy: line for line in block.lines} for block in regimes(cells)}
+def _own(cells: Sequence[Cell], profile: str, strategy: str, *, divides: bool = True) -> list[Cell]:
+    """Finished cells of a strategy. ``divides``: its interval is divided by k, the default; others have no such key."""
+    return [
+        cell
+        for cell in cells
+        if (cell["status"], cell["profile"], cell["strategy"]) == ("done", profile, strategy)
+        and cell.get(_DIVIDES) in ((divides, None) if divides else (divides,))
+    ]

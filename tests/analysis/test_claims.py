@@ -86,7 +86,7 @@ def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
     experiment = load_experiment(path, cell_hash=lambda config: str(hash(config.model_dump_json())))
     assert experiment.out == Path("runs/claims") / path.stem
     assert re.search(rf"run.py reproduce .*\b{name}\b", path.read_text())
-    assert {len({cell.config.seed for cell in experiment.cells})} & {5, 10}
+    assert len({cell.config.seed for cell in experiment.cells}) >= 5
 
 
 def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
