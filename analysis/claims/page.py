@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
+from pathlib import Path
 
 from rich.table import Table
 
+from analysis.cells import Cell
 from analysis.claims.claims import CLAIMS, Claim
 from analysis.claims.rows import Row
-from analysis.page import page
+from analysis.page import figure_html, page
 from analysis.render import Heading, html_table, rich_table
+from analysis.style import style, to_svg
+from harness.record.files import store_errors
 
 TITLE = "Claims, reproduced"
 
@@ -30,14 +34,33 @@ _EXPLANATION = (
 Found = Mapping[str, Sequence[Row]]
 """Rows by the name of their claim; a claim that was not run has none."""
 
+Figures = Mapping[str, str]
+"""A figure as SVG by the name of its claim, for those that have one."""
+
+
+def figures_of(cells: Mapping[str, Sequence[Cell]], folder: Path) -> Figures:
+    """Draw the figures of claims by their cells, write each as ``NAME.svg`` into ``folder``; as SVG for the page."""
+    from matplotlib.figure import Figure  # noqa: PLC0415 - a second to import
+
+    found: dict[str, str] = {}
+    with store_errors(folder, "written"), style():
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, own in cells.items():
+            if (draw := CLAIMS[name].draw) is not None and any(cell["status"] == "done" for cell in own):
+                figure = Figure(figsize=(9, 3.4), layout="constrained")
+                draw(figure.subplots(1, 2), own)
+                figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white")
+                found[name] = to_svg(figure, name, CLAIMS[name].title)
+    return found
+
 
 def claim_table(name: str, rows: Sequence[Row]) -> Table:
     """The rows of one claim for the console."""
     return rich_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows), CLAIMS[name].title)
 
 
-def markdown(found: Found, machine: str) -> str:
-    """The page as Markdown. ``machine``: one line on where and when it was computed."""
+def markdown(found: Found, machine: str, figures: Figures, folder: str) -> str:
+    """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, from the page."""
     lines = [f"# {TITLE}", "", _EXPLANATION, "", f"`make reproduce` writes this page. {machine}", ""]
     lines += [f"* [{claim.title}](#{name}): {_summary(found.get(name, ()))}" for name, claim in CLAIMS.items()]
     for name, claim in CLAIMS.items():
@@ -50,10 +73,12 @@ def markdown(found: Found, machine: str) -> str:
             f"Claim `{name}`. Source: {claim.source}. {claim.note}",
         ]
         lines += ["", f"    {_command(name)}", "", *_markdown_table(found.get(name, ()))]
+        if name in figures:
+            lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", f"*{claim.caption}*"]
     return "\n".join(lines) + "\n"
 
 
-def html(found: Found, machine: str) -> str:
+def html(found: Found, machine: str, figures: Figures) -> str:
     """The page as one HTML file without references."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{escape(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
     items = (
@@ -63,6 +88,8 @@ def html(found: Found, machine: str) -> str:
     parts.append(f"<nav><ul>{''.join(items)}</ul></nav>")
     for name, claim in CLAIMS.items():
         parts += _html_section(name, claim, found.get(name, ()))
+        if name in figures:
+            parts.append(figure_html(figures[name], caption=claim.caption.replace("`", "")))
     return page(TITLE, parts)
 
 

@@ -28,7 +28,7 @@ def settings(key: str, what: str, trends: Sequence[Trend]) -> Callable[[Sequence
 
     def judge_cells(cells: Sequence[Cell]) -> list[Row]:
         done = [cell for cell in cells if cell["status"] == "done"]
-        values = sorted({cell[key] for cell in done if cell[key] is not None}, key=_natural)
+        values = sorted({cell[key] for cell in done if cell[key] is not None}, key=natural)
         names = dict.fromkeys(
             cell["strategy"] for cell in done if cell[key] is not None and cell["strategy"] != BASELINE
         )
@@ -66,7 +66,7 @@ def _by_seed(cells: Sequence[Cell], trend: Trend, key: str, value: Any) -> dict[
     return {seed: 1 - frac / full[seed] for seed, frac in own.items() if full.get(seed)}
 
 
-def _natural(value: Any) -> tuple[float, str]:
+def natural(value: Any) -> tuple[float, str]:
     """Numbers by size, also at the beginning of a text."""
     text = str(value)
     try:

@@ -17,8 +17,8 @@ def slopes(cells: Sequence[Cell]) -> list[Row]:
     rows: list[Row] = []
     by_name: dict[str, dict[int, float]] = {}
     for name in dict.fromkeys(cell["strategy"] for cell in done if cell["strategy"] != BASELINE):
-        points = _points([cell for cell in done if cell["strategy"] == name], done)
-        by_name[name] = by_seed = {seed: _slope(own) for seed, own in points.items() if len(own) >= _LEAST_CELLS}
+        points = points_of([cell for cell in done if cell["strategy"] == name], done)
+        by_name[name] = by_seed = {seed: slope(own) for seed, own in points.items() if len(own) >= _LEAST_CELLS}
         value = estimate(by_seed.values())
         if value is None:
             continue
@@ -52,7 +52,7 @@ Point = tuple[float, float]
 """PLS and AUC loss of a run."""
 
 
-def _points(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]]:
+def points_of(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]]:
     """PLS and AUC loss of each run, by seed."""
     found: dict[int, list[Point]] = {}
     for cell in own:
@@ -61,7 +61,7 @@ def _points(own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, list[Point]
     return found
 
 
-def _slope(points: Sequence[Point]) -> float:
+def slope(points: Sequence[Point]) -> float:
     """Least squares through the origin, where nothing is lost."""
     squares = math.fsum(pls * pls for pls, _ in points)
     return math.fsum(pls * loss for pls, loss in points) / squares if squares else 0.0
@@ -69,8 +69,8 @@ def _slope(points: Sequence[Point]) -> float:
 
 def _residual(points: Sequence[Point]) -> float:
     """Root of the mean squared distance from the line of all points."""
-    slope = _slope(points)
-    return math.sqrt(math.fsum((loss - slope * pls) ** 2 for pls, loss in points) / len(points))
+    rate = slope(points)
+    return math.sqrt(math.fsum((loss - rate * pls) ** 2 for pls, loss in points) / len(points))
 
 
 def _correlation(points: Sequence[Point]) -> float:

@@ -16,8 +16,9 @@ from harness.record.files import write_text
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
     import analysis
+    from analysis.cells import cells_of
     from analysis.claims.claims import CLAIMS, judge
-    from analysis.claims.page import claim_table, html, markdown
+    from analysis.claims.page import claim_table, figures_of, html, markdown
     from harness.record.environment import environment, utc_now
     from harness.run.spec import cell_hash, check
 
@@ -44,8 +45,10 @@ def reproduce(options: argparse.Namespace) -> int:
         git = facts["git"] or {"commit": "unknown"}
         machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores, commit {git['commit'][:7]}."
         page: Path = options.page
-        page.parent.mkdir(parents=True, exist_ok=True)
-        write_text(page, markdown(found, machine))
-        write_text(page.with_suffix(".html"), html(found, machine))
+        folder = page.with_suffix("")
+        cells = {name: cells_of(frames[CLAIMS[name].experiment]) for name in names}
+        figures = figures_of(cells, folder)
+        write_text(page, markdown(found, machine, figures, folder.name))
+        write_text(page.with_suffix(".html"), html(found, machine, figures))
         console.say(f"page: {page}, {page.with_suffix('.html')}")
     return code

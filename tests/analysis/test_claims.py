@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.claims.claims import CLAIMS
-from analysis.claims.page import html, markdown
+from analysis.claims.page import figures_of, html, markdown
 from analysis.claims.rows import Row, sign, within
 from analysis.claims.settings import Trend, settings
 from analysis.claims.slopes import slopes
@@ -79,6 +79,22 @@ def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
     assert trend.verdict == "reproduced"
 
 
+def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
+    """A sweep with runs of two values, and a scatter of one strategy; a claim without runs has none."""
+    target: dict[str, Any] = {"strategy.pls_target": None}
+    cells = [cell("none", seed, **target) for seed in (0, 1)]
+    for seed in (0, 1):
+        cells += [
+            cell("cpr_mfu", seed, auc=0.74, pls=0.1 * value, **{"strategy.pls_target": value}) for value in (1, 2)
+        ]
+    figures = figures_of({"target": cells, "pls": cells, "share": [], "overhead": cells}, tmp_path / "figures")
+    assert figures.keys() == {"target", "pls"}
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"target.svg", "pls.svg"}
+    text = markdown({"target": [Row("what", "–", "1", 2, "ours")]}, "", figures, "figures")
+    assert "![CPR's benefit shrinks with the target of lost samples](figures/target.svg)" in text
+    assert html({}, "", figures).count("<svg") == 2
+
+
 @pytest.mark.parametrize("name", CLAIMS)
 def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
     """Its file is an experiment in a folder of its own, and says how the claim is reproduced."""
@@ -92,7 +108,7 @@ def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
 def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
     """Claims without runs say so; the HTML has no reference off the page."""
     found = {"overhead": [Row("what", "8 [read]", "8.3", 10, "reproduced")]}
-    text, page = markdown(found, "a machine"), html(found, "a machine")
+    text, page = markdown(found, "a machine", {}, "figures"), html(found, "a machine", {})
     for name, claim in CLAIMS.items():
         assert f"## {claim.title}" in text
         assert f"run.py reproduce {name}" in text
