@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from analysis.cells import Cell, cells_of
 from analysis.claims.emulation import overhead, quality, resolution
 from analysis.claims.figures import Draw, scatter, sweep
+from analysis.claims.mirror import mirror
 from analysis.claims.rows import Row
 from analysis.claims.settings import Trend, settings
 from analysis.claims.slopes import slopes
@@ -121,6 +122,14 @@ CLAIMS: dict[str, Claim] = {
         "A save is due every r intervals, so an interval writes about the same whatever r is.",
         sweep("strategy.r", "r, fraction of a tracked table that a save writes"),
         _CAPTION,
+    ),
+    "mirror": Claim(
+        "Rows that the trainer keeps: `cpr_mirror` loses less at less overhead",
+        "this project (docs/MIRROR.md)",
+        _FOLDER / "mirror.yaml",
+        mirror,
+        "Drawn on seeds and laws of failures that were not used while the strategy was built; the list was committed "
+        "before it was run. The trainer lives. Differences are paired by seed and trace.",
     ),
 }
 """By name, in the order of the page."""

@@ -42,7 +42,7 @@ def sign(value: Estimate) -> Verdict:
     return "reproduced" if value.mean > 0 else "not reproduced"
 
 
-def shown(value: Estimate, scale: float = 1.0) -> str:
+def shown(value: Estimate, scale: float = 1.0, digits: int = 2) -> str:
     """Mean and half-width of the 95 % interval."""
-    mean = f"{scale * value.mean + 0.0:.2f}"  # no -0.00
-    return mean if value.half_width is None else f"{mean} ± {scale * value.half_width:.2f}"
+    mean = f"{scale * value.mean + 0.0:.{digits}f}"  # no -0.00
+    return mean if value.half_width is None else f"{mean} ± {scale * value.half_width:.{digits}f}"

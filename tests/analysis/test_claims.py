@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.claims.claims import CLAIMS
+from analysis.claims.mirror import mirror
 from analysis.claims.page import figures_of, html, markdown
 from analysis.claims.rows import Row, sign, within
 from analysis.claims.settings import Trend, settings
@@ -60,6 +61,25 @@ def test_slopes_are_those_of_the_runs() -> None:
     assert (vanilla.ours.partition(" ")[0], vanilla.num, vanilla.verdict) == ("0.21", 9, "reproduced")
     lower = rows["its slope for `cpr_mfu` less that for `cpr_vanilla`"]
     assert (lower.ours, lower.verdict) == ("-0.10 ± 0.00", "reproduced")
+
+
+def test_the_mirror_is_compared_in_pairs_of_one_law() -> None:
+    """A tenth of the updates lost at 1 % more overhead: one row reproduced, one not; AUC over all laws."""
+    cells: list[dict[str, Any]] = []
+    for seed in range(3):
+        for law in ("cpr56", "lanl20"):
+            of_law = {"trace": f"{law}-{seed}", "trace.law": law}
+            cells += [
+                cell("none", seed, **of_law),
+                cell("cpr_mfu", seed, auc=0.74, overhead_frac=0.05 + 0.001 * seed, update_pls=0.1, **of_law),
+                cell("cpr_mirror", seed, auc=0.75, overhead_frac=0.06, update_pls=0.01 + 0.001 * seed, **of_law),
+            ]
+    rows = {row.what: row for row in mirror(cells)}
+    assert len(rows) == 2 * 2 + 2
+    assert rows["`cpr_mirror` less `cpr_mfu`: overhead, % of the job (law `cpr56`)"].verdict == "not reproduced"
+    assert rows["`cpr_mirror` less `cpr_mfu`: lost updates, % (law `lanl20`)"].verdict == "reproduced"
+    loss = rows["AUC loss of `cpr_mfu`, 10⁻³ (all laws)"]
+    assert (loss.ours.partition(" ")[0], loss.num) == ("10.00", 6)
 
 
 def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
