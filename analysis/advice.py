@@ -91,8 +91,8 @@ class Verdict:
             return "one seed has no spread; run at least three"
         if not self.loss.standard_error:
             return "the seeds have no spread"
-        number = f"more than {MOST_SEEDS}" if self.more_seeds is None else f"{self.more_seeds}"
-        return f"about {number} more seed{'' if number == '1' else 's'} to decide"
+        number = f"more than {MOST_SEEDS}" if self.more_seeds is None else f"about {self.more_seeds}"
+        return f"{number} more seed{'' if self.more_seeds == 1 else 's'} to decide"
 
 
 def verdicts(block: Block, margin: float = DEFAULT_MARGIN) -> list[Verdict]:

@@ -1,16 +1,17 @@
 """What runs of CPR's emulations show: overhead, quality, and whether a loss would be seen."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from analysis.advice import DEFAULT_MARGIN, verdicts
 from analysis.blocks import regimes
 from analysis.cells import Cell
 from analysis.claims.rows import Row, Verdict, shown, within
-from analysis.stats import estimate, estimate_pairs, pairs_of
+from analysis.stats import Pair, estimate, estimate_pairs, pairs_of
 
 _DIVIDES = "strategy.interval_counts_ranks"
+_HOW = {True: "divided by k = 4", False: "not divided by k"}
 _PUBLISHED = {"full": (8.2, 8.5), "cpr_mfu": (0.53, 0.68), "cpr_ssu": (0.53, 0.68)}
 
 
@@ -23,7 +24,7 @@ def overhead(cells: Sequence[Cell]) -> list[Row]:
         rows.append(replace(row, verdict="calibrated") if row.verdict == "reproduced" else row)
     whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
     for name in ("cpr_mfu", "cpr_ssu"):
-        for divides, how in {True: "divided by k = 4", False: "not divided by k"}.items():
+        for divides, how in _HOW.items():
             own = _own(cells, "poster50", name, divides=divides)
             removed = estimate(
                 [100 * (1 - cell["overhead_frac"] / whole[cell["seed"]]) for cell in own if whole.get(cell["seed"])]
@@ -48,7 +49,17 @@ def quality(cells: Sequence[Cell]) -> list[Row]:
             rows.append(
                 Row(what, "on par with full recovery [read]", shown_loss, each.loss.num, verdict, each.sentence)
             )
-    return rows
+    return [*rows, *_log_loss(cells)]
+
+
+def _log_loss(cells: Sequence[Cell]) -> Iterator[Row]:
+    """How much worse the log loss is than without failures, where the paper has that number."""
+    for name in ("cpr_mfu", "cpr_ssu"):
+        for divides, how in _HOW.items():
+            pairs = pairs_of(_own(cells, "poster50", name, divides=divides), cells, "log_loss")
+            what = f"log loss of `{name}` more than without failures, 10⁻³ (`poster50`, interval {how})"
+            value = estimate_pairs([Pair(pair.seed, pair.trace, 1e3 * pair.difference) for pair in pairs])
+            yield within(what, "0.8 [read]", value, -math.inf, 0.8)
 
 
 def resolution(cells: Sequence[Cell]) -> list[Row]:
