@@ -1,5 +1,6 @@
 """The page of all claims: Markdown for the repository, and HTML that opens from disk."""
 
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -61,7 +62,7 @@ def claim_table(name: str, rows: Sequence[Row]) -> Table:
 
 def markdown(found: Found, machine: str, figures: Figures, folder: str) -> str:
     """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, from the page."""
-    lines = [f"# {TITLE}", "", _EXPLANATION, "", f"`make reproduce` writes this page. {machine}", ""]
+    lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`make reproduce` writes this page. {machine}", ""]
     lines += [f"* [{claim.title}](#{name}): {_summary(found.get(name, ()))}" for name, claim in CLAIMS.items()]
     for name, claim in CLAIMS.items():
         lines += [
@@ -70,12 +71,16 @@ def markdown(found: Found, machine: str, figures: Figures, folder: str) -> str:
             "",
             f"## {claim.title}",
             "",
-            f"Claim `{name}`. Source: {claim.source}. {claim.note}",
+            _filled(f"Claim `{name}`. Source: {claim.source}. {claim.note}"),
         ]
         lines += ["", f"    {_command(name)}", "", *_markdown_table(found.get(name, ()))]
         if name in figures:
-            lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", f"*{claim.caption}*"]
+            lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", _filled(f"*{claim.caption}*")]
     return "\n".join(lines) + "\n"
+
+
+def _filled(text: str) -> str:
+    return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
 def html(found: Found, machine: str, figures: Figures) -> str:

@@ -3,24 +3,32 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from analysis.cells import Cell
-from analysis.claims.rows import Row, shown, sign
-from analysis.stats import BASELINE, estimate, estimate_pairs, pairs_of
+from analysis.claims.rows import Row, Verdict, shown, sign
+from analysis.stats import BASELINE, Estimate, estimate, estimate_pairs, pairs_of
 
 
 @dataclass(frozen=True)
 class Trend:
-    """An expected change of a strategy's overhead from the first to the last value of a key: +1 rises, -1 falls.
+    """An expected change of a measure from the first to the last value of a key: +1 rises, -1 falls, 0 stays.
 
-    ``removed``: of the part of full recovery's overhead that the strategy removes, instead. ``what`` names the key.
+    To stay is to change by less than ``FLAT`` percentage points. ``paper``: what it says, or ``–``.
     """
 
     strategy: str
-    sign: int
+    sign: Literal[-1, 0, 1]
     paper: str
-    removed: bool = False
+    measure: Literal["overhead", "saves", "removed"] = "overhead"
+
+
+FLAT = 0.1
+_MEASURES = {
+    "overhead": "overhead, % of the job",
+    "saves": "overhead of saves, % of the job",
+    "removed": "part of full recovery's overhead that it removes, %",
+}
 
 
 def settings(key: str, what: str, trends: Sequence[Trend]) -> Callable[[Sequence[Cell]], list[Row]]:
@@ -44,26 +52,41 @@ def _setting_row(cells: Sequence[Cell], name: str, key: str, value: Any, what: s
     lost = estimate(100 * cell["pls"] for cell in own)
     ours = [f"overhead {shown(overhead)} %" if overhead else "", f"PLS {shown(lost)} %" if lost else ""]
     ours.append(f"AUC loss {shown(loss.negated, 1e3)}·10⁻³" if loss else "")
-    return Row(f"`{name}`, {what} {value}", "–", "; ".join(filter(None, ours)), len(own), "ours")
+    return Row(_joined(f"`{name}`,", what, str(value)), "–", "; ".join(filter(None, ours)), len(own), "ours")
 
 
 def _trend_row(cells: Sequence[Cell], trend: Trend, key: str, values: Sequence[Any], what: str) -> Row:
     first, last = (_by_seed(cells, trend, key, value) for value in (values[0], values[-1]))
     change = estimate([100 * (last[seed] - first[seed]) for seed in sorted(first.keys() & last.keys())])
-    quantity = "part of full recovery's overhead that it removes" if trend.removed else "overhead"
-    text = f"`{trend.strategy}`: {quantity}, {what} {values[-1]} less {values[0]}, %"
+    text = _joined(f"`{trend.strategy}`: {_MEASURES[trend.measure]};", what, f"{values[-1]} less {values[0]}")
     if change is None:
         return Row(text, trend.paper, "–", 0, "cannot be told", "no finished run")
-    return Row(text, trend.paper, shown(change), change.num, sign(change if trend.sign > 0 else change.negated))
+    verdict: Verdict = "ours"
+    if trend.paper != "–":
+        verdict = _flat(change) if trend.sign == 0 else sign(change if trend.sign > 0 else change.negated)
+    return Row(text, trend.paper, shown(change), change.num, verdict, f"flat: within {FLAT}" if trend.sign == 0 else "")
+
+
+def _flat(change: Estimate) -> Verdict:
+    low, high = change.interval or (-math.inf, math.inf)
+    if low > -FLAT and high < FLAT:
+        return "reproduced"
+    return "not reproduced" if low > FLAT or high < -FLAT else "cannot be told"
 
 
 def _by_seed(cells: Sequence[Cell], trend: Trend, key: str, value: Any) -> dict[int, float]:
-    """Overhead of the strategy by seed, or what it removes of full recovery's, which may have no value of the key."""
-    own = {c["seed"]: c["overhead_frac"] for c in cells if (c["strategy"], c[key]) == (trend.strategy, value)}
-    if not trend.removed:
-        return own
+    """The measure of the strategy by seed; of what it removes, full recovery may have no value of the key."""
+    own = [cell for cell in cells if (cell["strategy"], cell[key]) == (trend.strategy, value)]
+    if trend.measure == "saves":
+        return {cell["seed"]: cell["save_h"] / cell["job_h"] for cell in own}
+    if trend.measure == "overhead":
+        return {cell["seed"]: cell["overhead_frac"] for cell in own}
     full = {c["seed"]: c["overhead_frac"] for c in cells if c["strategy"] == "full" and c[key] in (value, None)}
-    return {seed: 1 - frac / full[seed] for seed, frac in own.items() if full.get(seed)}
+    return {cell["seed"]: 1 - cell["overhead_frac"] / full[cell["seed"]] for cell in own if full.get(cell["seed"])}
+
+
+def _joined(*words: str) -> str:
+    return " ".join(filter(None, words))
 
 
 def natural(value: Any) -> tuple[float, str]:

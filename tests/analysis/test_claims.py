@@ -21,7 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 def cell(strategy: str, seed: int, **values: Any) -> dict[str, Any]:
     """A finished cell."""
     made = {"strategy": strategy, "seed": seed, "engine": "local", "trace": "fixed5-0", "profile": "cpr56", "num_ps": 8}
-    return {**made, "status": "done", "auc": 0.75, "pls": 0.0, "overhead_frac": 0.1, "model.size": "tiny"} | values
+    return {
+        **made,
+        "status": "done",
+        "auc": 0.75,
+        "pls": 0.0,
+        "overhead_frac": 0.1,
+        "save_h": 0.0,
+        "job_h": 56.0,
+        "model.size": "tiny",
+    } | values
 
 
 @pytest.mark.parametrize(
@@ -84,7 +93,11 @@ def test_the_mirror_is_compared_in_pairs_of_one_law() -> None:
 
 def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
     """The part of full recovery's overhead that is removed: 90 % at the first value, 80 at the last."""
-    judge = settings("strategy.pls_target", "PLS target", [Trend("cpr_mfu", -1, "falls", removed=True)])
+    judge = settings(
+        "strategy.pls_target",
+        "PLS target",
+        [Trend("cpr_mfu", -1, "falls", "removed"), Trend("cpr_mfu", 0, "flat", "saves")],
+    )
     key: dict[str, Any] = {"strategy.pls_target": None}
     cells = [cell("none", seed, **key) for seed in (0, 1)]
     for seed in (0, 1):
@@ -92,11 +105,13 @@ def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
         for target, removed in ((0.02, 0.9), (0.2, 0.8)):
             left = (0.1 + 0.01 * seed) * (1 - removed - 0.001 * seed * target)
             cells.append(cell("cpr_mfu", seed, overhead_frac=left, **{"strategy.pls_target": target}))
-    *rows, trend = judge(cells)
+    *rows, trend, flat = judge(cells)
     assert [row.what for row in rows] == ["`cpr_mfu`, PLS target 0.02", "`cpr_mfu`, PLS target 0.2"]
     assert all("AUC loss 0.00" in row.ours and row.verdict == "ours" for row in rows)
     assert trend.ours.startswith("-9.99")
-    assert trend.verdict == "reproduced"
+    assert (trend.verdict, flat.verdict) == ("reproduced", "reproduced")
+    saves = [each | {"save_h": 0.5 * bool(each["strategy.pls_target"] == 0.2)} for each in cells]
+    assert judge(saves)[-1].verdict == "not reproduced"
 
 
 def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
