@@ -21,7 +21,7 @@ def overhead(cells: Sequence[Cell]) -> list[Row]:
     for name, (low, high) in _PUBLISHED.items():
         value = estimate(100 * cell["overhead_frac"] for cell in _own(cells, "cpr56", name))
         row = within(f"overhead of `{name}`, % of the job (`cpr56`)", f"{low:g}–{high:g} [read]", value, low, high)
-        rows.append(replace(row, verdict="calibrated") if row.verdict == "reproduced" else row)
+        rows.append(row if row.verdict == "not reproduced" else replace(row, verdict="calibrated"))
     whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
     for name in ("cpr_mfu", "cpr_ssu"):
         for divides, how in _HOW.items():

@@ -22,17 +22,16 @@ class Row:
 
 
 def within(what: str, paper: str, value: Estimate | None, low: float, high: float) -> Row:
-    """Reproduced where our interval meets the published range, not where it lies outside."""
+    """Reproduced where our 95 % interval lies in the published range, not where it lies outside; else open."""
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", "no finished run")
     first, last = value.interval or (value.mean, value.mean)
+    verdict: Verdict = "cannot be told"
     if first >= low and last <= high:
-        return Row(what, paper, shown(value), value.num, "reproduced")
-    if last < low or first > high:
-        return Row(what, paper, shown(value), value.num, "not reproduced", f"{value.mean:.4g} is outside {paper}")
-    return Row(
-        what, paper, shown(value), value.num, "reproduced", "the interval meets the published range, not all within"
-    )
+        verdict = "reproduced"
+    elif last < low or first > high:
+        verdict = "not reproduced"
+    return Row(what, paper, shown(value), value.num, verdict)
 
 
 def sign(value: Estimate) -> Verdict:

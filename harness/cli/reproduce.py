@@ -28,6 +28,8 @@ def reproduce(options: argparse.Namespace) -> int:
         raise ConfigError(f"claim: expected some of {', '.join(CLAIMS)}, got {', '.join(unknown)}")
     names = asked or [*CLAIMS]
     paths = dict.fromkeys(CLAIMS[name].experiment for name in names)
+    if len(paths) > 1 and any(word.startswith("out=") for word in overrides):
+        raise ConfigError(f"out: expected one experiment, got {', '.join(map(str, paths))}; name claims of one")
     experiments = {path: load_experiment(path, overrides, cell_hash=cell_hash) for path in paths}
     for experiment in experiments.values():
         for cell in experiment.cells:

@@ -522,4 +522,10 @@ def test_a_claim_is_run_judged_and_shown(cli: Cli, monkeypatch: pytest.MonkeyPat
     again = cli("reproduce", "overhead")
     assert "6 cells: 0 run, 6 done before, 0 failed" in again.errors[-1]
     assert Path("runs/claims/REPRODUCTION.md").read_text() == page
+    two = {"overhead": only, "pls": replace(only, experiment=Path("one.yaml"))}
+    monkeypatch.setattr(claims, "CLAIMS", two)
+    assert (
+        cli("reproduce", "out=runs/try").errors[0].startswith("error: out: expected one experiment, got grid.yaml, one")
+    )
+    monkeypatch.setattr(claims, "CLAIMS", {"overhead": only})
     assert cli("reproduce", "overhaed").errors == ["error: claim: expected some of overhead, got overhaed"]
