@@ -1,5 +1,6 @@
 """The page of all claims: Markdown for the repository, and HTML that opens from disk."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
@@ -87,7 +88,7 @@ def html(found: Found, machine: str, figures: Figures) -> str:
     """The page as one HTML file without references."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{escape(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
     items = (
-        f'<li><a href="#{name}">{escape(claim.title)}</a>: {escape(_summary(found.get(name, ())))}</li>'
+        f'<li><a href="#{name}">{_prose(claim.title)}</a>: {escape(_summary(found.get(name, ())))}</li>'
         for name, claim in CLAIMS.items()
     )
     parts.append(f"<nav><ul>{''.join(items)}</ul></nav>")
@@ -99,12 +100,17 @@ def html(found: Found, machine: str, figures: Figures) -> str:
 
 
 def _html_section(name: str, claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
-    yield f'<h2 id="{name}">{escape(claim.title)}</h2>'
-    yield f"<p>Source: {escape(claim.source)}. {escape(claim.note)}</p><p><code>{_command(name)}</code></p>"
+    yield f'<h2 id="{name}">{_prose(claim.title)}</h2>'
+    yield f"<p>Source: {escape(claim.source)}. {_prose(claim.note)}</p><p><code>{_command(name)}</code></p>"
     if rows:
         yield html_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows))
     else:
         yield '<p class="note">Not run here.</p>'
+
+
+def _prose(text: str) -> str:
+    """Markdown's code spans as HTML."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _command(name: str) -> str:

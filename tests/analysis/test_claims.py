@@ -151,3 +151,4 @@ def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
     assert "| what | 8 [read] | 8.3 | 10 | reproduced |  |" in text
     assert text.count("Not run here.") == page.count("Not run here.") == len(CLAIMS) - 1
     assert not re.search(r'(src|href)="(?!#)', page)
+    assert "`" not in page
