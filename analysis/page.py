@@ -27,6 +27,7 @@ th[scope=row],th.text,td.text{text-align:left}td.text{white-space:normal;min-wid
 tbody th{font-weight:600}tbody tr:hover>*{background:var(--grid)}
 th[scope=row],thead tr:last-child th:first-child{position:sticky;left:0;z-index:1;text-align:left;
 border-right:1px solid var(--grid)}
+.wraps{display:inline-block;white-space:normal;width:16rem}
 .key{position:sticky;right:0;z-index:1;border-left:1px solid var(--grid);font-weight:600}
 th.sorts{cursor:pointer}th.sorts:hover{text-decoration:underline}
 th[aria-sort=ascending]::after{content:" ▲"}th[aria-sort=descending]::after{content:" ▼"}

@@ -12,7 +12,7 @@ from analysis.cells import Cell
 from analysis.claims.claims import CLAIMS, Claim
 from analysis.claims.rows import Row
 from analysis.page import figure_html, page
-from analysis.render import Heading, html_table, rich_table
+from analysis.render import Heading, Html, html_table, rich_table
 from analysis.style import style, to_svg
 from harness.record.files import store_errors
 
@@ -103,7 +103,7 @@ def _html_section(name: str, claim: Claim, rows: Sequence[Row]) -> Iterator[str]
     yield f'<h2 id="{name}">{_prose(claim.title)}</h2>'
     yield f"<p>Source: {escape(claim.source)}. {_prose(claim.note)}</p><p><code>{_command(name)}</code></p>"
     if rows:
-        yield html_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows))
+        yield html_table(_HEADINGS, map(_html_cells, rows))
     else:
         yield '<p class="note">Not run here.</p>'
 
@@ -119,6 +119,11 @@ def _command(name: str) -> str:
 
 def _cells(row: Row) -> list[str]:
     return [row.what, row.paper, row.ours.replace("-", "−"), str(row.num), row.verdict, row.why]
+
+
+def _html_cells(row: Row) -> list[str]:
+    what, *others = _cells(row)
+    return [Html(f'<span class="wraps">{_prose(what)}</span>'), *(Html(_prose(cell)) for cell in others)]
 
 
 def _markdown_table(rows: Sequence[Row]) -> list[str]:
