@@ -18,12 +18,25 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
+class Benchmark:
+    """A script, its arguments, and the key of the list of results in the JSON file that it writes."""
+
+    script: Path
+    arguments: tuple[str, ...] = ()
+    key: str = "results"
+
+
+@dataclass(frozen=True)
 class Claim:
-    """A claim, and how finished cells of its experiment are judged. ``note``: one paragraph for the reader."""
+    """A claim, and how it is judged. ``note``: one paragraph for the reader.
+
+    ``experiment``: an experiment file, or a benchmark. ``judge`` is given the finished cells of the one, or the results
+    of the other; ``draw`` likewise.
+    """
 
     title: str
     source: str
-    experiment: Path
+    experiment: Path | Benchmark
     judge: Callable[[Sequence[Cell]], list[Row]]
     note: str
     draw: Draw | None = None
