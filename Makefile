@@ -29,7 +29,7 @@ demo/data/meta.json: | demo/criteo.tsv
 	$(RUN) data info demo/data
 
 # The claims of the papers: experiments/claims/, docs/REPRODUCTION.md.
-reproduce: demo/data/meta.json
+reproduce: setup
 	$(RUN) reproduce --page docs/REPRODUCTION.md --stale rerun
 
 test: setup

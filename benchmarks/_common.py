@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.cluster.leash import hold_leash
 from harness.config.model import Config, TrainerConfig
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
@@ -40,7 +41,12 @@ _OPTIONS: dict[str, tuple[type, str]] = {
 
 
 def parser(doc: str | None, **defaults: Any) -> argparse.ArgumentParser:
-    """A parser with ``--json`` and the shared options named in ``defaults``."""
+    """A parser with ``--json`` and the shared options named in ``defaults``.
+
+    A benchmark ends with the process that the variable ``HARNESS_OWNER`` names (`run.py reproduce`).
+    """
+    if owner := os.environ.get("HARNESS_OWNER"):
+        hold_leash(int(owner))
     made = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     for name, default in defaults.items():
         kind, text = _OPTIONS[name]

@@ -83,7 +83,7 @@ def grid(
             f"{len(old)} cells were computed by other code ({old[0].run_dir}: {difference_of(old[0].run_dir)}); "
             "stale='rerun' runs them anew, stale='keep' takes them as they are"
         )
-    anew = {cell.hash for cell in old} if stale == "rerun" else set[str]()
+    anew = {cell.run_dir for cell in old} if stale == "rerun" else set[Path]()
     with claim_grid(found.out):
         jobs = jobs or default_jobs(found.cells)
         return run_grid(found.cells, run_assembled, view or Silent(), jobs=jobs, stale=anew)

@@ -2,19 +2,25 @@
 
 import re
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from analysis.cells import Cell
 from analysis.claims.claims import CLAIMS, Claim
+from analysis.claims.figures import Draw
 from analysis.claims.rows import Row
 from analysis.page import figure_html, page
 from analysis.render import Heading, Html, html_table, rich_table
 from analysis.style import style, to_svg
 from harness.record.files import store_errors
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TITLE = "Claims, reproduced"
 
@@ -33,27 +39,44 @@ _EXPLANATION = (
     "nothing; ours: no paper has the number."
 )
 
-Found = Mapping[str, Sequence[Row]]
-"""Rows by the name of their claim; a claim that was not run has none."""
 
-Figures = Mapping[str, str]
-"""A figure as SVG by the name of its claim, for those that have one."""
+@dataclass(frozen=True)
+class Finding:
+    """What is known of a claim: its rows, its figure, and where its times were measured."""
+
+    rows: Sequence[Row]
+    figure: "Figure | None" = None
+    machine: str = ""
 
 
-def figures_of(cells: Mapping[str, Sequence[Cell]], folder: Path) -> Figures:
-    """Draw the figures of claims by their cells, write each as ``NAME.svg`` into ``folder``; as SVG for the page."""
+Found = Mapping[str, Finding]
+"""By the name of the claim; one that was not run is absent."""
+
+
+def finding(name: str, results: Sequence[Cell], machine: str = "") -> Finding:
+    """Judge a claim by its cells, or by the results of its benchmark, and draw its figure if there is something."""
+    claim = CLAIMS[name]
+    has_results = any(result.get("status", "done") == "done" for result in results)
+    drawn = None if claim.draw is None or not has_results else _drawn(claim.draw, results)
+    return Finding(claim.judge(results), drawn, machine)
+
+
+def _drawn(draw: Draw, results: Sequence[Cell]) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second to import
 
-    found: dict[str, str] = {}
+    with style():
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        draw(figure.subplots(1, 2), results)
+    return figure
+
+
+def write_figures(found: Found, folder: Path) -> None:
+    """Write the figure of each claim as ``NAME.svg`` into ``folder``, on white. Raises StoreError."""
     with store_errors(folder, "written"), style():
         folder.mkdir(parents=True, exist_ok=True)
-        for name, own in cells.items():
-            if (draw := CLAIMS[name].draw) is not None and any(cell["status"] == "done" for cell in own):
-                figure = Figure(figsize=(9, 3.4), layout="constrained")
-                draw(figure.subplots(1, 2), own)
-                figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white")
-                found[name] = to_svg(figure, name, CLAIMS[name].title)
-    return found
+        for name, each in found.items():
+            if each.figure is not None:
+                each.figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white")
 
 
 def claim_table(name: str, rows: Sequence[Row]) -> Table:
@@ -61,21 +84,17 @@ def claim_table(name: str, rows: Sequence[Row]) -> Table:
     return rich_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows), CLAIMS[name].title)
 
 
-def markdown(found: Found, machine: str, figures: Figures, folder: str) -> str:
+def markdown(found: Found, machine: str, folder: str) -> str:
     """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, from the page."""
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`make reproduce` writes this page. {machine}", ""]
-    lines += [f"* [{claim.title}](#{name}): {_summary(found.get(name, ()))}" for name, claim in CLAIMS.items()]
+    lines += [f"* [{claim.title}](#{name}): {_summary(found.get(name))}" for name, claim in CLAIMS.items()]
     for name, claim in CLAIMS.items():
-        lines += [
-            "",
-            f'<a id="{name}"></a>',
-            "",
-            f"## {claim.title}",
-            "",
-            _filled(f"Claim `{name}`. Source: {claim.source}. {claim.note}"),
-        ]
-        lines += ["", f"    {_command(name)}", "", *_markdown_table(found.get(name, ()))]
-        if name in figures:
+        each = found.get(name, Finding([]))
+        lines += ["", f'<a id="{name}"></a>', "", f"## {claim.title}", ""]
+        lines += [_filled(f"Claim `{name}`. Source: {claim.source}. {claim.note}"), "", f"    {_command(name)}", ""]
+        lines += [f"Measured: {each.machine}.", ""] if each.machine else []
+        lines += _markdown_table(each.rows)
+        if each.figure is not None:
             lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", _filled(f"*{claim.caption}*")]
     return "\n".join(lines) + "\n"
 
@@ -84,28 +103,32 @@ def _filled(text: str) -> str:
     return textwrap.fill(text, 120, break_on_hyphens=False)
 
 
-def html(found: Found, machine: str, figures: Figures) -> str:
+def html(found: Found, machine: str) -> str:
     """The page as one HTML file without references."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{escape(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
     items = (
-        f'<li><a href="#{name}">{_prose(claim.title)}</a>: {escape(_summary(found.get(name, ())))}</li>'
+        f'<li><a href="#{name}">{_prose(claim.title)}</a>: {escape(_summary(found.get(name)))}</li>'
         for name, claim in CLAIMS.items()
     )
     parts.append(f"<nav><ul>{''.join(items)}</ul></nav>")
     for name, claim in CLAIMS.items():
-        parts += _html_section(name, claim, found.get(name, ()))
-        if name in figures:
-            parts.append(figure_html(figures[name], caption=claim.caption.replace("`", "")))
+        parts += _html_section(name, claim, found.get(name, Finding([])))
     return page(TITLE, parts)
 
 
-def _html_section(name: str, claim: Claim, rows: Sequence[Row]) -> Iterator[str]:
+def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
     yield f'<h2 id="{name}">{_prose(claim.title)}</h2>'
     yield f"<p>Source: {escape(claim.source)}. {_prose(claim.note)}</p><p><code>{_command(name)}</code></p>"
-    if rows:
-        yield html_table(_HEADINGS, map(_html_cells, rows))
+    if each.machine:
+        yield f'<p class="note">Measured: {escape(each.machine)}.</p>'
+    if each.rows:
+        yield html_table(_HEADINGS, map(_html_cells, each.rows))
     else:
         yield '<p class="note">Not run here.</p>'
+    if each.figure is not None:
+        with style():
+            svg = to_svg(each.figure, name, claim.title)
+        yield figure_html(svg, caption=claim.caption.replace("`", ""))
 
 
 def _prose(text: str) -> str:
@@ -136,7 +159,7 @@ def _markdown_table(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _summary(rows: Iterable[Row]) -> str:
+def _summary(found: Finding | None) -> str:
     """How many rows have each verdict."""
-    words = [row.verdict for row in rows]
+    words = [row.verdict for row in found.rows] if found else []
     return ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words)) or "not run"

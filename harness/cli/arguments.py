@@ -84,17 +84,27 @@ def _add_reproduce(commands: argparse._SubParsersAction) -> None:
         """\
   run.py reproduce                 all claims; writes the page
   run.py reproduce overhead pls    these claims; shows their rows
+  run.py reproduce --dry-run       what each claim rests on, and what of it is done
   run.py reproduce pls 'seed=[0,1]' out=runs/try    with other values: the page's numbers are those without
+  run.py reproduce target --scale paper data.path=kaggle    real data, whole epochs; says first what that needs
 
-Claims and their experiments: docs/REPRODUCTION.md, experiments/claims/. `make reproduce` makes the data first. Finished
-cells are not run again.""",
+Claims and their experiments: docs/REPRODUCTION.md, experiments/claims/. Missing synthetic data is made
+first. Finished cells and benchmarks are not run again.""",
     )
     reproduce.add_argument("words", nargs="*", metavar="CLAIM | key=value", help="claims (default: all); overrides")
     reproduce.add_argument("--jobs", type=count, metavar="N", help="cells at once (default: one per core)")
-    page = "the page, as Markdown, and as HTML beside it (default: %(default)s)"
     reproduce.add_argument(
-        "--page", type=Path, default=Path("runs/claims/REPRODUCTION.md"), metavar="FILE.md", help=page
+        "--scale",
+        choices=("small", "paper"),
+        default="small",
+        help="small: synthetic data, on which the page rests; paper: the data that data.path= names, and Kaggle's DLRM "
+        "(default: %(default)s)",
     )
+    page = (
+        "the page, as Markdown, and as HTML beside it (default: runs/claims/REPRODUCTION.md, where all claims are run)"
+    )
+    reproduce.add_argument("--page", type=Path, metavar="FILE.md", help=page)
+    reproduce.add_argument("--dry-run", action="store_true", help="list claims, and what is done; run nothing")
     _add_stale(reproduce)
 
 

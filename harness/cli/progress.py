@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -59,28 +60,28 @@ class _GridBars:
         self._progress = progress
         self._num_cells = num_cells
         self._num_ended = self._num_skipped = 0
-        self._fractions: dict[str, float] = {}
-        self._tasks: dict[str, TaskID] = {}
+        self._fractions: dict[Path, float] = {}
+        self._tasks: dict[Path, TaskID] = {}
         self._all = progress.add_task("all cells", total=num_cells, info="")
 
     def started(self, cell: Cell) -> None:
         """Add a bar for the cell."""
-        self._tasks[cell.hash] = self._progress.add_task(cell.slug, total=None, info="starts")
+        self._tasks[cell.run_dir] = self._progress.add_task(cell.slug, total=None, info="starts")
         self._refresh()
 
     def status(self, cell: Cell, status: "RunStatus") -> None:
         """Update the cell's bar."""
-        self._fractions[cell.hash] = min(1.0, status.step / max(1, status.num_steps))
+        self._fractions[cell.run_dir] = min(1.0, status.step / max(1, status.num_steps))
         self._progress.update(
-            self._tasks[cell.hash], completed=status.step, total=status.num_steps, info=_status_text(status)
+            self._tasks[cell.run_dir], completed=status.step, total=status.num_steps, info=_status_text(status)
         )
         self._refresh()
 
     def ended(self, outcome: Outcome) -> None:
         """Replace the cell's bar by a line with its result."""
         self._num_ended += 1
-        self._fractions.pop(outcome.cell.hash, None)
-        if (task := self._tasks.pop(outcome.cell.hash, None)) is not None:
+        self._fractions.pop(outcome.cell.run_dir, None)
+        if (task := self._tasks.pop(outcome.cell.run_dir, None)) is not None:
             self._progress.remove_task(task)
         is_skipped = outcome.status == "skipped"
         self._num_skipped += is_skipped

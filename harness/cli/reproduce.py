@@ -1,56 +1,158 @@
-"""`run.py reproduce`: runs the experiments of claims, and says what they show of each."""
+"""`run.py reproduce`: runs the experiments and benchmarks of claims, and says what they show of each."""
 
 # ruff: noqa: PLC0415 - pandas takes half a second to import
 
 import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from harness.cli import console
-from harness.cli.run_commands import run_experiment
-from harness.config.experiment import load_experiment
+from harness.cli import console, scales
+from harness.cli.benchmark_runs import BenchmarkRun
+from harness.cli.record_commands import FAILED, OK
+from harness.cli.run_commands import run_experiments
+from harness.cli.stale import Stale, chosen
+from harness.config.experiment import Experiment, load_experiment
 from harness.core.errors import ConfigError
+from harness.grid.process import is_done
 from harness.grid.worker import run_assembled
 from harness.record.files import write_text
+
+if TYPE_CHECKING:
+    from analysis.claims.page import Finding
+
+_DATA = "demo/data"
+_OUT = {"small": Path("runs/claims"), "paper": Path("runs/claims-paper")}
+
+
+@dataclass(frozen=True)
+class _Evidence:
+    """What the claims that are asked for rest on, by name: an experiment, which several may share, or a benchmark."""
+
+    experiments: Mapping[str, Experiment]
+    benchmarks: Mapping[str, BenchmarkRun]
+
+    @property
+    def unique(self) -> list[Experiment]:
+        """Each experiment once."""
+        return [*{id(experiment): experiment for experiment in self.experiments.values()}.values()]
 
 
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
-    import analysis
-    from analysis.cells import cells_of
-    from analysis.claims.claims import CLAIMS, judge
-    from analysis.claims.page import claim_table, figures_of, html, markdown
-    from harness.record.environment import environment, utc_now
-    from harness.run.spec import cell_hash, check
+    from analysis.claims.claims import CLAIMS
 
     overrides = [word for word in options.words if "=" in word]
     asked = [word for word in options.words if "=" not in word]
     if unknown := [name for name in asked if name not in CLAIMS]:
         raise ConfigError(f"claim: expected some of {', '.join(CLAIMS)}, got {', '.join(unknown)}")
-    names = asked or [*CLAIMS]
-    paths = dict.fromkeys(CLAIMS[name].experiment for name in names)
-    if len(paths) > 1 and any(word.startswith("out=") for word in overrides):
-        raise ConfigError(f"out: expected one experiment, got {', '.join(map(str, paths))}; name claims of one")
-    experiments = {path: load_experiment(path, overrides, cell_hash=cell_hash) for path in paths}
+    evidence = _evidence(asked or [*CLAIMS], overrides, options.scale)
+    cells = [cell for experiment in evidence.unique for cell in experiment.cells]
+    jobs = scales.say_needs(cells, options.jobs) if options.scale == "paper" and cells else options.jobs
+    if options.dry_run:
+        _say_plan(evidence)
+        return OK
+    code = _run_benchmarks(evidence.benchmarks, options.stale)
+    if cells:
+        code = max(code, run_experiments(evidence.unique, run_assembled, jobs, options.stale))
+    found = _findings(evidence)
+    from analysis.claims.page import claim_table
+
+    for name, finding in found.items():
+        console.show(claim_table(name, finding.rows))
+    if not asked and not overrides:
+        _write_page(options.page or _OUT["small"] / "REPRODUCTION.md", found)
+    elif options.page is not None:
+        _write_page(options.page, found)
+    return code
+
+
+def _evidence(names: Sequence[str], overrides: Sequence[str], scale: scales.Scale) -> _Evidence:
+    """Load and check every experiment, after its data is made. Raises UserError before anything is run."""
+    from analysis.claims.claims import CLAIMS, Benchmark
+    from harness.run.spec import cell_hash, check
+
+    paths: dict[str, Path] = {}
+    benchmarks: dict[str, BenchmarkRun] = {}
+    if scale == "paper":
+        overrides = scales.paper_overrides(overrides)
+    data = scales.value(overrides, "data.path") or _DATA
+    for name in names:
+        source = CLAIMS[name].experiment
+        if isinstance(source, Benchmark):
+            benchmarks[name] = BenchmarkRun(source, _OUT[scale] / "benchmarks" / f"{name}.json", data)
+        else:
+            paths[name] = source
+    files = [*dict.fromkeys(paths.values())]
+    has_out = scales.value(overrides, "out") is not None
+    if len(files) > 1 and has_out:
+        raise ConfigError(f"out: expected one experiment, got {', '.join(map(str, files))}; name claims of one")
+    experiments: dict[Path, Experiment] = {}
+    for path in files:
+        own, factor = [*overrides], 1.0
+        if scale == "paper":
+            small = load_experiment(path, cell_hash=cell_hash).cells[0].config.data.path
+            factor = scales.samples_factor(overrides, small)
+            own += [] if has_out else [f"out={_OUT[scale] / path.stem}"]
+        experiments[path] = load_experiment(path, own, cell_hash=cell_hash, samples_factor=factor)
+    folders = {cell.config.data.path for experiment in experiments.values() for cell in experiment.cells}
+    scales.make_missing(sorted(folders | ({data} if benchmarks else set[str]())))
     for experiment in experiments.values():
         for cell in experiment.cells:
             check(cell.config)
-    code = 0
-    for number, (path, experiment) in enumerate(experiments.items(), start=1):
-        console.note(f"{path} ({number} of {len(paths)}): {len(experiment.cells)} cells")
-        code = max(code, run_experiment(experiment, run_assembled, options.jobs, options.stale, shows=False))
-    frames = {path: analysis.load(experiment.out) for path, experiment in experiments.items()}
-    found = {name: judge(CLAIMS[name], frames[CLAIMS[name].experiment]) for name in names}
-    for name in names:
-        console.show(claim_table(name, found[name]))
-    if not options.words:
-        facts = environment(num_threads=1, backend="auto")
-        git = facts["git"] or {"commit": "unknown"}
-        machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores, commit {git['commit'][:7]}."
-        page: Path = options.page
-        folder = page.with_suffix("")
-        cells = {name: cells_of(frames[CLAIMS[name].experiment]) for name in names}
-        figures = figures_of(cells, folder)
-        write_text(page, markdown(found, machine, figures, folder.name))
-        write_text(page.with_suffix(".html"), html(found, machine, figures))
-        console.say(f"page: {page}, {page.with_suffix('.html')}")
-    return code
+    return _Evidence({name: experiments[path] for name, path in paths.items()}, benchmarks)
+
+
+def _say_plan(evidence: _Evidence) -> None:
+    for experiment in evidence.unique:
+        names = [name for name, one in evidence.experiments.items() if one is experiment]
+        done = sum(is_done(cell) for cell in experiment.cells)
+        console.say(f"{', '.join(names)}: {len(experiment.cells)} cells, {done} done, in {experiment.out}")
+    for name, run in evidence.benchmarks.items():
+        console.say(f"{name}: {run.benchmark.script}, {'done' if run.is_done else 'to do'}, {run.file}")
+
+
+def _run_benchmarks(runs: Mapping[str, BenchmarkRun], stale: Stale) -> int:
+    """Run those that are not done, one after another, as timings of one would disturb those of another."""
+    done = [run for run in runs.values() if run.is_done]
+    differing = {run.file: words for run in done if (words := run.difference()) is not None}
+    anew = chosen(differing, len(done), stale)
+    due = [run for run in runs.values() if not run.is_done or run.file in anew]
+    results = [run.run(number, len(due)) for number, run in enumerate(due, start=1)]
+    return OK if all(results) else FAILED
+
+
+def _findings(evidence: _Evidence) -> dict[str, "Finding"]:
+    """Rows and figure of each claim, in the order of the page."""
+    import analysis
+    from analysis.cells import cells_of
+    from analysis.claims.claims import CLAIMS
+    from analysis.claims.page import finding
+
+    frames = {experiment.out: cells_of(analysis.load(experiment.out)) for experiment in evidence.unique}
+    found: dict[str, Finding] = {}
+    for name in [name for name in CLAIMS if name in evidence.experiments.keys() | evidence.benchmarks.keys()]:
+        results: Sequence[Mapping[str, Any]]
+        if name in evidence.experiments:
+            results, machine = frames[evidence.experiments[name].out], ""
+        else:
+            run = evidence.benchmarks[name]
+            results, machine = run.results(), run.machine() if run.is_done else ""
+        found[name] = finding(name, results, machine)
+    return found
+
+
+def _write_page(page: Path, found: Mapping[str, "Finding"]) -> None:
+    """The page as Markdown, HTML beside it, and its figures in a folder of its name."""
+    from analysis.claims.page import html, markdown, write_figures
+    from harness.record.environment import environment, utc_now
+
+    facts = environment(num_threads=1, backend="auto")
+    git = facts["git"] or {"commit": "unknown"}
+    machine = f"{utc_now():%Y-%m-%d}, {facts['cpu']}, {facts['num_cores']} cores, commit {git['commit'][:7]}."
+    folder = page.with_suffix("")
+    write_figures(found, folder)
+    write_text(page, markdown(found, machine, folder.name))
+    write_text(page.with_suffix(".html"), html(found, machine))
+    console.say(f"page: {page}, {page.with_suffix('.html')}")

@@ -5,6 +5,7 @@
 import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from harness.cli import console, progress, wandb_commands
@@ -79,40 +80,56 @@ def run_experiment(
     jobs: int | None,
     stale: Stale = "fail",
     margin: float | None = None,
-    *,
-    shows: bool = True,
 ) -> int:
-    """Run the cells in the experiment's folder and write grid.yaml there.
+    """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
+    return run_experiments([experiment], run_cell, jobs, stale, show=lambda: _show_grid(experiment.out, margin))
 
-    ``shows``: also write the report, and show the table and the verdicts.
+
+def run_experiments(
+    experiments: Sequence[Experiment],
+    run_cell: RunCell,
+    jobs: int | None,
+    stale: Stale = "fail",
+    *,
+    show: Callable[[], None] | None = None,
+) -> int:
+    """Run the cells of experiments as those of one grid, each in its experiment's folder, and write grid.yaml there.
+
+    ``show`` is called while the folders are locked, unless all cells failed.
     """
-    done = [cell for cell in experiment.cells if is_done(cell)]  # raises before anything is written
+    done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
     anew = to_run_anew([cell.run_dir for cell in done], stale)
-    if anew or len(done) < len(experiment.cells):
+    if anew or len(done) < sum(len(experiment.cells) for experiment in experiments):
         from harness.run import assemble
 
         assemble.prepare_fork_server()  # before wandb starts a thread
-        experiment = wandb_commands.prepared(experiment)
-    with claim_grid(experiment.out):
-        heading = "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
-        write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
-        with progress.grid_progress(experiment.cells) as view:
+        experiments = [wandb_commands.prepared(experiment) for experiment in experiments]
+    cells = [cell for experiment in experiments for cell in experiment.cells]
+    with ExitStack() as locks:
+        for experiment in experiments:
+            locks.enter_context(claim_grid(experiment.out))
+            heading = (
+                "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
+            )
+            write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
+        with progress.grid_progress(cells) as view:
             outcomes = run_grid(
-                experiment.cells,
+                cells,
                 run_cell,
                 view,
-                jobs=jobs or default_jobs(experiment.cells),
-                stale={cell.hash for cell in done if cell.run_dir in anew},
+                jobs=jobs or default_jobs(cells),
+                stale=anew,
             )
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
-        if shows and len(failed) < len(outcomes):
-            _show_grid(experiment.out, margin)
+        if show is not None and len(failed) < len(outcomes):
+            show()
     skipped = sum(outcome.status == "skipped" for outcome in outcomes)
     ran = len(outcomes) - skipped - len(failed)
     console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
     for outcome in failed:
         console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
-    wandb_commands.sync_if_online(experiment)
+    for experiment in experiments:
+        wandb_commands.sync_if_online(experiment)
     return FAILED if failed else OK
 
 

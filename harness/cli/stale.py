@@ -1,6 +1,6 @@
 """Finished runs whose result other code computed: which they are, and what is done about them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -26,14 +26,18 @@ def stale_runs(done: Iterable[Path]) -> dict[Path, str]:
 
 def to_run_anew(done: Sequence[Path], choice: Stale) -> frozenset[Path]:
     """Of finished runs, those to run anew. With ``fail``, raises UserError if any is stale; it names them."""
-    stale = stale_runs(done)
+    return chosen(stale_runs(done), len(done), choice)
+
+
+def chosen(stale: Mapping[Path, str], num_done: int, choice: Stale) -> frozenset[Path]:
+    """Of ``stale`` runs, with the words of how their code differs, those to run anew. Raises as :func:`to_run_anew`."""
     if not stale or choice == "rerun":
         return frozenset(stale)
     lines = [f"{run_dir}: {words}" for run_dir, words in stale.items()]
     shown = lines[:_MAX_LISTED] + ([f"and {len(lines) - _MAX_LISTED} more"] if len(lines) > _MAX_LISTED else [])
     if choice == "keep":
-        console.note(f"{len(stale)} of {len(done)} finished runs are kept though other code computed them: {lines[0]}")
+        console.note(f"{len(stale)} of {num_done} finished runs are kept though other code computed them: {lines[0]}")
         return frozenset()
     raise UserError(
-        "\n".join([f"{len(stale)} of {len(done)} finished runs were computed by other code:", *shown, _HINT])
+        "\n".join([f"{len(stale)} of {num_done} finished runs were computed by other code:", *shown, _HINT])
     )

@@ -8,7 +8,7 @@ line of a ConfigError: what, where (``file:line`` or the command-line argument),
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +84,25 @@ def load_each(path: Path | None, overrides: Sequence[str], strategies: Iterable[
     return {config.strategy.name: config for config in configs}
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str]) -> Experiment:
+def load_experiment(
+    path: Path, overrides: Sequence[str] = (), *, cell_hash: Callable[[Config], str], samples_factor: float = 1.0
+) -> Experiment:
     """The cells of an experiment. In ``overrides`` a list adds or replaces an axis in each grid; a value fixes it.
 
     For keys whose value is itself a list, a list of lists is an axis. ``cell_hash`` gives the hash of all that affects
-    a cell's result. Raises ConfigError, one line per mistake, also for a second value where cells are one.
+    a cell's result. ``samples_factor``: of the file's ``strategy.interval_samples``, for data of another length.
+    Raises ConfigError, one line per mistake, also for a second value where cells are one.
     """
     base, grids = read_settings(path, group_keys())
+    base, *grids = ([_scaled(s, samples_factor) for s in part] for part in [base, *(grids or [[]])])
     arguments = _arguments(overrides)
     base = _join(_defaults(path), base)
-    refuse_unknown([*base, *itertools.chain(*(grids or [])), *arguments])
+    refuse_unknown([*base, *itertools.chain(*grids), *arguments])
     for setting in base:
         if isinstance(setting.value, list) and setting.key not in list_keys():
             raise ConfigError(at(setting, f"{complaint(setting.key, setting.value)}; an axis belongs under `grids:`"))
     overridden = {setting.key for setting in arguments}
-    axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids or [[]]]
+    axes = [[*(s for s in grid if s.key not in overridden), *arguments] for grid in grids]
     combinations = [list(combination) for grid in axes for combination in itertools.product(*map(_values, grid))]
     fit = fitted([_join(base, combination) for combination in combinations])
     configs = build(fit)
@@ -114,6 +118,15 @@ def load_experiment(path: Path, overrides: Sequence[str] = (), *, cell_hash: Cal
     if merged:
         raise ConfigError("\n".join(dict.fromkeys(merged)))
     return Experiment(configs[0].name, Path(configs[0].out), tuple(cells.values()), _resolved(base, axes, fit))
+
+
+def _scaled(setting: Setting, factor: float) -> Setting:
+    """The setting, with numbers of samples multiplied by ``factor``."""
+    if setting.key != "strategy.interval_samples" or factor == 1.0:
+        return setting
+    values = setting.value if isinstance(setting.value, list) else [setting.value]
+    scaled = [value if value is None else round(factor * value) for value in values]
+    return replace(setting, value=scaled if isinstance(setting.value, list) else scaled[0])
 
 
 def _dropped(config: Config, other: Config, settings: Iterable[Setting]) -> Iterator[str]:

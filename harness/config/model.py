@@ -237,6 +237,8 @@ class StoreConfig(_Model):
     """Whether all files and folder entries are synced to disk before the manifest is written."""
     keep: PositiveInt = 2
     """How many of the newest checkpoints to keep."""
+    keep_finished: bool = True
+    """Whether a finished run keeps its checkpoints. Its record stays. Small runs take 10 MB each with them."""
 
 
 class SaveConfig(_Model):

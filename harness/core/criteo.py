@@ -12,5 +12,8 @@ TERABYTE_CARDINALITIES = (
 )
 """Number of rows of each table of Criteo Terabyte at ``--max-ind-range 10000000``, 49,126,297 in total."""
 
+KAGGLE_ROWS = 45_840_617
+"""Samples of Criteo Kaggle, seven days."""
+
 KAGGLE_TRAIN_SAMPLES = 39_291_958
-"""Training samples of Criteo Kaggle: six of its seven days, which hold 45,840,617 samples."""
+"""Training samples of Criteo Kaggle: six of its seven days."""

@@ -7,6 +7,7 @@ import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from multiprocessing.connection import wait
+from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.config.experiment import Cell
@@ -40,23 +41,23 @@ def default_jobs(cells: Sequence[Cell]) -> int:
 
 
 def run_grid(
-    cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int, stale: Collection[str] = ()
+    cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int, stale: Collection[Path] = ()
 ) -> list[Outcome]:
     """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
-    ``stale``: hashes of finished cells that are run anew. Such a result stands until the new one is done.
+    ``stale``: folders of finished cells that are run anew. Such a result stands until the new one is done.
     Returns one outcome per cell, in the order of ``cells``. If an exception (also KeyboardInterrupt) leaves this
     function or this process is killed, the started cells are ended.
 
     Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run.
     """
-    kept = [cell for cell in cells if is_done(cell) and cell.hash not in stale]
-    outcomes = {cell.hash: Outcome(cell=cell, status="skipped") for cell in kept}
+    kept = [cell for cell in cells if is_done(cell) and cell.run_dir not in stale]
+    outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
     for outcome in outcomes.values():
         view.ended(outcome)
-    waiting = deque(cell for cell in cells if cell.hash not in outcomes)
+    waiting = deque(cell for cell in cells if cell.run_dir not in outcomes)
     if not waiting:
-        return [outcomes[cell.hash] for cell in cells]
+        return [outcomes[cell.run_dir] for cell in cells]
     running: list[CellProcess] = []
     starter = CellStarter(run_cell)
     try:
@@ -66,11 +67,11 @@ def run_grid(
                 running.append(starter.start(cell))
                 view.started(cell)
             for outcome in _receive(running, view):
-                outcomes[outcome.cell.hash] = outcome
+                outcomes[outcome.cell.run_dir] = outcome
                 view.ended(outcome)
     finally:
         starter.end_all()
-    return [outcomes[cell.hash] for cell in cells]
+    return [outcomes[cell.run_dir] for cell in cells]
 
 
 def _receive(running: list[CellProcess], view: GridView) -> Iterator[Outcome]:

@@ -42,6 +42,15 @@ class Code:
         """For ``env.json``."""
         return {"fingerprint": self.fingerprint, **asdict(self)}
 
+    @classmethod
+    def of_json(cls, found: object) -> "Code | None":
+        """The inverse of :meth:`to_json`; None for anything else."""
+        match found:
+            case {"versions": dict(versions), "sources": dict(sources)}:
+                return cls(versions, sources)
+            case _:
+                return None
+
     def difference(self, other: "Code") -> str | None:
         """What ``other`` has otherwise, in words; None if they are equal."""
         versions = [
@@ -75,12 +84,9 @@ def current_code() -> Code:
 def code_of(run_dir: Path) -> Code | None:
     """The code that computed the run in ``run_dir``; None where its env.json does not say."""
     try:
-        found = read_json(RunDir(run_dir).env).get("code")
+        return Code.of_json(read_json(RunDir(run_dir).env).get("code"))
     except StoreError:
         return None
-    if not isinstance(found, dict) or not all(isinstance(found.get(key), dict) for key in ("versions", "sources")):
-        return None
-    return Code(found["versions"], found["sources"])
 
 
 def difference_of(run_dir: Path) -> str | None:

@@ -1,6 +1,7 @@
 """Assembles and carries out one run. The only module whose code depends on the engine."""
 
 import os
+import shutil
 import socket
 import time
 from collections.abc import Callable, Sequence
@@ -120,6 +121,8 @@ def run(
                 "the record is kept; set trace.allow_unplanned=true to accept it"
             )
         recorder.done()
+    if not config.store.keep_finished:
+        shutil.rmtree(store.root, ignore_errors=True)  # what is left of it is in nobody's way
     status(phase="done")
     return finished
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from analysis.claims.claims import CLAIMS
+from analysis.claims.claims import CLAIMS, Benchmark
 from analysis.claims.mirror import mirror
-from analysis.claims.page import figures_of, html, markdown
+from analysis.claims.page import Finding, finding, html, markdown, write_figures
 from analysis.claims.rows import Row, sign, within
 from analysis.claims.settings import Trend, settings
 from analysis.claims.slopes import slopes
@@ -122,18 +122,22 @@ def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
         cells += [
             cell("cpr_mfu", seed, auc=0.74, pls=0.1 * value, **{"strategy.pls_target": value}) for value in (1, 2)
         ]
-    figures = figures_of({"target": cells, "pls": cells, "share": [], "overhead": cells}, tmp_path / "figures")
-    assert figures.keys() == {"target", "pls"}
+    given = {"target": cells, "pls": cells, "share": [], "overhead": cells}
+    found = {name: finding(name, own) for name, own in given.items()}
+    write_figures(found, tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"target.svg", "pls.svg"}
-    text = markdown({"target": [Row("what", "–", "1", 2, "ours")]}, "", figures, "figures")
-    assert "![CPR's benefit shrinks with the target of lost samples](figures/target.svg)" in text
-    assert html({}, "", figures).count("<svg") == 2
+    shown = "![CPR's benefit shrinks with the target of lost samples](figures/target.svg)"
+    assert shown in markdown(found, "", "figures")
+    assert html(found, "").count("<svg") == 2
 
 
 @pytest.mark.parametrize("name", CLAIMS)
 def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
-    """Its file is an experiment in a folder of its own, and says how the claim is reproduced."""
-    path = ROOT / CLAIMS[name].experiment
+    """Its file is an experiment in a folder of its own, and says how the claim is reproduced; or it is a script."""
+    if isinstance(source := CLAIMS[name].experiment, Benchmark):
+        assert (ROOT / source.script).is_file()
+        return
+    path = ROOT / source
     experiment = load_experiment(path, cell_hash=lambda config: str(hash(config.model_dump_json())))
     assert experiment.out == Path("runs/claims") / path.stem
     assert re.search(rf"run.py reproduce .*\b{name}\b", path.read_text())
@@ -142,8 +146,8 @@ def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
 
 def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
     """Claims without runs say so; the HTML has no reference off the page."""
-    found = {"overhead": [Row("what", "8 [read]", "8.3", 10, "reproduced")]}
-    text, page = markdown(found, "a machine", {}, "figures"), html(found, "a machine", {})
+    found = {"overhead": Finding([Row("what", "8 [read]", "8.3", 10, "reproduced")])}
+    text, page = markdown(found, "a machine", "figures"), html(found, "a machine")
     for name, claim in CLAIMS.items():
         assert f"## {claim.title}" in text
         assert f"run.py reproduce {name}" in text

@@ -97,7 +97,7 @@ def test_a_stale_result_stands_until_the_new_one_is_finished(tmp_path: Path) -> 
     cells = cells_of(tmp_path, 3)
     run_grid(cells, run_well, Journal(), jobs=2)
     before = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]
-    stale = {cells[0].hash, cells[1].hash}
+    stale = {cells[0].run_dir, cells[1].run_dir}
     outcomes = run_grid(cells, run_badly, Journal(), jobs=2, stale=stale)
     assert [outcome.status for outcome in outcomes] == ["done", "failed", "skipped"]
     after = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]

@@ -1,0 +1,100 @@
+"""Benchmarks as evidence: each is run once, and the JSON file that it wrote is kept with the cells of the claims."""
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from harness.cli import console
+from harness.cli.progress import amount_progress
+from harness.record.code import Code, current_code
+from harness.record.files import read_json, write_text
+
+if TYPE_CHECKING:
+    from analysis.claims.claims import Benchmark
+
+_ROOT = Path(__file__).resolve().parents[2]
+_CLEAN_UP_S = 5.0
+
+
+@dataclass(frozen=True)
+class BenchmarkRun:
+    """A benchmark of a claim, and the file of its results. ``data``: the folder that ``{data}`` in arguments means."""
+
+    benchmark: "Benchmark"
+    file: Path
+    data: str
+
+    @property
+    def arguments(self) -> list[str]:
+        """Of the script, ``--json`` aside."""
+        return [argument.format(data=self.data) for argument in self.benchmark.arguments]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there are results."""
+        return self.file.exists()
+
+    def difference(self) -> str | None:
+        """How the code or the arguments of the kept results differ from the present ones; None if they do not."""
+        kept = read_json(self.file)
+        if (kept.get("script"), kept.get("arguments")) != (self._digest(), self.arguments):
+            return f"{self.benchmark.script} or its arguments"
+        code = Code.of_json(kept.get("machine", {}).get("code"))
+        return "code not recorded" if code is None else code.difference(current_code())
+
+    def results(self) -> Sequence[Mapping[str, Any]]:
+        """What a claim is judged by; nothing where the benchmark could not run on this machine. Raises StoreError."""
+        return read_json(self.file)[self.benchmark.key] if self.is_done else []
+
+    def machine(self) -> str:
+        """Where and when the results were measured, in words."""
+        facts = read_json(self.file)["machine"]
+        load = ", ".join(f"{value:.1f}" for value in facts["load_average"][:1])
+        return f"{facts['time'][:10]}, {facts['cpu']}, {facts['num_cores']} cores, load average {load}"
+
+    def run(self, number: int, num_runs: int) -> bool:
+        """Run the script; what it prints is kept beside the results. Returns whether it succeeded.
+
+        A script that ends well without results (it cannot run on this machine) leaves none.
+        """
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        new, output = self.file.with_suffix(".new"), self.file.with_suffix(".txt")
+        new.unlink(missing_ok=True)
+        script = self.benchmark.script
+        console.note(f"{script} ({number} of {num_runs}): {output} has what it prints")
+        command = [sys.executable, str(_ROOT / script), *self.arguments, "--json", str(new.resolve())]
+        environment = os.environ | {"HARNESS_OWNER": str(os.getpid())}
+        with amount_progress(script.name), output.open("w") as stream:
+            process = subprocess.Popen(command, stdout=stream, stderr=stream, stdin=subprocess.DEVNULL, env=environment)
+            try:
+                code = process.wait()
+            finally:
+                _end(process)
+        if code:
+            last = (output.read_text(errors="replace").strip().splitlines() or ["no output"])[-1]
+            console.print_error("failed", f"{script}: exit code {code}: {last}")
+        elif not new.exists():
+            console.note(f"note: {script}: {(output.read_text().strip().splitlines() or ['no results'])[-1]}")
+        else:
+            kept = {"script": self._digest(), "arguments": self.arguments, **read_json(new)}
+            write_text(self.file, json.dumps(kept, indent=1) + "\n")
+            new.unlink()
+        return code == 0
+
+    def _digest(self) -> str:
+        return hashlib.blake2b((_ROOT / self.benchmark.script).read_bytes(), digest_size=8).hexdigest()
+
+
+def _end(process: "subprocess.Popen[bytes]") -> None:
+    """Wait for the process, which an interrupt at the terminal reached too; kill it if it goes on."""
+    try:
+        process.wait(_CLEAN_UP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,116 @@
+"""The scales of `run.py reproduce`: data that the project makes itself, or real click logs; what each needs."""
+
+# ruff: noqa: PLC0415 - numpy and numba are imported when data is made
+
+import os
+import shutil
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from harness.cli import console
+from harness.cli.progress import amount_progress
+from harness.config.experiment import Cell
+from harness.core.criteo import KAGGLE_ROWS
+from harness.core.errors import ConfigError
+from harness.data.records import META_NAME, RECORD_BYTES, read_meta
+
+Scale = Literal["small", "paper"]
+
+STEP_MS = 1.3
+"""A step of Kaggle's DLRM on engine `local`, batch 128, one core of an AMD EPYC (Zen 5): docs/performance/step.md."""
+MEMORY_FACTOR = 2.3
+"""Memory of a run over that of its tables, at most: `buddy`, `cpr_scar` (docs/BENCHMARKS.md)."""
+
+
+@dataclass(frozen=True)
+class Log:
+    """A synthetic click log, as `run.py data synth` makes it."""
+
+    source: str
+    rows: int = 250_000
+    scale: float | None = None
+    taper: float | None = None
+
+
+LOGS: Mapping[str, Log] = {
+    "demo/data": Log("demo/criteo.tsv"),
+    "demo/flat": Log("demo/flat.tsv", taper=0.0),
+    "demo/small": Log("demo/small.tsv", scale=0.0005),
+    "demo/long": Log("demo/long.tsv", rows=2_000_000),
+}
+"""Data folders that are made where an experiment names them, of seed 0."""
+
+
+def make_missing(folders: Iterable[str]) -> None:
+    """Make those of ``folders`` that are in ``LOGS`` and not there. Raises DataError."""
+    from harness.data.prepare import prepare
+    from harness.data.synth import synth
+
+    for folder in folders:
+        log = LOGS.get(folder)
+        if log is None or (Path(folder) / META_NAME).exists():
+            continue
+        source = Path(log.source)
+        source.parent.mkdir(parents=True, exist_ok=True)
+        given = {name: value for name in ("scale", "taper") if (value := getattr(log, name)) is not None}
+        if not source.exists():
+            console.note(f"{source}: {log.rows:,} rows are made")
+            with amount_progress("synth") as progress:
+                synth(log.rows, source, seed=0, progress=progress, **given)
+        with amount_progress("prepare") as progress:
+            prepare([source], Path(folder), progress=progress)
+
+
+def paper_overrides(overrides: Sequence[str]) -> list[str]:
+    """The overrides of scale `paper`: whole epochs of the given data, and Kaggle's DLRM unless another is named.
+
+    Raises ConfigError if ``overrides`` name no data, DataError if that is no prepared folder.
+    """
+    if (folder := value(overrides, "data.path")) is None:
+        raise ConfigError(
+            "data.path: expected a folder of real data, got none; make it by `run.py data prepare train.txt --out "
+            "FOLDER` from Kaggle's train.txt (or Terabyte's days), then name it: data.path=FOLDER"
+        )
+    rows = read_meta(Path(folder)).num_rows
+    if rows < KAGGLE_ROWS:
+        console.note(f"note: {folder} has {rows:,} rows, Kaggle's data {KAGGLE_ROWS:,}: this is a part of the paper's")
+    given = {override.partition("=")[0] for override in overrides}
+    own = {"model.size": "kaggle", "data.max_train_samples": "null"}
+    return [*overrides, *(f"{key}={value}" for key, value in own.items() if key not in given)]
+
+
+def samples_factor(overrides: Sequence[str], small: str) -> float:
+    """Rows of the data that ``overrides`` name, over those of the folder ``small`` that is made here."""
+    return read_meta(Path(str(value(overrides, "data.path")))).num_rows / LOGS[small].rows
+
+
+def say_needs(cells: Sequence[Cell], jobs: int | None) -> int:
+    """Say what the cells will need at scale `paper`: rows, disk, memory, hours. Returns how many fit at once."""
+    from harness.model.sizes import model_size
+
+    config = cells[0].config
+    meta = read_meta(Path(config.data.path))
+    tables_gb = 4e-9 * sum(meta.cardinalities) * model_size(config.model).embedding_dim
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    fits = max(1, int(memory_gb / (MEMORY_FACTOR * tables_gb)))
+    jobs = min(jobs or len(os.sched_getaffinity(0)), fits)
+    steps = sum(6 / 7 * meta.num_rows / cell.config.trainer.batch_size for cell in cells)
+    free_gb = shutil.disk_usage(Path(config.data.path)).free / 1e9
+    lines = {
+        "data": f"{meta.num_rows:,} rows, {meta.num_rows * RECORD_BYTES / 1e9:.1f} GB",
+        "tables": f"{sum(meta.cardinalities):,} rows, {tables_gb:.2f} GB",
+        "memory": f"{MEMORY_FACTOR * tables_gb:.1f} GB a run at most, {memory_gb:.0f} GB here: {jobs} at once",
+        "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints while runs last, {free_gb:.0f} GB free",
+        "time": f"{steps * STEP_MS / 3.6e6 / jobs:,.1f} h for {len(cells):,} runs, at {STEP_MS} ms a step of batch 128",
+    }
+    for name, text in lines.items():
+        console.note(f"{name:<7} {text}")
+    return jobs
+
+
+def value(overrides: Sequence[str], key: str) -> str | None:
+    """What the last of ``key=value`` gives for ``key``; None if none does."""
+    given = [override.removeprefix(f"{key}=") for override in overrides if override.startswith(f"{key}=")]
+    return given[-1] if given else None
