@@ -18,8 +18,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
-    if "overrides" in options and not any(word.startswith("-") for word in rest):
-        options.overrides += rest  # overrides after an option
+    after: list[str] | None = next((getattr(options, name) for name in ("overrides", "words") if name in options), None)
+    if after is not None and not any(word.startswith("-") for word in rest):
+        after += rest  # overrides after an option
     elif rest:
         parser.error(f"unknown argument {rest[0]}")
     if names := requested(options):

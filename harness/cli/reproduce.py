@@ -42,6 +42,7 @@ class _Evidence:
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
     from analysis.claims.claims import CLAIMS
+    from harness.run.spec import check
 
     overrides = [word for word in options.words if "=" in word]
     asked = [word for word in options.words if "=" not in word]
@@ -49,10 +50,14 @@ def reproduce(options: argparse.Namespace) -> int:
         raise ConfigError(f"claim: expected some of {', '.join(CLAIMS)}, got {', '.join(unknown)}")
     evidence = _evidence(asked or [*CLAIMS], overrides, options.scale)
     cells = [cell for experiment in evidence.unique for cell in experiment.cells]
-    jobs = scales.say_needs(cells, options.jobs) if options.scale == "paper" and cells else options.jobs
+    jobs = options.jobs
+    if options.scale == "paper" and cells:
+        jobs = scales.say_needs(cells, jobs, scales.value(overrides, "data.path"))
     if options.dry_run:
         _say_plan(evidence)
         return OK
+    for cell in cells:
+        check(cell.config)  # raises UserError before anything is run
     code = _run_benchmarks(evidence.benchmarks, options.stale)
     if cells:
         code = max(code, run_experiments(evidence.unique, run_assembled, jobs, options.stale))
@@ -69,9 +74,9 @@ def reproduce(options: argparse.Namespace) -> int:
 
 
 def _evidence(names: Sequence[str], overrides: Sequence[str], scale: scales.Scale) -> _Evidence:
-    """Load and check every experiment, after its data is made. Raises UserError before anything is run."""
+    """Load every experiment; at scale `small` make its data. Raises UserError."""
     from analysis.claims.claims import CLAIMS, Benchmark
-    from harness.run.spec import cell_hash, check
+    from harness.run.spec import cell_hash
 
     paths: dict[str, Path] = {}
     benchmarks: dict[str, BenchmarkRun] = {}
@@ -96,12 +101,12 @@ def _evidence(names: Sequence[str], overrides: Sequence[str], scale: scales.Scal
             factor = scales.samples_factor(overrides, small)
             own += [] if has_out else [f"out={_OUT[scale] / path.stem}"]
         experiments[path] = load_experiment(path, own, cell_hash=cell_hash, samples_factor=factor)
+    evidence = _Evidence({name: experiments[path] for name, path in paths.items()}, benchmarks)
+    if scale == "paper":
+        return evidence
     folders = {cell.config.data.path for experiment in experiments.values() for cell in experiment.cells}
     scales.make_missing(sorted(folders | ({data} if benchmarks else set[str]())))
-    for experiment in experiments.values():
-        for cell in experiment.cells:
-            check(cell.config)
-    return _Evidence({name: experiments[path] for name, path in paths.items()}, benchmarks)
+    return evidence
 
 
 def _say_plan(evidence: _Evidence) -> None:

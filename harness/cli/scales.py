@@ -12,7 +12,7 @@ from typing import Literal
 from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.config.experiment import Cell
-from harness.core.criteo import KAGGLE_ROWS
+from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_ROWS
 from harness.core.errors import ConfigError
 from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 
@@ -66,15 +66,11 @@ def make_missing(folders: Iterable[str]) -> None:
 def paper_overrides(overrides: Sequence[str]) -> list[str]:
     """The overrides of scale `paper`: whole epochs of the given data, and Kaggle's DLRM unless another is named.
 
-    Raises ConfigError if ``overrides`` name no data, DataError if that is no prepared folder.
+    Raises DataError if the data that ``overrides`` name is no prepared folder.
     """
-    if (folder := value(overrides, "data.path")) is None:
-        raise ConfigError(
-            "data.path: expected a folder of real data, got none; make it by `run.py data prepare train.txt --out "
-            "FOLDER` from Kaggle's train.txt (or Terabyte's days), then name it: data.path=FOLDER"
-        )
-    rows = read_meta(Path(folder)).num_rows
-    if rows < KAGGLE_ROWS:
+    if (folder := value(overrides, "data.path")) is not None and (
+        rows := read_meta(Path(folder)).num_rows
+    ) < KAGGLE_ROWS:
         console.note(f"note: {folder} has {rows:,} rows, Kaggle's data {KAGGLE_ROWS:,}: this is a part of the paper's")
     given = {override.partition("=")[0] for override in overrides}
     own = {"model.size": "kaggle", "data.max_train_samples": "null"}
@@ -82,31 +78,42 @@ def paper_overrides(overrides: Sequence[str]) -> list[str]:
 
 
 def samples_factor(overrides: Sequence[str], small: str) -> float:
-    """Rows of the data that ``overrides`` name, over those of the folder ``small`` that is made here."""
-    return read_meta(Path(str(value(overrides, "data.path")))).num_rows / LOGS[small].rows
+    """Rows of the data that ``overrides`` name, or of Kaggle's, over those of the folder ``small``, one of ``LOGS``."""
+    folder = value(overrides, "data.path")
+    return (KAGGLE_ROWS if folder is None else read_meta(Path(folder)).num_rows) / LOGS[small].rows
 
 
-def say_needs(cells: Sequence[Cell], jobs: int | None) -> int:
-    """Say what the cells will need at scale `paper`: rows, disk, memory, hours. Returns how many fit at once."""
+def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> int:
+    """Say what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many fit at once.
+
+    Raises ConfigError, after that, if there is no ``folder`` of data.
+    """
     from harness.model.sizes import model_size
 
-    config = cells[0].config
-    meta = read_meta(Path(config.data.path))
-    tables_gb = 4e-9 * sum(meta.cardinalities) * model_size(config.model).embedding_dim
+    meta = None if folder is None else read_meta(Path(folder))
+    num_rows, cardinalities = (
+        (KAGGLE_ROWS, KAGGLE_CARDINALITIES) if meta is None else (meta.num_rows, meta.cardinalities)
+    )
+    tables_gb = 4e-9 * sum(cardinalities) * model_size(cells[0].config.model).embedding_dim
     memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
     fits = max(1, int(memory_gb / (MEMORY_FACTOR * tables_gb)))
     jobs = min(jobs or len(os.sched_getaffinity(0)), fits)
-    steps = sum(6 / 7 * meta.num_rows / cell.config.trainer.batch_size for cell in cells)
-    free_gb = shutil.disk_usage(Path(config.data.path)).free / 1e9
+    steps = sum(6 / 7 * num_rows / cell.config.trainer.batch_size for cell in cells)
+    free_gb = shutil.disk_usage(".").free / 1e9
     lines = {
-        "data": f"{meta.num_rows:,} rows, {meta.num_rows * RECORD_BYTES / 1e9:.1f} GB",
-        "tables": f"{sum(meta.cardinalities):,} rows, {tables_gb:.2f} GB",
+        "data": f"{num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB",
+        "tables": f"{sum(cardinalities):,} rows, {tables_gb:.2f} GB",
         "memory": f"{MEMORY_FACTOR * tables_gb:.1f} GB a run at most, {memory_gb:.0f} GB here: {jobs} at once",
-        "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints while runs last, {free_gb:.0f} GB free",
+        "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints of the runs at work, {free_gb:.0f} GB free here",
         "time": f"{steps * STEP_MS / 3.6e6 / jobs:,.1f} h for {len(cells):,} runs, at {STEP_MS} ms a step of batch 128",
     }
     for name, text in lines.items():
         console.note(f"{name:<7} {text}")
+    if meta is None:
+        raise ConfigError(
+            "data.path: expected a folder of real data, got none; make it by `run.py data prepare train.txt --out "
+            "FOLDER` from Kaggle's train.txt (or Terabyte's days), then name it: data.path=FOLDER"
+        )
     return jobs
 
 

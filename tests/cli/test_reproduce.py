@@ -39,6 +39,10 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return Path("it.py")
 
 
+FILE = ROOT / "experiments" / "claims" / "target.yaml"
+CELLS = load_experiment(FILE, ["model.size=kaggle"], cell_hash=lambda config: config.model_dump_json()).cells
+
+
 def made(script: Path, folder: Path, *arguments: str) -> BenchmarkRun:
     """The run of the benchmark with these arguments."""
     return BenchmarkRun(Benchmark(script, arguments), folder / "claims" / "it.json", "demo/data")
@@ -76,7 +80,10 @@ def test_a_benchmark_without_results_says_why(
 def test_paper_scale_needs_real_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """It is named, prepared, and said to be a part where it is one; keys that are given stay."""
     with pytest.raises(ConfigError, match=r"data\.path: expected a folder of real data"):
-        scales.paper_overrides(["seed=[0]"])
+        scales.say_needs(CELLS, None, None)
+    said = capsys.readouterr().err
+    assert "45,840,617 rows, 7.3 GB" in said
+    assert "2.16 GB" in said
     with pytest.raises(DataError, match="no such folder"):
         scales.paper_overrides([f"data.path={tmp_path / 'none'}"])
     source = tmp_path / "rows.tsv"
