@@ -27,12 +27,13 @@ th[scope=row],th.text,td.text{text-align:left}td.text{white-space:normal;min-wid
 tbody th{font-weight:600}tbody tr:hover>*{background:var(--grid)}
 th[scope=row],thead tr:last-child th:first-child{position:sticky;left:0;z-index:1;text-align:left;
 border-right:1px solid var(--grid)}
-.wraps{display:inline-block;white-space:normal;width:16rem}
+.wraps{display:inline-block;white-space:normal;width:clamp(14rem,32vw,36rem);font-weight:400}
+.good{color:var(--cpr_mfu)}.bad{color:var(--never_save)}.open{color:var(--muted)}
 .key{position:sticky;right:0;z-index:1;border-left:1px solid var(--grid);font-weight:600}
 th.sorts{cursor:pointer}th.sorts:hover{text-decoration:underline}
 th[aria-sort=ascending]::after{content:" ▲"}th[aria-sort=descending]::after{content:" ▼"}
 .panels{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,25rem),1fr));gap:1rem 2rem}
-figure{margin:0;max-width:40rem}figure svg{display:block;width:100%;height:auto}
+figure{margin:0;max-width:40rem}figure.broad{max-width:60rem}figure svg{display:block;width:100%;height:auto}
 figcaption b{color:var(--ink)}
 dl{display:grid;grid-template-columns:max-content 1fr;gap:.1rem 1rem;font-size:.9rem}
 dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}
@@ -40,6 +41,9 @@ dt{color:var(--muted)}dd{margin:0;overflow-wrap:anywhere}
 .alarm ul{margin:.2rem 0;padding-left:1.2rem}code{font-size:.9em}
 @media(max-width:600px){th[scope=row]{max-width:9rem;overflow:hidden;text-overflow:ellipsis}
 dl{grid-template-columns:1fr}dd{margin-bottom:.4rem}}
+@media print{body{padding:0;font-size:11pt}.wide{overflow:visible}tr,figure{break-inside:avoid}
+h2,caption{break-after:avoid}th[scope=row],thead tr:last-child th:first-child,.key{position:static}
+td,th{white-space:normal}.wraps{width:auto}}
 """
 # An unknown value (text among numbers) stays at the end in both directions.
 _SCRIPT = """\
@@ -83,7 +87,8 @@ def notes(lines: Iterable[str]) -> Iterable[str]:
     return (f'<p class="note">{escape(line)}</p>' for line in lines)
 
 
-def figure_html(svg: str, title: str = "", caption: str = "") -> str:
-    """A figure with its title and caption below it."""
+def figure_html(svg: str, title: str = "", caption: str = "", *, is_broad: bool = False) -> str:
+    """A figure with its title and caption below it. ``is_broad``: of two panels."""
     words = f"<b>{escape(title)}</b> {escape(caption)}".strip() if title else escape(caption)
-    return f"<figure>{svg}<figcaption>{words}</figcaption></figure>"
+    kind = ' class="broad"' if is_broad else ""
+    return f"<figure{kind}>{svg}<figcaption>{words}</figcaption></figure>"

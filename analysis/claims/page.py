@@ -13,7 +13,7 @@ from rich.table import Table
 from analysis.cells import Cell
 from analysis.claims.claims import CLAIMS, Claim
 from analysis.claims.figures import Draw
-from analysis.claims.rows import Row
+from analysis.claims.rows import Row, Verdict
 from analysis.page import figure_html, page
 from analysis.render import Heading, Html, html_table, rich_table
 from analysis.style import style, to_svg
@@ -32,6 +32,7 @@ _HEADINGS = (
     Heading("verdict", is_text=True),
     Heading("why", is_text=True),
 )
+_CLASSES: Mapping[Verdict, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
 _EXPLANATION = (
     "Of papers, [read] is in the paper and [recalled] is from memory of its text. Here: mean ± half of the 95 % "
     "interval over seeds, each with a failure trace of its own; n: runs, pairs. Verdicts: reproduced; not reproduced; "
@@ -128,7 +129,7 @@ def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
     if each.figure is not None:
         with style():
             svg = to_svg(each.figure, name, claim.title)
-        yield figure_html(svg, caption=claim.caption.replace("`", ""))
+        yield figure_html(svg, caption=claim.caption.replace("`", ""), is_broad=True)
 
 
 def _prose(text: str) -> str:
@@ -145,8 +146,9 @@ def _cells(row: Row) -> list[str]:
 
 
 def _html_cells(row: Row) -> list[str]:
-    what, *others = _cells(row)
-    return [Html(f'<span class="wraps">{_prose(what)}</span>'), *(Html(_prose(cell)) for cell in others)]
+    what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
+    marked = f'<span class="{_CLASSES.get(row.verdict, "")}">{verdict}</span>'
+    return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, marked, why)]
 
 
 def _markdown_table(rows: Sequence[Row]) -> list[str]:
