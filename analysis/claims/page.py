@@ -48,7 +48,7 @@ def figures_of(cells: Mapping[str, Sequence[Cell]], folder: Path) -> Figures:
     with store_errors(folder, "written"), style():
         folder.mkdir(parents=True, exist_ok=True)
         for name, own in cells.items():
-            if (draw := CLAIMS[name].draw) is not None and any(cell["status"] == "done" for cell in own):
+            if (draw := CLAIMS[name].draw) is not None and any(cell.get("status", "done") == "done" for cell in own):
                 figure = Figure(figsize=(9, 3.4), layout="constrained")
                 draw(figure.subplots(1, 2), own)
                 figure.savefig(folder / f"{name}.svg", metadata={"Date": None}, facecolor="white")
