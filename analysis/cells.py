@@ -26,7 +26,7 @@ STATUSES = ("done", "copy", "damaged", "failed", "unfinished")
 Cell = Mapping[str, Any]
 """One row of the frame, by column; a missing value is None."""
 
-_CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes")
+_CACHE = ("hit_rate", "peak_rows", "bytes", "uncached_bytes", "minimum_bytes", "clock_bytes")
 """Entries of ``Finished.cache`` that have a column."""
 _TYPES: dict[str, str] = {
     **dict.fromkeys(("cell", "name", "engine", "strategy"), "str"),

@@ -3,6 +3,7 @@
 B batch, F = 26 tables, D embedding dim, V = 27 vectors of the interaction, I inputs and O outputs of a layer.
 """
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -28,8 +29,15 @@ class PlainDlrm(nn.Module):
 
     def forward(self, dense_BI: Tensor, ids_FB: Tensor, offsets_B: Tensor) -> Tensor:
         """Logits, (B,)."""
+        return self.predict(dense_BI, self.look_up(ids_FB, offsets_B))
+
+    def look_up(self, ids_FB: Tensor, offsets_B: Tensor) -> list[Tensor]:
+        """The row of each sample, (B, D) for each table."""
+        return [rows(ids_B, offsets_B) for rows, ids_B in zip(self.tables, ids_FB, strict=True)]
+
+    def predict(self, dense_BI: Tensor, looked_up: Sequence[Tensor]) -> Tensor:
+        """The dense network and the interaction; logits, (B,)."""
         bottom_BD = self.bottom(dense_BI)
-        looked_up = [rows(ids_B, offsets_B) for rows, ids_B in zip(self.tables, ids_FB, strict=True)]
         vectors_BVD = torch.stack([bottom_BD, *looked_up], dim=1)
         dots_BVV = torch.bmm(vectors_BVD, vectors_BVD.transpose(1, 2))
         pairs = self.get_buffer("pairs")

@@ -8,6 +8,10 @@ that reads and plans batches and trains the dense network alone. A run's cluster
     start        requests are sent; on engine local, served
     finish       replies are waited for
     rest         the step less dense, start and finish: read, plan, cache, loop, and what dense takes more or less there
+
+The plain DLRM of throughput.py takes turns too; its step is reading, embeddings and dense:
+
+    embedding    lookups, their gradients and updates: nn.EmbeddingBag, autograd, torch.optim.SGD of the tables
 """
 
 import argparse
@@ -27,8 +31,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import matplotlib as mpl
 import torch
 from matplotlib.figure import Figure
+from torch.nn import functional
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
+from benchmarks._plain import PlainDlrm
 from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
 from harness.client.protocol import Batches
 from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
@@ -150,6 +156,50 @@ def dense(config: Config, folder: Path, tick: Tick) -> None:
     chunks(config, step, write)
 
 
+def plain_parts(config: Config, folder: Path, tick: Tick) -> None:
+    """Body: the step of ``_plain.plain``, its gradients in two halves so that embeddings are timed apart."""
+    torch.set_num_threads(config.trainer.num_threads)
+    spec, size = RunSpec(config), config.trainer.batch_size
+    model = PlainDlrm(spec.size, spec.dataset.cardinalities)
+    tables, networks = (
+        torch.optim.SGD(parameters, lr=config.trainer.learning_rate)
+        for parameters in (model.tables.parameters(), [*model.bottom.parameters(), *model.top.parameters()])
+    )
+    offsets_B = torch.arange(size, dtype=torch.int32)
+    spent_s: Parts = defaultdict(float)
+
+    def step(number: int) -> None:
+        times = [time.perf_counter()]
+        batch = spec.dataset.train_batch(number, size)
+        ids_FB = torch.from_numpy(batch.ids_BF).t().contiguous()
+        times.append(time.perf_counter())
+        tables.zero_grad()
+        rows = model.look_up(ids_FB, offsets_B)
+        leaves = [rows_BD.detach().requires_grad_() for rows_BD in rows]
+        times.append(time.perf_counter())
+        networks.zero_grad()
+        logits_B = model.predict(batch.dense_BI, leaves)
+        loss = functional.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
+        loss.backward()
+        networks.step()
+        loss.item()
+        times.append(time.perf_counter())
+        torch.autograd.backward(rows, [leaf.grad for leaf in leaves])
+        tables.step()
+        times.append(time.perf_counter())
+        read_s, forward_s, dense_s, backward_s = (end - begin for begin, end in pairwise(times))
+        for part, part_s in (("read", read_s), ("embedding", forward_s + backward_s), ("dense", dense_s)):
+            spent_s[part] += part_s
+
+    def write(chunk_s: float) -> None:
+        _write(folder / _FILE, {**spent_s, "step": chunk_s})
+        spent_s.clear()
+        tick(chunk_s)
+
+    folder.mkdir()
+    chunks(config, step, write)
+
+
 def draw(path: Path, found: Mapping[str, Mapping[str, Spread]], subtitle: str) -> None:
     """A stacked bar for each engine; medians."""
     figure = Figure(figsize=(8, 2.6), layout="constrained")
@@ -179,8 +229,9 @@ def main() -> None:
         base |= {"cluster": {"num_ps": options.ps}, "metrics": {"log_every_steps": options.steps}}
         body = partial(harness_run, parts=assemble.Parts(train=timed_train))
         variants = {engine: (body, config_of(base, changes)) for engine, changes in ENGINES.items()}
-        in_turn({"dense": (dense, config_of(base)), **variants}, folder, options.rounds)
-        rounds = {variant: _rounds(folder / variant / _FILE, options) for variant in ("dense", *ENGINES)}
+        alone = {"dense": (dense, config_of(base)), "plain": (plain_parts, config_of(base))}
+        in_turn({**alone, **variants}, folder, options.rounds)
+        rounds = {variant: _rounds(folder / variant / _FILE, options) for variant in (*alone, *ENGINES)}
     for engine in ENGINES:
         for mine, alone in zip(rounds[engine], rounds["dense"], strict=True):
             mine["dense"] = alone["dense"]
@@ -188,13 +239,15 @@ def main() -> None:
     found = {name: {part: Spread.of(each[part] for each in of) for part in of[0]} for name, of in rounds.items()}
     parts = [(part, spread.show()) for part, spread in found["dense"].items() if part != "step"]
     lines = [*table(("alone", "ms a step"), parts), ""]
+    lines += [*table(("plain", "ms a step"), [(part, spread.show()) for part, spread in found["plain"].items()]), ""]
     lines += table(
         ("ms a step", *ENGINES),
         [(part, *(found[engine][part].show() for engine in ENGINES)) for part in (*BARS, "step")],
     )
     if options.picture is not None:
         draw(options.picture, found, f"batch {options.batch_size}, {options.ps} PS ranks, {options.threads} threads")
-    report(options, lines, {"ms": found, "rounds": rounds})
+    results = [{"variant": name, **parts} for name, of in rounds.items() for parts in of]
+    report(options, lines, {"ms": found, "rounds": rounds, "results": results})
 
 
 def _rounds(path: Path, options: argparse.Namespace) -> list[dict[str, float]]:

@@ -8,6 +8,9 @@
             lie between two priority saves: ``--save-steps`` (by default those of profile cpr56 at Kaggle's size) and
             ``--intervals``. Writing is not in it: see store.py.
 
+Memory is arithmetic (harness/core/tracker.py): bytes of all ranks, as a part of the tracked tables of Kaggle's log, at
+embedding dim 16 to 128.
+
 `--trackers` names those that are measured together; each has the shards of all ranks (2.16 GB at Kaggle's size, scar
 twice that), so measure mass, changed and scar apart from mfu and ssu. Aim: at most 4 % of a step, scar excepted.
 """
@@ -19,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
@@ -30,11 +33,14 @@ from torch import Tensor
 from benchmarks._common import Spread, config_of, numbers_of, parser, report, settings_of, skewed_ids, table
 from benchmarks._plain import multiply, products
 from benchmarks._turns import Worker, harness_run, num_steps
-from harness.config.model import Config
+from harness.config.model import Config, MetricsConfig
+from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.lookup import plan_batch
+from harness.core.placement import Placement, tracked_tables
 from harness.core.seeds import generator
 from harness.core.shard import Shard
-from harness.core.trackers import TRACKERS
+from harness.core.tracker import SizedTracker
+from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.model.sizes import model_size
 from harness.run.spec import RunSpec
 
@@ -50,6 +56,8 @@ SAVE_STEPS = 30_697
 """Steps between the priority saves of profile cpr56 at Kaggle's size and batch 128: r times the interval."""
 SAMPLE_PERIOD = 2
 _CHUNK_STEPS = 64
+DIMS = (16, 32, 64, 128)
+R = 0.125  # CPR's choice, and the default here
 
 Parts = dict[str, float]
 
@@ -164,6 +172,16 @@ def _save(tracked: Tracked, step: int) -> Parts:
     return {"choose_ms": 1e3 * (chose_s - began_s), "clear_ms": 1e3 * (cleared_s - chose_s), "num_rows": num_rows}
 
 
+def memory_fracs(kind: str, num_ps: int) -> dict[int, float]:
+    """Bytes of a tracker over all ranks, as a part of the tables that it chooses from, by embedding dim."""
+    placement = Placement("row", KAGGLE_CARDINALITIES, num_ps)
+    tables = tracked_tables(KAGGLE_CARDINALITIES, MetricsConfig().num_tracked)
+    spec = TrackerSpec(kind, tables, {"r": R})
+    num_rows = sum(KAGGLE_CARDINALITIES[number] for number in tables)
+    size = cast(type[SizedTracker], TRACKERS[kind]).num_bytes
+    return {dim: sum(size(spec, placement, k, dim) for k in range(num_ps)) / (4 * dim * num_rows) for dim in DIMS}
+
+
 def _trackers(text: str) -> tuple[str, ...]:
     names = tuple(text.split(","))
     if wrong := sorted({*names} - {*STRATEGIES} | {*names} & {"none"}):
@@ -201,7 +219,16 @@ def main() -> None:
         times = (f"{cost['num_rows']:,}", f"{cost['choose_ms']:.1f}", f"{cost['clear_ms']:.1f}")
         rows.append((f"{num:,}", kind, *times, f"{save_pct:.2f}", f"**{whole_pct:.2f}**"))
     head = ("steps between saves", "tracker", "rows", "choose ms", "clear ms", "% of a step", "with touching %")
-    report(options, [*lines, "", *table(head, rows)], {"steps": rounds, "saves": values})
+    results = [
+        {
+            "tracker": kind,
+            "steps_pct": [100 * each[kind] / each["step"] for each in rounds],
+            "saves_pct": {each["steps"]: each["save_pct"] for each in values if each["tracker"] == kind},
+            "memory_fracs": memory_fracs(kind, options.ps),
+        }
+        for kind in options.trackers
+    ]
+    report(options, [*lines, "", *table(head, rows)], {"steps": rounds, "saves": values, "results": results})
 
 
 if __name__ == "__main__":

@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from analysis.advice import DEFAULT_MARGIN, verdicts
 from analysis.blocks import regimes
 from analysis.cells import Cell
-from analysis.claims.rows import Row, Verdict, shown, within
+from analysis.claims.rows import Row, Verdict, calibrated, shown, within
 from analysis.stats import Pair, estimate, estimate_pairs, pairs_of
 
 _DIVIDES = "strategy.interval_counts_ranks"
@@ -20,8 +19,8 @@ def overhead(cells: Sequence[Cell]) -> list[Row]:
     rows: list[Row] = []
     for name, (low, high) in _PUBLISHED.items():
         value = estimate(100 * cell["overhead_frac"] for cell in _own(cells, "cpr56", name))
-        row = within(f"overhead of `{name}`, % of the job (`cpr56`)", f"{low:g}–{high:g} [read]", value, low, high)
-        rows.append(row if row.verdict == "not reproduced" else replace(row, verdict="calibrated"))
+        what = f"overhead of `{name}`, % of the job (`cpr56`)"
+        rows.append(calibrated(within(what, f"{low:g}–{high:g} [read]", value, low, high)))
     whole = {cell["seed"]: cell["overhead_frac"] for cell in _own(cells, "poster50", "full")}
     for name in ("cpr_mfu", "cpr_ssu"):
         for divides, how in _HOW.items():

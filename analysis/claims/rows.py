@@ -1,6 +1,8 @@
 """Rows of a claim: the paper's number beside ours, with a verdict. Papers' numbers: [read], [recalled] or [derived]."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
 from typing import Literal
 
 from analysis.stats import Estimate
@@ -32,6 +34,35 @@ def within(what: str, paper: str, value: Estimate | None, low: float, high: floa
     elif last < low or first > high:
         verdict = "not reproduced"
     return Row(what, paper, shown(value), value.num, verdict)
+
+
+def measured(what: str, paper: str, values: Sequence[float], low: float, high: float, *, why: str = "") -> Row:
+    """Median with least and greatest of what a machine was measured at; reproduced where all lie in the range.
+
+    Not reproduced where all lie on one side of it. Open between, and where they spread wider than the range: then the
+    machine was too noisy to tell. ``paper`` ``–``: no paper has the number.
+    """
+    if not values:
+        return Row(what, paper, "–", 0, "cannot be told", "not run here")
+    least, most = min(values), max(values)
+    verdict: Verdict = "cannot be told"
+    if paper == "–":
+        verdict = "ours"
+    elif low <= least and most <= high:
+        verdict = "reproduced"
+    elif (most < low or least > high) and most - least <= high - low:
+        verdict = "not reproduced"
+    return Row(what, paper, middle(values), len(values), verdict, why)
+
+
+def middle(values: Sequence[float], digits: int = 2) -> str:
+    """Median, least and greatest of at least one value."""
+    return f"{median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+
+
+def calibrated(row: Row) -> Row:
+    """``row`` of a number for which constants were chosen: that it comes out confirms nothing."""
+    return row if row.verdict == "not reproduced" else replace(row, verdict="calibrated")
 
 
 def sign(value: Estimate) -> Verdict:

@@ -3,7 +3,7 @@
 # ruff: noqa: PLC0415 - pandas takes half a second to import
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from harness.cli.benchmark_runs import BenchmarkRun
 from harness.cli.record_commands import FAILED, OK
 from harness.cli.run_commands import run_experiments
 from harness.cli.stale import Stale, chosen
-from harness.config.experiment import Experiment, load_experiment
+from harness.config.experiment import Cell, Experiment, load_experiment
+from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.grid.process import is_done
 from harness.grid.worker import run_assembled
@@ -38,57 +39,71 @@ class _Evidence:
         """Each experiment once."""
         return [*{id(experiment): experiment for experiment in self.experiments.values()}.values()]
 
+    @property
+    def cells(self) -> list[Cell]:
+        """Of all experiments."""
+        return [cell for experiment in self.unique for cell in experiment.cells]
+
+    @property
+    def folders(self) -> list[str]:
+        """Data folders that cells or benchmarks read; of a benchmark, arguments that may be one."""
+        words = {word for run in self.benchmarks.values() for word in run.arguments}
+        return sorted(words | {cell.config.data.path for cell in self.cells})
+
 
 def reproduce(options: argparse.Namespace) -> int:
     """Run what is not done of the claims that are named, or of all, and show them; of all, write the page too."""
     from analysis.claims.claims import CLAIMS
-    from harness.run.spec import check
+    from harness.run.spec import cell_hash, check
 
     overrides = [word for word in options.words if "=" in word]
     asked = [word for word in options.words if "=" not in word]
     if unknown := [name for name in asked if name not in CLAIMS]:
         raise ConfigError(f"claim: expected some of {', '.join(CLAIMS)}, got {', '.join(unknown)}")
-    evidence = _evidence(asked or [*CLAIMS], overrides, options.scale)
-    cells = [cell for experiment in evidence.unique for cell in experiment.cells]
+    names = asked or [*CLAIMS]
+    evidence = _evidence(names, overrides, options.scale, Config.model_dump_json)  # before there is data
     jobs = options.jobs
-    if options.scale == "paper" and cells:
-        jobs = scales.say_needs(cells, jobs, scales.value(overrides, "data.path"))
+    if options.scale == "paper":
+        jobs = scales.say_needs(evidence.cells, jobs, scales.value(overrides, "data.path"))
+    missing = scales.missing(evidence.folders)
     if options.dry_run:
-        _say_plan(evidence)
+        for folder in missing:
+            console.say(f"{folder}: {scales.LOGS[folder].rows:,} synthetic rows, to be made")
+        _say_plan(evidence if missing else _evidence(names, overrides, options.scale, cell_hash))
         return OK
-    for cell in cells:
+    scales.make(missing)
+    evidence = _evidence(names, overrides, options.scale, cell_hash)
+    for cell in evidence.cells:
         check(cell.config)  # raises UserError before anything is run
     code = _run_benchmarks(evidence.benchmarks, options.stale)
-    if cells:
+    if evidence.experiments:
         code = max(code, run_experiments(evidence.unique, run_assembled, jobs, options.stale))
     found = _findings(evidence)
     from analysis.claims.page import claim_table
 
     for name, finding in found.items():
         console.show(claim_table(name, finding.rows))
-    if not asked and not overrides:
-        _write_page(options.page or _OUT["small"] / "REPRODUCTION.md", found)
-    elif options.page is not None:
-        _write_page(options.page, found)
+    if options.page is not None or not options.words:
+        _write_page(options.page or _OUT[options.scale] / "REPRODUCTION.md", found)
     return code
 
 
-def _evidence(names: Sequence[str], overrides: Sequence[str], scale: scales.Scale) -> _Evidence:
-    """Load every experiment; at scale `small` make its data. Raises UserError."""
+def _evidence(
+    names: Sequence[str], overrides: Sequence[str], scale: scales.Scale, cell_hash: Callable[[Config], str]
+) -> _Evidence:
+    """The experiments and benchmarks of these claims. Raises UserError."""
     from analysis.claims.claims import CLAIMS, Benchmark
-    from harness.run.spec import cell_hash
 
-    paths: dict[str, Path] = {}
-    benchmarks: dict[str, BenchmarkRun] = {}
     if scale == "paper":
         overrides = scales.paper_overrides(overrides)
     data = scales.value(overrides, "data.path") or _DATA
-    for name in names:
-        source = CLAIMS[name].experiment
-        if isinstance(source, Benchmark):
-            benchmarks[name] = BenchmarkRun(source, _OUT[scale] / "benchmarks" / f"{name}.json", data)
-        else:
-            paths[name] = source
+    sources = {name: CLAIMS[name].experiment for name in names}
+    benchmarks = {
+        name: BenchmarkRun(source, _OUT[scale] / "benchmarks" / f"{name}.json", data)
+        for name, source in sources.items()
+        if isinstance(source, Benchmark)
+    }
+    paths = {name: source for name, source in sources.items() if not isinstance(source, Benchmark)}
     files = [*dict.fromkeys(paths.values())]
     has_out = scales.value(overrides, "out") is not None
     if len(files) > 1 and has_out:
@@ -97,16 +112,14 @@ def _evidence(names: Sequence[str], overrides: Sequence[str], scale: scales.Scal
     for path in files:
         own, factor = [*overrides], 1.0
         if scale == "paper":
-            small = load_experiment(path, cell_hash=cell_hash).cells[0].config.data.path
-            factor = scales.samples_factor(overrides, small)
+            small = {cell.config.data.path for cell in load_experiment(path, cell_hash=Config.model_dump_json).cells}
+            if len(small) > 1:
+                console.note(f"note: {path}: compares kinds of synthetic data; left out")
+                continue
+            factor = scales.samples_factor(overrides, small.pop())
             own += [] if has_out else [f"out={_OUT[scale] / path.stem}"]
         experiments[path] = load_experiment(path, own, cell_hash=cell_hash, samples_factor=factor)
-    evidence = _Evidence({name: experiments[path] for name, path in paths.items()}, benchmarks)
-    if scale == "paper":
-        return evidence
-    folders = {cell.config.data.path for experiment in experiments.values() for cell in experiment.cells}
-    scales.make_missing(sorted(folders | ({data} if benchmarks else set[str]())))
-    return evidence
+    return _Evidence({name: experiments[path] for name, path in paths.items() if path in experiments}, benchmarks)
 
 
 def _say_plan(evidence: _Evidence) -> None:

@@ -43,15 +43,18 @@ LOGS: Mapping[str, Log] = {
 """Data folders that are made where an experiment names them, of seed 0."""
 
 
-def make_missing(folders: Iterable[str]) -> None:
-    """Make those of ``folders`` that are in ``LOGS`` and not there. Raises DataError."""
+def missing(folders: Iterable[str]) -> list[str]:
+    """Those of ``folders`` that are in ``LOGS`` and not there."""
+    return [folder for folder in folders if folder in LOGS and not (Path(folder) / META_NAME).exists()]
+
+
+def make(folders: Iterable[str]) -> None:
+    """Make ``folders``, which are in ``LOGS``. Raises DataError."""
     from harness.data.prepare import prepare
     from harness.data.synth import synth
 
     for folder in folders:
-        log = LOGS.get(folder)
-        if log is None or (Path(folder) / META_NAME).exists():
-            continue
+        log = LOGS[folder]
         source = Path(log.source)
         source.parent.mkdir(parents=True, exist_ok=True)
         given = {name: value for name in ("scale", "taper") if (value := getattr(log, name)) is not None}
@@ -64,14 +67,7 @@ def make_missing(folders: Iterable[str]) -> None:
 
 
 def paper_overrides(overrides: Sequence[str]) -> list[str]:
-    """The overrides of scale `paper`: whole epochs of the given data, and Kaggle's DLRM unless another is named.
-
-    Raises DataError if the data that ``overrides`` name is no prepared folder.
-    """
-    if (folder := value(overrides, "data.path")) is not None and (
-        rows := read_meta(Path(folder)).num_rows
-    ) < KAGGLE_ROWS:
-        console.note(f"note: {folder} has {rows:,} rows, Kaggle's data {KAGGLE_ROWS:,}: this is a part of the paper's")
+    """The overrides of scale `paper`: whole epochs of the given data, and Kaggle's DLRM unless another is named."""
     given = {override.partition("=")[0] for override in overrides}
     own = {"model.size": "kaggle", "data.max_train_samples": "null"}
     return [*overrides, *(f"{key}={value}" for key, value in own.items() if key not in given)]
@@ -86,7 +82,7 @@ def samples_factor(overrides: Sequence[str], small: str) -> float:
 def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> int:
     """Say what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many fit at once.
 
-    Raises ConfigError, after that, if there is no ``folder`` of data.
+    Raises ConfigError, after that, if there is no ``folder`` of data; DataError if it is no prepared one.
     """
     from harness.model.sizes import model_size
 
@@ -100,8 +96,9 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> in
     jobs = min(jobs or len(os.sched_getaffinity(0)), fits)
     steps = sum(6 / 7 * num_rows / cell.config.trainer.batch_size for cell in cells)
     free_gb = shutil.disk_usage(".").free / 1e9
+    part = f"; Kaggle's has {KAGGLE_ROWS:,}" if num_rows < KAGGLE_ROWS else ""
     lines = {
-        "data": f"{num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB",
+        "data": f"{num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB{part}",
         "tables": f"{sum(cardinalities):,} rows, {tables_gb:.2f} GB",
         "memory": f"{MEMORY_FACTOR * tables_gb:.1f} GB a run at most, {memory_gb:.0f} GB here: {jobs} at once",
         "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints of the runs at work, {free_gb:.0f} GB free here",

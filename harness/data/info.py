@@ -71,7 +71,7 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
     records do not match their digest.
     """
     meta = read_meta(Path(path))
-    counts_F = _count(Path(path), meta, progress)
+    counts_F = count_accesses(Path(path), meta, progress)
     tracked = tracked_tables(meta.cardinalities, num_tracked)
     tables = tuple(_table(table, counts_N, table in tracked) for table, counts_N in enumerate(counts_F))
     whole = _table(-1, np.concatenate(counts_F), tracked=False)
@@ -93,7 +93,7 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
     )
 
 
-def _count(path: Path, meta: Meta, progress: Progress | None) -> list[NDArray[np.uint32]]:
+def count_accesses(path: Path, meta: Meta, progress: Progress | None = None) -> list[NDArray[np.uint32]]:
     """Number of accesses of each row of each table. Raises DataError unless the records have the digest of ``meta``."""
     records, limits_C = map_records(path, meta), limits_of(meta.cardinalities)
     digest = xxhash.xxh3_128()
@@ -124,13 +124,13 @@ def _table(table: int, counts_N: NDArray[np.uint32], tracked: bool) -> TableInfo
         table=table,
         num_rows=num_rows,
         num_seen=num_seen,
-        top1_share=_share(counts_N, num_rows * 0.01),
-        top10_share=_share(counts_N, num_rows * 0.10),
-        top1_seen_share=_share(counts_N, num_seen * 0.01),
+        top1_share=top_share(counts_N, num_rows * 0.01),
+        top10_share=top_share(counts_N, num_rows * 0.10),
+        top1_seen_share=top_share(counts_N, num_seen * 0.01),
         tracked=tracked,
     )
 
 
-def _share(sorted_N: NDArray[np.uint32], num_top: float) -> float:
+def top_share(sorted_N: NDArray[np.uint32], num_top: float) -> float:
     """Fraction of all counts in the last ``num_top`` entries (rounded down, at least one)."""
     return float(sorted_N[-max(1, int(num_top)) :].sum(dtype=np.int64) / sorted_N.sum(dtype=np.int64))

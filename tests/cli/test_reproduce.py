@@ -85,13 +85,14 @@ def test_paper_scale_needs_real_data(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "45,840,617 rows, 7.3 GB" in said
     assert "2.16 GB" in said
     with pytest.raises(DataError, match="no such folder"):
-        scales.paper_overrides([f"data.path={tmp_path / 'none'}"])
+        scales.say_needs(CELLS, None, str(tmp_path / "none"))
     source = tmp_path / "rows.tsv"
     source.write_text("\t".join(["1", *["2"] * 13, *["0a"] * 26]) + "\n")
     prepare([source], tmp_path / "data")
     given = [f"data.path={tmp_path / 'data'}", "model.size=terabyte"]
     assert scales.paper_overrides(given) == [*given, "data.max_train_samples=null"]
-    assert "has 1 rows, Kaggle's data 45,840,617" in capsys.readouterr().err
+    assert scales.say_needs(CELLS, 1, str(tmp_path / "data")) == 1
+    assert "1 rows, 0.0 GB; Kaggle's has 45,840,617" in capsys.readouterr().err
     assert scales.samples_factor(given, "demo/data") == 1 / 250_000
 
 
@@ -109,10 +110,8 @@ def test_a_missing_log_is_made_and_a_present_one_is_not(tmp_path: Path, monkeypa
     """Only folders that the project knows; the same bytes as the commands of the data make."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(scales, "LOGS", {"demo/few": scales.Log("demo/few.tsv", rows=200, taper=0.0)})
-    scales.make_missing(["demo/few", "elsewhere"])
+    assert scales.missing(["demo/few", "elsewhere"]) == ["demo/few"]
+    scales.make(["demo/few"])
     meta = Path("demo/few/meta.json")
     assert json.loads(meta.read_text())["num_rows"] == 200
-    before = meta.stat()
-    scales.make_missing(["demo/few"])
-    assert meta.stat() == before
-    assert not Path("elsewhere").exists()
+    assert not scales.missing(["demo/few", "elsewhere"])

@@ -1,0 +1,176 @@
+"""What benchmarks and runs show of caches and costs: verdicts follow from the numbers, and each figure is drawn."""
+
+from typing import Any
+
+import pytest
+
+from analysis.claims.caches import accesses, embedding_share, lookahead, staleness, wire
+from analysis.claims.claims import CLAIMS
+from analysis.claims.costs import production, trackers
+from analysis.claims.page import finding
+from analysis.claims.rows import measured
+
+
+@pytest.mark.parametrize(
+    ("values", "verdict"),
+    [
+        ([70.0, 75.0, 80.0], "reproduced"),
+        ([40.0, 42.0, 44.0], "not reproduced"),
+        ([60.0, 70.0], "cannot be told"),
+        ([-90.0, 20.0, 60.0], "cannot be told"),  # one side, but spread wider than the range
+        ([], "cannot be told"),
+    ],
+)
+def test_what_is_measured_lies_in_a_range_or_beside_it(values: list[float], verdict: str) -> None:
+    """All rounds, not the median; a noisy machine decides nothing."""
+    assert measured("part", "75", values, 65, 85).verdict == verdict
+
+
+def share(value: float, num_samples: int, *, is_synthetic: bool) -> dict[str, Any]:
+    """The share of the top 1 % of rows."""
+    facts = {"data": "data", "tables": "all", "num_rows": 1000, "frac": 0.01}
+    return {**facts, "share": value, "num_samples": num_samples, "is_synthetic": is_synthetic}
+
+
+def test_synthetic_data_confirm_nothing_and_a_few_real_ones_refute_nothing() -> None:
+    """A high share counts if it is of real data; a low one if it is of many."""
+    cases = {
+        (0.93, 10**4, True): "calibrated",
+        (0.91, 10**4, True): "not reproduced",
+        (0.93, 10**4, False): "reproduced",
+        (0.91, 10**4, False): "cannot be told",
+        (0.91, 10**7, False): "not reproduced",
+    }
+    for (value, num_samples, is_synthetic), verdict in cases.items():
+        (row,) = accesses([share(value, num_samples, is_synthetic=is_synthetic)])
+        assert row.verdict == verdict
+
+
+STEPS = [
+    *({"variant": "plain", "step": 100.0, "dense": 30.0, "read": 1.0, "embedding": 69.0} for _ in range(2)),
+    *({"variant": "rpc", "step": 4.0, "dense": 3.0, "start": 0.5, "finish": 0.25, "rest": 0.25} for _ in range(2)),
+]
+
+
+def test_the_part_of_embeddings_is_timed_or_what_the_network_leaves() -> None:
+    """Of the plain DLRM what was timed; of the harness the step less the dense network. What was not run is open."""
+    rows = {row.what.split(":")[0]: row for row in embedding_share(STEPS)}
+    plain = rows["plain DLRM in one process"]
+    assert (plain.ours, plain.verdict) == ("69.00 (69.00–69.00)", "reproduced")
+    rpc = rows["`rpc`, 2 ranks, no cache"]
+    assert (rpc.ours, rpc.verdict) == ("25.00 (25.00–25.00)", "not reproduced")
+    assert "requests alone 18.75" in rpc.why
+    assert rows["`local`"].verdict == "cannot be told"
+
+
+def looked_ahead(steps: int, over_frac: float) -> dict[str, Any]:
+    """A run with the lookahead cache."""
+    moved = {"minimum_bytes": 10.0, "uncached_bytes": 50.0, "saved_frac": 0.8, "over_minimum_frac": over_frac}
+    return {"lookahead": steps, "hit_rate": 0.8, "peak_rows": 100 * steps, **moved}
+
+
+def test_a_cache_that_moves_more_than_it_must_is_seen() -> None:
+    """At any lookahead."""
+    assert lookahead([looked_ahead(10, 0.0), looked_ahead(20, 0.0)])[-1].verdict == "reproduced"
+    assert lookahead([looked_ahead(10, 0.0), looked_ahead(20, 0.1)])[-1].verdict == "cannot be told"
+
+
+def on_wire(rate_mbit: float, ratios: list[float]) -> dict[str, Any]:
+    """A wire with and without the cache."""
+    spread = {"median": 4.0, "low": 3.0, "high": 5.0}
+    variants = {name: {"ms": spread, "passed": passed} for name, passed in (("uncached", 50.0), ("lookahead", 10.0))}
+    return {"rate_mbit": rate_mbit, "num_ps": 2, "ratios": ratios, **variants}
+
+
+def test_a_gain_on_the_best_wire_is_asked_for() -> None:
+    """In every round; and without a namespace nothing is said."""
+    *_, best = wire([on_wire(0, [0.9, 1.1]), on_wire(100, [2.0, 2.5])])
+    assert (best.verdict, "100 Mbit/s" in best.what) == ("reproduced", True)
+    assert wire([on_wire(0, [0.9, 1.1])])[-1].verdict == "cannot be told"
+    (row,) = wire([])
+    assert row.verdict == "cannot be told"
+
+
+def cached(seed: int, value: int, auc: float, moved_bytes: float) -> dict[str, Any]:
+    """A run with bounded staleness; asking for versions takes a tenth of what a run without a cache moves."""
+    moved = {"cache_bytes": moved_bytes, "cache_clock_bytes": 10.0, "cache_uncached_bytes": 100.0}
+    return {"status": "done", "strategy": "none", "seed": seed, "cache.staleness": value, "auc": auc, **moved}
+
+
+STALE = [
+    cached(seed, value, 0.75 + 0.01 * seed - loss * (1 + 0.01 * seed), moved)
+    for seed in range(3)
+    for value, loss, moved in ((0, 0.0, 98.0), (1, 0.0001, 60.0), (100, 0.005, 5.0))
+]
+
+
+def test_what_staleness_saves_is_weighed_against_what_it_loses() -> None:
+    """Losses are paired by seed; HET's saving is met without the versions' bytes, and not with them."""
+    rows = {row.what: row for row in staleness(STALE)}
+    assert (
+        rows["staleness 100"].ours
+        == "bytes saved 95.0 ± 0.0 %, versions counted 85.0 ± 0.0 %; AUC loss 5.05 ± 0.12·10⁻³"
+    )
+    assert rows["most embedding bytes saved, % (versions not counted)"].verdict == "reproduced"
+    assert rows["most embedding bytes saved, % (versions counted)"].verdict == "not reproduced"
+    assert rows["AUC loss at the least staleness that saves 88 %, 100, 10⁻³"].ours == "5.05 ± 0.12"
+    free = rows["bytes saved at the greatest staleness that loses less than 0.5·10⁻³ of AUC, %"]
+    assert (free.ours, free.why) == ("40.0 ± 0.0", "staleness 1")
+
+
+TRACKED = [
+    {
+        "tracker": name,
+        "steps_pct": [pct, pct + 0.1],
+        "saves_pct": {"100": 9.0, "3000": 0.5},
+        "memory_fracs": {"16": memory, "128": memory / 8},
+    }
+    for name, memory, pct in (("mfu", 1 / 16, 1.0), ("ssu", 1 / 100, 5.0), ("mass", 1 / 16, -9.0))
+]
+
+
+def test_trackers_cost_memory_and_time() -> None:
+    """Memory to the printed digit; the time of touching and of the rarest choice; noise beyond the aim is no time."""
+    rows = {row.what: row for row in trackers(TRACKED)}
+    memory = {
+        name: rows[f"memory of `{name}`, % of the tables that it tracks, dim 16"].verdict for name in ("mfu", "ssu")
+    }
+    assert memory == {"mfu": "reproduced", "ssu": "not reproduced"}
+    times = {name: rows[f"time of `{name}`, % of a step"] for name in ("mfu", "ssu", "mass")}
+    assert times["mfu"].ours == "1.55 (1.50–1.60)"
+    assert [row.verdict for row in times.values()] == ["reproduced", "not reproduced", "cannot be told"]
+
+
+def jobs(seed: int, strategy: str, mean: float) -> dict[str, Any]:
+    """A population of which a tenth costs much more."""
+    setting = {"what": "population", "length_h": 56.0, "scale": 1.0, "sigma": 2.0, "seed": seed, "strategy": strategy}
+    return {**setting, "overheads": [0.1 * mean + 0.0001 * seed] * 17 + [6.1 * mean] * 3}
+
+
+TRIED = {"what": "search", "length_h": 56.0, "scale": 1.0, "sigma": 2.0, "mean": 0.13, "p90": 0.25}
+
+
+def test_a_population_is_calibrated_or_does_not_exist() -> None:
+    """A mean and a P90 that were asked for confirm nothing; no spread at all refutes."""
+    drawn = [jobs(seed, name, mean) for seed in (1, 2, 3) for name, mean in (("full", 0.13), ("cpr_mfu", 0.02))]
+    rows = production([TRIED, *drawn])
+    assert [row.verdict for row in rows] == ["calibrated", "calibrated", "ours", "ours"]
+    (row,) = production([TRIED])
+    assert (row.verdict, row.ours) == ("not reproduced", "at most 25.0")
+
+
+def test_each_figure_is_drawn_of_its_results() -> None:
+    """With few results, and in the colours that the page knows."""
+    wires = [on_wire(0, [0.9, 1.1]), on_wire(100, [2.0, 2.5])]
+    shares = [{**share(0.9, 100, is_synthetic=True), "tables": tables} for tables in ("all", "largest")]
+    results = {
+        "accesses": shares,
+        "embedding_share": STEPS,
+        "lookahead": [looked_ahead(10, 0.0), looked_ahead(20, 0.0)],
+        "wire": wires,
+        "staleness": STALE,
+        "trackers": TRACKED[:2],
+        "production": [TRIED, jobs(1, "full", 0.13)],
+    }
+    assert all(finding(name, own).figure is not None for name, own in results.items())
+    assert all(CLAIMS[name].caption for name in results)
