@@ -295,17 +295,16 @@ def test_a_slow_wire_counts_what_passes(tmp_path: Path) -> None:
     assert min(found["ratios"]) > 0
 
 
-def test_accesses_are_shared_out_to_the_hottest_rows(tmp_path: Path) -> None:
+def test_accesses_are_shared_out_to_the_hottest_rows(click_data: Path, tmp_path: Path) -> None:
     """The share grows with the rows, to all accesses; a folder that is not there is left out."""
-    make_data(tmp_path / "data", [1000] * 26, 600)
     path = tmp_path / "figures.json"
-    start("accesses.py", str(tmp_path / "data"), str(tmp_path / "none"), "--json", str(path))
+    start("accesses.py", str(click_data), str(tmp_path / "none"), "--json", str(path))
     results = json.loads(path.read_text())["results"]
     for tables in ("all", "largest"):
         shares = [each["share"] for each in results if each["tables"] == tables]
         assert shares == sorted(shares)
         assert 0 < shares[0] < shares[-1] == 1
-    assert {each["data"] for each in results} == {str(tmp_path / "data")}
+    assert {each["data"] for each in results} == {str(click_data)}
 
 
 def test_a_population_is_fitted_to_the_mean_and_repeats() -> None:

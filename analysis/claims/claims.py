@@ -268,7 +268,7 @@ CLAIMS: dict[str, Claim] = {
         "the mean is 13 %, and sigma is the one with the greatest P90. So mean and P90 of `full` are calibrated; they "
         "are shown of other draws of the jobs. What CPR would cost the same jobs is a prediction, under the "
         "assumption that one failure takes one of 8 ranks. A lognormal overhead alone has a P90 of at most 2.27 times "
-        "its mean, and 30 / 13 is 2.31: short jobs, of which many see no failure and some two, add the rest.",
+        "its mean, and 30 / 13 is 2.31: so the two published figures together ask for a very wide spread over jobs.",
         draw_production,
         "Simulated jobs, without training. Left: a line is the distribution of overhead over 10 populations of 1,000 "
         "jobs under a strategy, at the scale and sigma that were found; failures of a job are the same for all. The "

@@ -60,10 +60,10 @@ def draw_lookahead(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     axes[0].plot(steps, most, ":", color=_INK, label="the most that any cache can save")
     axes[0].plot(steps, [100 * each["saved_frac"] for each in results], "o-", label="bytes saved")
     axes[0].plot(steps, [100 * each["hit_rate"] for each in results], "s--", label="rows not fetched")
-    axes[0].set_ylabel("%")
+    axes[0].set_ylabel("of a run without a cache, %")
     axes[0].legend(fontsize=7)
     axes[1].plot(steps, [each["peak_rows"] / 1e3 for each in results], "o-")
-    axes[1].set_ylabel("rows cached at once at most, thousands")
+    axes[1].set_ylabel("most rows cached at once, 10³")
     for each in axes[:2]:
         each.set_xlabel("lookahead, steps")
 
@@ -94,17 +94,18 @@ def draw_staleness(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         if saved is not None:
             mean, half = (1e3 * loss.mean, 1e3 * (loss.half_width or 0)) if loss else (0.0, 0.0)
             axes[0].errorbar(saved.mean, mean, yerr=half, marker="o", capsize=3, color=colour("none"))
-            axes[0].annotate(f" s = {value}", (saved.mean, mean), fontsize=8, ha="right", va="bottom")
+            side = "right" if saved.mean > 50 else "left"
+            axes[0].annotate(f" s = {value} ", (saved.mean, mean), fontsize=8, ha=side, va="bottom")
     axes[0].axvline(88, color=_INK, linestyle=":", label="HET: 88 %")
     axes[0].set_xlabel("bytes saved, %")
     axes[0].set_ylabel("AUC lost to s = 0, 10⁻³")
     axes[0].legend(fontsize=7)
-    for with_clocks, label in ((False, "bytes saved"), (True, "with those that ask for versions")):
+    for with_clocks, label in ((False, "versions not counted"), (True, "versions counted")):
         means = [each.mean for value in values if (each := saved_pct(cells, value, with_clocks=with_clocks))]
         axes[1].plot(range(len(means)), means, "o-", label=label)
     axes[1].set_xticks(range(len(values)), [str(value) for value in values])
     axes[1].set_xlabel("staleness s, updates")
-    axes[1].set_ylabel("%")
+    axes[1].set_ylabel("bytes saved, %")
     axes[1].legend(fontsize=7)
 
 
