@@ -1,0 +1,87 @@
+"""What a claim measures of cells: a number of each cell, its mean with a 95 % interval, and paired differences."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from analysis.cells import Cell
+from analysis.claims.rows import shown
+from analysis.stats import Estimate, Pair, estimate, estimate_pairs, pairs_of
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A number of each cell, and how it is shown: ``TITLE VALUE UNIT``. ``read``: None where it is unknown.
+
+    ``of_none``: the mean is of differences to the run without failures, by ``pairs_of`` of this column.
+    """
+
+    title: str
+    unit: str
+    read: Callable[[Cell], float | None]
+    digits: int = 2
+    of_none: str | None = None
+    axis: str = ""
+    """What the axis of a figure is called, if not by title and unit."""
+
+    def mean(self, own: Sequence[Cell], cells: Sequence[Cell]) -> Estimate | None:
+        """Of ``own``, which are among ``cells``; a loss is left out where ``none`` was not run."""
+        if self.of_none is None:
+            return estimate(map(self.read, own))
+        pairs = pairs_of(own, cells, self.of_none)
+        return estimate_pairs([Pair(pair.seed, pair.trace, self._scale * pair.difference) for pair in pairs])
+
+    def differences(self, own: Sequence[Cell], others: Sequence[Cell]) -> dict[int, float]:
+        """``own`` less ``others`` by seed, of which each has one cell; only where both are known."""
+        left, right = ({cell["seed"]: self.read(cell) for cell in each} for each in (own, others))
+        both = {seed: (left[seed], right[seed]) for seed in sorted(left.keys() & right.keys())}
+        return {seed: one - other for seed, (one, other) in both.items() if one is not None and other is not None}
+
+    def difference(self, own: Sequence[Cell], others: Sequence[Cell]) -> Estimate | None:
+        """The mean of ``differences``; None without a common seed."""
+        return estimate(self.differences(own, others).values())
+
+    def text(self, value: Estimate) -> str:
+        """Title, mean, half of the interval, unit."""
+        return f"{self.title} {shown(value, digits=self.digits)}{self.unit}"
+
+    def change(self, value: Estimate) -> str:
+        """A difference in the same words, with its sign."""
+        plus = "+" if value.mean > 0 else ""
+        return f"{self.title} {plus}{shown(value, digits=self.digits)}{self.unit}".replace("-", "−")
+
+    @property
+    def label(self) -> str:
+        """The name of an axis."""
+        return self.axis or f"{self.title}, {self.unit.strip(' ·')}"
+
+    @property
+    def _scale(self) -> float:
+        value = self.read({str(self.of_none): 1.0})
+        assert value is not None
+        return value
+
+
+def column(name: str, scale: float = 1.0) -> Callable[[Cell], float | None]:
+    """The reader of a column in another unit."""
+
+    def read(cell: Cell) -> float | None:
+        value = cell.get(name)
+        return None if value is None else scale * value
+
+    return read
+
+
+def _hours(cell: Cell) -> float | None:
+    fraction = cell.get("overhead_frac")
+    return None if fraction is None else fraction * cell["job_h"]
+
+
+OVERHEAD = Measure("overhead", " %", column("overhead_frac", 100), axis="overhead, % of the job")
+PLS = Measure("PLS", " %", column("pls", 100))
+LOST = Measure("lost updates", " %", column("update_pls", 100))
+LOST_TRACKED = Measure("lost updates of tracked tables", " %", column("update_pls_tracked", 100))
+LOSS = Measure("AUC loss", "·10⁻³", column("auc", -1e3), of_none="auc", axis="AUC lost to none, 10⁻³")
+WRITTEN = Measure("written", " MB", column("payload_bytes", 1e-6), digits=1)
+MEMORY = Measure("memory", " MB", column("memory_bytes", 1e-6))
+HOURS = Measure("overhead", " h", _hours, axis="overhead, emulated hours")
+NODE_HOURS = Measure("node-hours", "", column("node_h"), digits=1)
