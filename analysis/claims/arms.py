@@ -8,7 +8,7 @@ from analysis.stats import BASELINE
 
 
 def arms_of(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
-    """The finished cells of all strategies but ``none`` by name, such as ``differential, bits 8``, in tables' order.
+    """The finished cells of all strategies but ``none`` by name, such as ``differential (bits 8)``, in tables' order.
 
     An option is named where it has several values within the strategy.
     """
@@ -18,6 +18,6 @@ def arms_of(cells: Sequence[Cell]) -> Mapping[str, list[Cell]]:
         own = [cell for cell in done if cell["strategy"] == strategy]
         keys = [key for key in own[0] if key.startswith("strategy.") and len({cell[key] for cell in own}) > 1]
         for cell in own:
-            words = [f"{key.removeprefix('strategy.')} {cell[key]}" for key in keys]
-            found.setdefault(", ".join([strategy, *words]), []).append(cell)
+            options = ", ".join(f"{key.removeprefix('strategy.')} {cell[key]}" for key in keys)
+            found.setdefault(f"{strategy} ({options})" if options else strategy, []).append(cell)
     return found

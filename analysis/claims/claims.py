@@ -170,10 +170,11 @@ CLAIMS: dict[str, Claim] = {
         "Overhead does not price memory: `buddy` keeps a second copy of all rows. `never_save` is a control.",
         front,
         "A point is a strategy: mean over 10 seeds, each with ten failures at hours of its own; bars are 95 % "
-        "intervals, of AUC loss over pairs with the run of the same seed without failures. Left: against hours of "
-        "overhead. Right: against bytes written after the start. Grey: another strategy dominates it in these two "
-        "measures, by paired intervals. The line is the Pareto front of the means, which is no test. Axes are linear "
-        "up to 0.1 h and 1 MB, then logarithmic.",
+        "intervals, of AUC loss over pairs with the run of the same seed without failures. Left: AUC loss against "
+        "emulated hours of overhead, without the control `never_save`. Right: the share of all updates that was lost "
+        "against bytes written after the start. Grey: another strategy dominates it in the two measures of the panel, "
+        "by paired intervals. The line is the Pareto front of the means, which is no test. Hours are linear up to "
+        "0.1, bytes up to 10 MB, lost updates up to 0.1 %, then logarithmic.",
     ),
     "tracker_part": Claim(
         "The part of CPR's gain that its tracker explains",

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COSTS = (HOURS, WRITTEN, MEMORY)
-_PANELS = (HOURS, WRITTEN)
+_PANELS = ((HOURS, LOSS), (WRITTEN, LOST))
 _PARTS = {
     "in everything": (*COSTS, LOST, LOSS),
     "in overhead and lost updates": (HOURS, LOST),
@@ -52,8 +52,8 @@ def pareto(cells: Sequence[Cell]) -> list[Row]:
 
 
 def _quoted(name: str) -> str:
-    strategy, comma, options = name.partition(",")
-    return f"`{strategy}`{comma}{options}"
+    strategy, space, options = name.partition(" ")
+    return f"`{strategy}`{space}{options}"
 
 
 def _dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequence[Measure]) -> list[str]:
@@ -61,17 +61,20 @@ def _dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequenc
 
 
 def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-    """AUC loss against overhead and against bytes written; dominated strategies grey, the front of means a line."""
+    """AUC loss against overhead, without the control; lost updates against bytes written. Dominated arms are grey.
+
+    A line is the front of the means: no other strategy has both a lower cost and a lower loss.
+    """
     done = [cell for cell in cells if cell["status"] == "done"]
     arms = arms_of(cells)
-    for panel, cost in enumerate(_PANELS):
+    for panel, (cost, loss) in enumerate(_PANELS):
         points: list[tuple[float, float]] = []
         for place, (name, own) in enumerate(arms.items()):
-            x, y = cost.mean(own, done), LOSS.mean(own, done)
-            if x is None or y is None:
+            x, y = cost.mean(own, done), loss.mean(own, done)
+            if x is None or y is None or (loss is LOSS and name == "never_save"):
                 continue
             points.append((x.mean, y.mean))
-            grey = bool(_dominating(name, arms, (cost, LOSS)))
+            is_grey = bool(_dominating(name, arms, (cost, loss)))
             axes[panel].errorbar(
                 x.mean,
                 y.mean,
@@ -79,14 +82,18 @@ def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
                 yerr=y.half_width,
                 fmt=_MARKS[place % len(_MARKS)],
                 markersize=5,
-                color=THEMES["band"][0] if grey else colour(name.partition(",")[0]),
+                color=THEMES["band"][0] if is_grey else colour(name.partition(" ")[0]),
+                markeredgecolor=THEMES["muted" if is_grey else "ink"][0],
+                markeredgewidth=0.5,
                 label=name,
             )
         best = [p for p in sorted(points) if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
-        axes[panel].step(*zip(*best, strict=True), where="post", color=THEMES["muted"][0], linewidth=0.8, zorder=0)
-        axes[panel].set_xscale("symlog", linthresh=0.1 if cost is HOURS else 1.0)
+        if best:
+            axes[panel].step(*zip(*best, strict=True), where="post", color=THEMES["muted"][0], linewidth=0.8, zorder=0)
+        axes[panel].set_xscale("symlog", linthresh=0.1 if cost is HOURS else 10.0)
         axes[panel].set_xlabel(cost.label)
-        axes[panel].set_ylabel(LOSS.label)
+        axes[panel].set_ylabel(loss.label)
+    axes[1].set_yscale("symlog", linthresh=0.1)
     axes[1].legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
 
 

@@ -40,11 +40,11 @@ def test_a_dominated_strategy_is_named_with_who_dominates_it() -> None:
         for bits, overhead in ((8, 0.1), (32, 0.2)):
             values = {**BYTES, "strategy.bits": bits, "overhead_frac": overhead + 0.001 * seed}
             cells.append(cell("differential", seed, **values))
-    assert [*arms_of(cells)] == ["differential, bits 8", "differential, bits 32"]
+    assert [*arms_of(cells)] == ["differential (bits 8)", "differential (bits 32)"]
     rows = {row.what: row for row in pareto(cells)}
-    assert rows["`differential`, bits 8"].why == "not dominated"
-    assert "dominated in everything by `differential`, bits 8" in rows["`differential`, bits 32"].why
-    assert "overhead 5.66 ± 0.14 h" in rows["`differential`, bits 8"].ours
+    assert rows["`differential` (bits 8)"].why == "not dominated"
+    assert "dominated in everything by `differential` (bits 8)" in rows["`differential` (bits 32)"].why
+    assert "overhead 5.66 ± 0.14 h" in rows["`differential` (bits 8)"].ours
 
 
 def test_both_parts_of_a_gain_add_up_to_it() -> None:
@@ -156,5 +156,5 @@ def test_figures_past_the_papers_are_drawn(tmp_path: Path) -> None:
     names = ("pareto", "tracker_part", "mirror_size", "breaks", "traces")
     figures = figures_of(dict.fromkeys(names, cells), tmp_path)
     assert figures.keys() == set(names)
-    assert "cpr_mirror, share 0.1" in figures["pareto"]
+    assert "cpr_mirror (share 0.1)" in figures["pareto"]
     assert "lost updates, %" in figures["breaks"]
