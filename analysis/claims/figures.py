@@ -74,7 +74,7 @@ def sweep(key: str, what: str, measures: Sequence[Measure] = (OVERHEAD, LOSS)) -
 
 
 def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Sequence[int] = ()) -> Draw:
-    """Two measures, a line of dots for each of ``places`` in the order of the cells, a colour for each strategy.
+    """Two measures, a line of dots for each of ``places``, a colour for each strategy.
 
     ``log``: the panels with an axis that is linear up to 0.1 and logarithmic from there on.
     """
@@ -83,7 +83,7 @@ def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Seq
         done = [cell for cell in cells if cell["status"] == "done"]
         shown = [cell for cell in done if cell["strategy"] != BASELINE]
         names = sorted({cell["strategy"] for cell in shown}, key=strategy_order)
-        lines = list(dict.fromkeys(map(places, shown)))
+        lines = sorted(set(map(places, shown)), key=lambda line: strategy_order(str(line)))
         for panel, measure in enumerate(measures):
             for name in names:
                 own = [[c for c in shown if (c["strategy"], places(c)) == (name, line)] for line in lines]

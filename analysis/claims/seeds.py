@@ -97,11 +97,11 @@ def _jackknife(table: F64, of: Callable[[F64], float]) -> Estimate:
 
 def _rounding(cells: Sequence[Cell]) -> list[Row]:
     """The spread of a difference between two runs of ``none`` that differ in the order of sums alone."""
-    families: dict[int, list[float]] = {}
+    families: dict[int, dict[tuple[object, ...], float]] = {}
     done = [cell for cell in cells if (cell["strategy"], cell["status"]) == (BASELINE, "done")]
     for cell in done:
-        families.setdefault(cell["seed"], []).append(cell["auc"])
-    several = [values for values in families.values() if len(values) > 1]
+        families.setdefault(cell["seed"], {})[tuple(cell.get(key) for key in REPLICATE_KEYS)] = cell["auc"]
+    several = [[*values.values()] for values in families.values() if len(values) > 1]
     floor = rounding_of(done, cells)
     if floor is None or len(several) < 3 or len({len(values) for values in several}) > 1:
         return []
