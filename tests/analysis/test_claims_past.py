@@ -111,6 +111,7 @@ def test_spreads_are_those_of_the_effects() -> None:
 def test_the_number_of_pairs_is_the_least_that_is_enough() -> None:
     """34 pairs for half a standard deviation, a textbook value (Cohen 1988); a width by the quantile for 17."""
     assert pairs_for_power(2.0, 1.0) == 34
+    assert [pairs_for_power(spread, 1.0) for spread in (0.01, 0.1, 0.13, 0.2)] == [2, 3, 3, 3]
     assert pairs_for_width(1.0, 2.11991 / 17**0.5) == 17
     assert pairs_for_width(1.0, 2.1 / 17**0.5) == 18
 
