@@ -12,7 +12,7 @@ from analysis.claims.rows import Row, shown
 from analysis.inference import pairs_for_power, pairs_for_width
 from analysis.rounding import REPLICATE_KEYS, rounding_of
 from analysis.stats import BASELINE, Estimate, estimate, pairs_of
-from analysis.style import THEMES, colour
+from analysis.style import THEMES, colour, log_scale, whole_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,15 +121,16 @@ def planning(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     places = np.broadcast_to(np.arange(num_traces), (num_seeds, num_traces))
     axes[0].plot(places.T, -1e3 * table_ST.T, ".", color=colour(_STRATEGY), alpha=0.6)
     axes[0].plot(-1e3 * table_ST.mean(axis=0), "_", color=THEMES["ink"][0], markersize=14)
+    whole_ticks(axes[0].xaxis)
     axes[0].set_xlabel("draw of the failures")
     axes[0].set_ylabel("AUC lost to none, 10⁻³")
     spread = spreads(table_ST)[3]
     wanted = np.geomspace(5e-5, 2e-3, 40)
     lines = {"half-width of the interval": (pairs_for_width, "-"), "80 % power": (pairs_for_power, "--")}
     for name, (number, line) in lines.items():
-        axes[1].loglog(
-            1e3 * wanted, [number(spread, each) for each in wanted], line, color=THEMES["ink"][0], label=name
-        )
+        axes[1].plot(1e3 * wanted, [number(spread, each) for each in wanted], line, color=THEMES["ink"][0], label=name)
+    for name in ("x", "y"):
+        log_scale(axes[1], name)
     axes[1].set_xlabel("difference of AUC, 10⁻³")
     axes[1].set_ylabel("pairs of seed and trace")
     axes[1].legend(fontsize=7)
