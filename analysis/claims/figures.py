@@ -76,7 +76,7 @@ def sweep(key: str, what: str, measures: Sequence[Measure] = (OVERHEAD, LOSS)) -
 def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Sequence[int] = ()) -> Draw:
     """Two measures, a line of dots for each of ``places``, a colour for each strategy.
 
-    ``log``: the panels with an axis that is linear up to 0.1 and logarithmic from there on.
+    ``log``: the panels with an axis that begins at 0, is linear up to 0.1 and logarithmic from there on.
     """
 
     def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
@@ -104,6 +104,7 @@ def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Seq
             axes[panel].set_xlabel(measure.label)
             if panel in log:
                 axes[panel].set_xscale("symlog", linthresh=0.1)
+                axes[panel].set_xlim(left=-0.02)  # a dot at 0 is whole
         if len(lines) != len(names):
             axes[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 

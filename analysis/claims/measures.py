@@ -46,7 +46,7 @@ class Measure:
 
     def change(self, value: Estimate) -> str:
         """A difference in the same words, with its sign."""
-        plus = "+" if value.mean > 0 else ""
+        plus = "+" if round(value.mean, self.digits) > 0 else ""
         return f"{self.title} {plus}{shown(value, digits=self.digits)}{self.unit}".replace("-", "−")
 
     @property
