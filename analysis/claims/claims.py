@@ -223,7 +223,7 @@ CLAIMS: dict[str, Claim] = {
         dots(lambda cell: cell["profile"], (OVERHEAD, LOST), log=(0, 1)),
         "Mean over 10 seeds; bars are 95 % intervals. Hours and ranks of five failures are drawn for each seed: the "
         "hours are the same in all regimes but `early`, where they are a tenth. Left: overhead. Right: the share of "
-        "all updates that was lost. Axes are linear up to 0.1 %, then logarithmic.",
+        "all updates that was lost. Axes begin at 0, are linear up to 0.1 % and then logarithmic.",
     ),
     "traces": Claim(
         "Which strategy for which failure regime",
@@ -236,7 +236,7 @@ CLAIMS: dict[str, Claim] = {
         "alone: its price is memory, which neither measure has. Why: the next strategy, by paired differences.",
         dots(lambda cell: condition(cell, "trace"), (OVERHEAD, LOST), log=(0, 1)),
         "Mean over 5 seeds under one trace, under `poisson` a trace each; bars are 95 % intervals. Left: overhead. "
-        "Right: the share of all updates that was lost. Axes are linear up to 0.1 %, then logarithmic.",
+        "Right: the share of all updates that was lost. Axes begin at 0, are linear up to 0.1 % and then logarithmic.",
     ),
     "seeds": Claim(
         "How many seeds and traces a statement about AUC takes",
