@@ -1,6 +1,7 @@
 """What differences show: one-sided t-tests, Holm's correction, and the seeds that would decide an open question."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -105,3 +106,44 @@ class _Future:
         ratios = (self.mean + more / num * shifts) / np.sqrt(squares / (num - 1) / num)
         above, below = (-special.stdtrit(num - 1, alpha) for alpha in self.alphas)
         return float(np.mean((ratios >= above) | (ratios <= -below)))
+
+
+def pairs_for_width(spread: float, half_width: float) -> int:
+    """The fewest pairs whose mean has a 95 % interval (Student's t) of at most ``half_width`` to either side.
+
+    ``spread``: standard deviation of a pair's difference, taken as known.
+    """
+    from scipy import special  # noqa: PLC0415 - as above
+
+    def is_enough(num: int) -> bool:
+        return float(special.stdtrit(num - 1, 0.975)) * spread / math.sqrt(num) <= half_width
+
+    return _fewest(is_enough)
+
+
+def pairs_for_power(spread: float, difference: float) -> int:
+    """The fewest pairs with which a two-sided 5 % paired t-test finds ``difference`` with probability ``POWER``.
+
+    To find it is to say that the mean is on its side of 0. The power is that of the noncentral t
+    distribution, with ``spread`` as in :func:`pairs_for_width`.
+    """
+    from scipy import special  # noqa: PLC0415 - as above
+
+    def is_enough(num: int) -> bool:
+        quantile = float(special.stdtrit(num - 1, 1 - ALPHA / 2))
+        missed = float(special.nctdtr(num - 1, abs(difference) / spread * math.sqrt(num), quantile))
+        return math.isnan(missed) or missed <= 1 - POWER  # scipy gives NaN far out, where hardly any is missed
+
+    return _fewest(is_enough)
+
+
+def _fewest(is_enough: Callable[[int], bool]) -> int:
+    """The least number from 2 on for which ``is_enough``, which holds for all larger ones."""
+    high = 2
+    while not is_enough(high):
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if is_enough(middle) else (middle, high)
+    return max(2, high)

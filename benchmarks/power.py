@@ -1,4 +1,4 @@
-"""Rates of wrong claims by `analysis.advice`, and how often the promised number of further seeds decides.
+"""Rates of wrong claims by `analysis.advice`, how often promised seeds decide, and how often planned studies find.
 
 Simulated grids of six strategies with known losses of AUC, in units of the margin. A strategy's paired difference is
 normal unless a line says otherwise; half of its variance is shared by all strategies, as they share the run without
@@ -10,6 +10,7 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from analysis.advice import verdicts
 from analysis.blocks import Block, Line
-from analysis.inference import claims_of
+from analysis.inference import ALPHA, POWER, claims_of, p_above, pairs_for_power
 from analysis.stats import Estimate, Pair, estimate, estimate_pairs
 from benchmarks._common import parser, report, table
 from harness.core.seeds import generator
@@ -185,10 +186,40 @@ def _promise_row(name: str, num_seeds: int, part: list[Promise]) -> Row:
     }
 
 
+# --- planned studies --------------------------------------------------------------------------------------------------
+
+
+def planned(num_studies: int, difference: float, noise: Noise = normal, pilot: int | None = None) -> dict[str, Any]:
+    """How many of the studies find ``difference``, in standard deviations, with the pairs that 80 % power asks for.
+
+    A study finds it where a two-sided 5 % paired t-test says so, on the right side. ``pilot``: the spread that the
+    number of pairs is computed from is that of so many earlier pairs; None: it is known.
+    """
+    rng = generator(0, "planned", f"{difference:g}", noise.__name__, pilot or 0)
+    nums: list[int] = []
+    num_found = 0
+    for _ in range(num_studies):
+        spread = 1.0 if pilot is None else float(np.std(noise(rng, (pilot,)), ddof=1))
+        nums.append(pairs_for_power(spread, difference))
+        value = estimate((difference + noise(rng, (nums[-1],))).tolist())
+        assert value is not None
+        num_found += p_above(value, 0.0) <= ALPHA / 2
+    return {
+        "difference": difference,
+        "noise": noise.__name__,
+        "spread": "known" if pilot is None else f"of {pilot} pairs",
+        "pairs": f"{np.median(nums):.0f}",
+        "studies": num_studies,
+        "found": num_found,
+        "promised": POWER,
+    }
+
+
 def main() -> None:
     """Simulate, print the rates in %, write them as JSON if asked."""
     made = parser(__doc__)
     made.add_argument("--grids", type=int, default=2000, help="simulated grids of each line")
+    made.add_argument("--studies", type=int, default=200, help="simulated studies of each planned line")
     options = made.parse_args()
     num = options.grids
     claims = [wrong_claims(name, num, seeds) for seeds in NUM_SEEDS for name in LOSSES]
@@ -196,8 +227,12 @@ def main() -> None:
     claims += [wrong_claims_of_crossed(num, traces, 3) for traces in (5, 10)]
     claims += [second_look(num, 5)]
     promised = [row for seeds in NUM_SEEDS for row in promises(num, seeds)]
+    studies = [planned(options.studies, difference) for difference in (0.25, 0.5, 1.0)]
+    studies += [planned(options.studies, 0.5, skewed), planned(options.studies, 0.5, pilot=20)]
     lines = [*_lines("Grids with a wrong claim, %", claims), "", *_lines("Promised seeds", promised)]
-    report(options, lines, {"claims": claims, "promised": promised})
+    shown = [{name: str(value) for name, value in row.items()} for row in studies]
+    lines += ["", *_lines("Studies that find the difference they were planned for", shown)]
+    report(options, lines, {"claims": claims, "promised": promised, "studies": studies})
 
 
 def _lines(title: str, rows: list[Row]) -> list[str]:

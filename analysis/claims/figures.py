@@ -7,9 +7,10 @@ import numpy as np
 
 from analysis.blocks import strategy_order
 from analysis.cells import Cell
+from analysis.claims.measures import LOSS, OVERHEAD, Measure
 from analysis.claims.settings import natural
 from analysis.claims.slopes import points_of, slope
-from analysis.stats import BASELINE, estimate, estimate_pairs, pairs_of
+from analysis.stats import BASELINE
 from analysis.style import colour
 
 if TYPE_CHECKING:
@@ -39,16 +40,17 @@ def scatter(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         axes[place].legend(fontsize=7)
 
 
-def sweep(key: str, what: str) -> Draw:
-    """Overhead and AUC loss of each strategy by the values of ``key``, with 95 % intervals."""
+def sweep(key: str, what: str, measures: Sequence[Measure] = (OVERHEAD, LOSS)) -> Draw:
+    """Two measures of each strategy by the values of ``key``, with 95 % intervals."""
 
     def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         done = [cell for cell in cells if cell["status"] == "done"]
         values = sorted({cell[key] for cell in done if cell[key] is not None}, key=natural)
         names = {cell["strategy"] for cell in done if cell[key] is not None} - {BASELINE}
         for place, name in enumerate(sorted(names, key=strategy_order)):
-            for panel, measure in enumerate((_overhead, _loss)):
-                estimates = [measure(done, name, key, value) for value in values]
+            for panel, measure in enumerate(measures):
+                own = [[c for c in done if (c["strategy"], c[key]) == (name, value)] for value in values]
+                estimates = [measure.mean(cells_of_value, done) for cells_of_value in own]
                 shown = [(x + 0.06 * place, each) for x, each in enumerate(estimates) if each is not None]
                 if shown:
                     bars = [each.half_width or 0.0 for _, each in shown]
@@ -61,21 +63,49 @@ def sweep(key: str, what: str) -> Draw:
                         marker="o",
                         capsize=3,
                     )
-        for panel, label in enumerate(("overhead, % of the job", "AUC lost to none, 10⁻³")):
+        for panel, measure in enumerate(measures):
             axes[panel].set_xticks(range(len(values)), [str(value) for value in values])
             axes[panel].set_xlabel(what)
-            axes[panel].set_ylabel(label)
+            axes[panel].set_ylabel(measure.label)
             if axes[panel].get_legend_handles_labels()[0]:
                 axes[panel].legend(fontsize=7)
 
     return draw
 
 
-def _overhead(cells: Sequence[Cell], name: str, key: str, value: Any) -> Any:
-    return estimate(100 * c["overhead_frac"] for c in cells if (c["strategy"], c[key]) == (name, value))
+def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Sequence[int] = ()) -> Draw:
+    """Two measures, a line of dots for each of ``places``, a colour for each strategy.
 
+    ``log``: the panels with an axis that begins at 0, is linear up to 0.1 and logarithmic from there on.
+    """
 
-def _loss(cells: Sequence[Cell], name: str, key: str, value: Any) -> Any:
-    own = [cell for cell in cells if (cell["strategy"], cell[key]) == (name, value)]
-    pairs = pairs_of(own, cells, "auc")
-    return estimate_pairs([type(pair)(pair.seed, pair.trace, -1e3 * pair.difference) for pair in pairs])
+    def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
+        done = [cell for cell in cells if cell["status"] == "done"]
+        shown = [cell for cell in done if cell["strategy"] != BASELINE]
+        names = sorted({cell["strategy"] for cell in shown}, key=strategy_order)
+        lines = sorted(set(map(places, shown)), key=lambda line: strategy_order(str(line)))
+        for panel, measure in enumerate(measures):
+            for name in names:
+                own = [[c for c in shown if (c["strategy"], places(c)) == (name, line)] for line in lines]
+                found = [(y, measure.mean(cells_of_line, done)) for y, cells_of_line in enumerate(own)]
+                offset = 0.0 if len(lines) == len(names) else 0.7 * (names.index(name) / max(1, len(names) - 1) - 0.5)
+                known = [(y + offset, value) for y, value in found if value is not None]
+                axes[panel].errorbar(
+                    [value.mean for _, value in known],
+                    [y for y, _ in known],
+                    xerr=[value.half_width or 0.0 for _, value in known],
+                    fmt="o",
+                    markersize=4,
+                    color=colour(name),
+                    label=name,
+                )
+            axes[panel].set_yticks(range(len(lines)), [str(line) for line in lines] if panel == 0 else [])
+            axes[panel].invert_yaxis()
+            axes[panel].set_xlabel(measure.label)
+            if panel in log:
+                axes[panel].set_xscale("symlog", linthresh=0.1)
+                axes[panel].set_xlim(left=-0.02)  # a dot at 0 is whole
+        if len(lines) != len(names):
+            axes[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
+
+    return draw

@@ -74,5 +74,5 @@ def sign(value: Estimate) -> Verdict:
 
 def shown(value: Estimate, scale: float = 1.0, digits: int = 2) -> str:
     """Mean and half-width of the 95 % interval."""
-    mean = f"{scale * value.mean + 0.0:.{digits}f}"  # no -0.00
+    mean = f"{round(scale * value.mean, digits) + 0.0:.{digits}f}"  # no -0.00
     return mean if value.half_width is None else f"{mean} ± {scale * value.half_width:.{digits}f}"

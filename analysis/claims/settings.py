@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from analysis.cells import Cell
+from analysis.claims.measures import LOSS, OVERHEAD, PLS, Measure
 from analysis.claims.rows import Row, Verdict, shown, sign
-from analysis.stats import BASELINE, Estimate, estimate, estimate_pairs, pairs_of
+from analysis.stats import BASELINE, Estimate, estimate
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Trend:
     strategy: str
     sign: Literal[-1, 0, 1]
     paper: str
-    measure: Literal["overhead", "saves", "removed"] = "overhead"
+    measure: Literal["overhead", "saves", "removed", "lost"] = "overhead"
 
 
 FLAT = 0.1
@@ -28,11 +29,24 @@ _MEASURES = {
     "overhead": "overhead, % of the job",
     "saves": "overhead of saves, % of the job",
     "removed": "part of full recovery's overhead that it removes, %",
+    "lost": "lost updates, %",
 }
 
+Reference = Callable[[str, Any], tuple[str, Any]]
+"""The strategy and the value of the key with which those of a row are compared."""
 
-def settings(key: str, what: str, trends: Sequence[Trend]) -> Callable[[Sequence[Cell]], list[Row]]:
-    """A judge of a sweep: one row for each strategy and value of ``key``, and one for each expected trend."""
+
+def settings(
+    key: str,
+    what: str,
+    trends: Sequence[Trend],
+    measures: Sequence[Measure] = (OVERHEAD, PLS, LOSS),
+    reference: Reference | None = None,
+) -> Callable[[Sequence[Cell]], list[Row]]:
+    """A judge of a sweep: one row for each strategy and value of ``key``, and one for each expected trend.
+
+    A row has the means of ``measures``, and their differences to ``reference``, paired by seed.
+    """
 
     def judge_cells(cells: Sequence[Cell]) -> list[Row]:
         done = [cell for cell in cells if cell["status"] == "done"]
@@ -40,19 +54,34 @@ def settings(key: str, what: str, trends: Sequence[Trend]) -> Callable[[Sequence
         names = dict.fromkeys(
             cell["strategy"] for cell in done if cell[key] is not None and cell["strategy"] != BASELINE
         )
-        rows = [_setting_row(done, name, key, value, what) for name in names for value in values]
+        rows: list[Row] = []
+        for name in names:
+            for value in values:
+                others = _cells_of(done, key, *reference(name, value)) if reference else []
+                if own := _cells_of(done, key, name, value):
+                    row = measured(_joined(f"`{name}`,", what, str(value)), own, done, measures)
+                    rows.append(replace(row, why=_compared(own, others, measures)))
         return [*rows, *(_trend_row(done, trend, key, values, what) for trend in trends)]
 
     return judge_cells
 
 
-def _setting_row(cells: Sequence[Cell], name: str, key: str, value: Any, what: str) -> Row:
-    own = [cell for cell in cells if (cell["strategy"], cell[key]) == (name, value)]
-    loss, overhead = estimate_pairs(pairs_of(own, cells, "auc")), estimate(100 * cell["overhead_frac"] for cell in own)
-    lost = estimate(100 * cell["pls"] for cell in own)
-    ours = [f"overhead {shown(overhead)} %" if overhead else "", f"PLS {shown(lost)} %" if lost else ""]
-    ours.append(f"AUC loss {shown(loss.negated, 1e3)}·10⁻³" if loss else "")
-    return Row(_joined(f"`{name}`,", what, str(value)), "–", "; ".join(filter(None, ours)), len(own), "ours")
+def _cells_of(cells: Sequence[Cell], key: str, name: str, value: Any) -> list[Cell]:
+    return [cell for cell in cells if (cell["strategy"], cell[key]) == (name, value)]
+
+
+def measured(text: str, own: Sequence[Cell], cells: Sequence[Cell], measures: Sequence[Measure]) -> Row:
+    """A row of the means of ``own``, which are among ``cells``."""
+    found = [(measure, measure.mean(own, cells)) for measure in measures]
+    return Row(text, "–", "; ".join(m.text(value) for m, value in found if value), len(own), "ours")
+
+
+def _compared(own: Sequence[Cell], others: Sequence[Cell], measures: Sequence[Measure]) -> str:
+    """The differences to the reference; empty without one, and for the reference itself."""
+    if own == others:
+        return ""
+    found = [(measure, measure.difference(own, others)) for measure in measures]
+    return "; ".join(measure.change(value) for measure, value in found if value)
 
 
 def _trend_row(cells: Sequence[Cell], trend: Trend, key: str, values: Sequence[Any], what: str) -> Row:
@@ -76,9 +105,11 @@ def _flat(change: Estimate) -> Verdict:
 
 def _by_seed(cells: Sequence[Cell], trend: Trend, key: str, value: Any) -> dict[int, float]:
     """The measure of the strategy by seed; of what it removes, full recovery may have no value of the key."""
-    own = [cell for cell in cells if (cell["strategy"], cell[key]) == (trend.strategy, value)]
+    own = _cells_of(cells, key, trend.strategy, value)
     if trend.measure == "saves":
         return {cell["seed"]: cell["save_h"] / cell["job_h"] for cell in own}
+    if trend.measure == "lost":
+        return {cell["seed"]: cell["update_pls"] for cell in own}
     if trend.measure == "overhead":
         return {cell["seed"]: cell["overhead_frac"] for cell in own}
     full = {c["seed"]: c["overhead_frac"] for c in cells if c["strategy"] == "full" and c[key] in (value, None)}

@@ -192,8 +192,9 @@ class TraceConfig(_Model):
         each seed of a grid has a trace of its own."""
     law: str | None = None
     """A regime of failures instead of a file: each `trace.seed` draws a trace of its own. `exponential`: the profile's
-        MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job. The name of a preset of `run.py
-        trace generate`: its law. `fit:TRACE.csv`, `empirical:TRACE.csv`: as `--model` of that command learns it."""
+        MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job, `fixed:N@H`: of its first H
+        hours. The name of a preset of `run.py trace generate`: its law. `fit:TRACE.csv`, `empirical:TRACE.csv`: as
+        `--model` of that command learns it."""
     seed: int | None = None
     """Number of the draw: of the trace of a `law`, of a `random` window, of the ranks of entries that give only a
         count; null: `seed`. Seeds of a grid then have a trace each; an axis `trace.seed` crosses seeds and traces."""

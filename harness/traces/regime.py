@@ -1,5 +1,6 @@
 """Regimes of failures: laws from which the traces of a job are drawn (``trace.law``)."""
 
+import math
 from collections import defaultdict
 from dataclasses import replace
 
@@ -39,14 +40,18 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
 
 
 def _fixed(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
-    """Exactly so many failures, at hours drawn uniformly from the job's, each of random ranks (CPR's emulations)."""
-    number = law.partition(":")[2]
+    """Exactly so many failures, at hours drawn uniformly from the job's, each of random ranks (CPR's emulations).
+
+    With ``@H`` the hours are of the first H of the job: for any H the same ranks, and hours in proportion to H.
+    """
+    number, _, first = law.partition(":")[2].partition("@")
     if not number.isdecimal() or not 1 <= int(number) <= _MOST_FIXED:
         raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
+    within_h = _hours(first, profile.job_h) if first else profile.job_h
     rng = generator(seed, "fixed", int(number))
     sizes = group_sizes(profile.ranks_per_failure)
     rows: list[tuple[float, str]] = []
-    for hour in sorted(rng.uniform(0, profile.job_h, int(number)).round(6).tolist()):
+    for hour in sorted(rng.uniform(0, within_h, int(number)).round(6).tolist()):
         draw_size = rng.uniform()
         size = next((size for size, weight in sizes if (draw_size := draw_size - weight) < 0), 1)
         if size > num_ps:
@@ -55,6 +60,16 @@ def _fixed(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
     header = {"title": f"{number} failures at random hours", "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
     read = parse_trace(["hour,rank", *(f"{hour:.12g},{rank}" for hour, rank in rows)], law)
     return replace(read, header=header)
+
+
+def _hours(text: str, job_h: float) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = math.nan
+    if not 0 < hours <= job_h:
+        raise TraceError(f"expected fixed:N@H with H above 0 and at most {job_h:g} hours, got {text!r}")
+    return hours
 
 
 def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
@@ -73,7 +88,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         return replace(spec, ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
     if ":" in law and (learned := spec_of_model(law, job)) is not None:
         return learned
-    expected = ("exponential", "fixed:N", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
+    expected = ("exponential", "fixed:N", "fixed:N@H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
     raise ConfigError(f"trace.law: expected one of {', '.join(expected)}, got {law!r}")
 
 

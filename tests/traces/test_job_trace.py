@@ -203,6 +203,13 @@ def test_a_fixed_number_of_failures_comes_at_uniform_hours() -> None:
     assert drawn("fixed:5", goes_on=True) == drawn("fixed:5")  # on the wall clock too
 
 
+def test_failures_of_the_first_hours_are_the_same_ones_earlier() -> None:
+    """Of a law with ``@H``: the same ranks, and hours in proportion to H."""
+    early, uniform = drawn("fixed:5@10"), drawn("fixed:5")
+    assert [entry.who for entry in early.entries] == [entry.who for entry in uniform.entries]
+    assert [entry.hour for entry in early.entries] == pytest.approx([e.hour / 10 for e in uniform.entries], abs=1e-6)
+
+
 def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
     """Gaps, as ``trace generate --model`` learns them; the trace's name has the law, the file and the draw."""
     (tmp_path / "log.csv").write_text(LOG.replace("# length_h: 40", "# length_h: 40\n# ranks: 4"))
@@ -232,12 +239,18 @@ def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
 
 def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
     """One line each."""
-    with pytest.raises(ConfigError, match=r"trace.law: expected one of exponential, fixed:N, cpr56, .*, got 'poisson'"):
+    expected = r"trace.law: expected one of exponential, fixed:N, fixed:N@H, cpr56, .*, got 'poisson'"
+    with pytest.raises(ConfigError, match=expected):
         drawn("poisson")
     with pytest.raises(TraceError, match=r"fits:log.csv; expected fit:TRACE.csv or empirical:TRACE.csv"):
         drawn("fits:log.csv")
     with pytest.raises(TraceError, match=r"trace.law=fixed:0: expected fixed:N with 1 to 10000 failures, got '0'"):
         drawn("fixed:0")
+    for hours in ("0", "101", "early"):
+        with pytest.raises(
+            TraceError, match=rf"expected fixed:N@H with H above 0 and at most 100 hours, got '{hours}'"
+        ):
+            drawn(f"fixed:5@{hours}")
     with pytest.raises(TraceError, match=r"profile.ranks_per_failure: expected at most 4 ranks, got 5"):
         drawn("fixed:1", ranks_per_failure=5)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):

@@ -1,0 +1,32 @@
+"""Whether the number of pairs that is computed for 80 % power gives that power (`benchmarks/power.py`)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from analysis.claims.rows import Row
+
+_TOLERANCE = 0.06
+
+
+def power(studies: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """A row for each kind of study: the share of studies that find the difference, within 80 ± 6 % or not."""
+    rows: list[Row] = []
+    for each in studies:
+        share = each["found"] / each["studies"]
+        half_width = 1.96 * math.sqrt(share * (1 - share) / each["studies"])
+        what = (
+            f"studies that find a difference of {each['difference']:g} standard deviations, % "
+            f"({each['noise']} differences; spread {each['spread']}; pairs {each['pairs']})"
+        )
+        is_kept = abs(share - each["promised"]) <= _TOLERANCE
+        rows.append(
+            Row(
+                what,
+                f"{100 * each['promised']:g} ± {100 * _TOLERANCE:g} (own claim)",
+                f"{100 * share:.1f} ± {100 * half_width:.1f}",
+                each["studies"],
+                "reproduced" if is_kept else "not reproduced",
+            )
+        )
+    return rows
