@@ -25,8 +25,8 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     law, TraceError for a trace that cannot be learned from.
     """
     try:
-        if law.startswith("fixed:"):
-            trace = _fixed(law, profile, num_ps, seed)
+        if law.startswith(("fixed:", "at:")):
+            trace = _given(law, profile, num_ps, seed)
         else:
             spec = spec_of_law(law, profile, num_ps)
             if goes_on:
@@ -38,23 +38,46 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     return replace(trace, source=f"trace.law={law}, draw {seed}")
 
 
-def _fixed(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
-    """Exactly so many failures, at hours drawn uniformly from the job's, each of random ranks (CPR's emulations)."""
-    number = law.partition(":")[2]
-    if not number.isdecimal() or not 1 <= int(number) <= _MOST_FIXED:
-        raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
-    rng = generator(seed, "fixed", int(number))
+def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
+    """So many failures, or failures at these hours, each of random ranks; a seed draws equal ranks at any hours."""
+    kind, _, text = law.partition(":")
+    if kind == "fixed":
+        number = _number(text)
+        rng = generator(seed, "fixed", number)
+        hours = sorted(rng.uniform(0, profile.job_h, number).round(6).tolist())
+        title = f"{text} failures at random hours"
+    else:
+        rng, hours = generator(seed, "at"), _hours(text, profile.job_h)
+        title = f"failures at hours {text.replace('+', ', ')}"
     sizes = group_sizes(profile.ranks_per_failure)
     rows: list[tuple[float, str]] = []
-    for hour in sorted(rng.uniform(0, profile.job_h, int(number)).round(6).tolist()):
+    for hour in hours:
         draw_size = rng.uniform()
         size = next((size for size, weight in sizes if (draw_size := draw_size - weight) < 0), 1)
         if size > num_ps:
             raise TraceError(f"profile.ranks_per_failure: expected at most {num_ps} ranks, got {size}")
         rows += [(hour, ps_rank(k)) for k in sorted(rng.choice(num_ps, size, replace=False).tolist())]
-    header = {"title": f"{number} failures at random hours", "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
+    header = {"title": title, "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
     read = parse_trace(["hour,rank", *(f"{hour:.12g},{rank}" for hour, rank in rows)], law)
     return replace(read, header=header)
+
+
+def _number(text: str) -> int:
+    """Of failures at hours that are drawn uniformly from the job's (CPR's emulations)."""
+    if not text.isdecimal() or not 1 <= int(text) <= _MOST_FIXED:
+        raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {text!r}")
+    return int(text)
+
+
+def _hours(text: str, job_h: float) -> list[float]:
+    """Hours of the job, ascending, joined by ``+``."""
+    try:
+        hours = [float(hour) for hour in text.split("+")]
+    except ValueError:
+        hours = []
+    if not hours or hours != sorted(set(hours)) or not (hours[0] >= 0 and hours[-1] <= job_h):
+        raise TraceError(f"expected at:H or at:H+H+… with ascending hours from 0 to {job_h:g}, got {text!r}")
+    return hours
 
 
 def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
@@ -73,7 +96,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         return replace(spec, ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
     if ":" in law and (learned := spec_of_model(law, job)) is not None:
         return learned
-    expected = ("exponential", "fixed:N", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
+    expected = ("exponential", "fixed:N", "at:H+H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
     raise ConfigError(f"trace.law: expected one of {', '.join(expected)}, got {law!r}")
 
 

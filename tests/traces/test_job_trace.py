@@ -203,6 +203,17 @@ def test_a_fixed_number_of_failures_comes_at_uniform_hours() -> None:
     assert drawn("fixed:5", goes_on=True) == drawn("fixed:5")  # on the wall clock too
 
 
+def test_failures_at_given_hours_differ_in_their_ranks_alone() -> None:
+    """Every draw has these hours; the first failure of a seed takes the same ranks at another hour."""
+    traces = [drawn("at:7+14.5", seed, ranks_per_failure=2) for seed in range(20)]
+    assert {tuple(entry.hour for entry in trace.entries) for trace in traces} == {(7, 7, 14.5, 14.5)}
+    assert len({tuple(entry.who for entry in trace.entries[:2]) for trace in traces}) > 3
+    for seed, trace in enumerate(traces):
+        other = drawn("at:30", seed, ranks_per_failure=2)
+        assert [entry.who for entry in other.entries] == [entry.who for entry in trace.entries[:2]]
+    assert Config.model_validate({"seed": 7, "trace": {"law": "at:7+14.5"}}).trace_name == "at7+14.5-7"
+
+
 def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
     """Gaps, as ``trace generate --model`` learns them; the trace's name has the law, the file and the draw."""
     (tmp_path / "log.csv").write_text(LOG.replace("# length_h: 40", "# length_h: 40\n# ranks: 4"))
@@ -232,12 +243,17 @@ def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
 
 def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
     """One line each."""
-    with pytest.raises(ConfigError, match=r"trace.law: expected one of exponential, fixed:N, cpr56, .*, got 'poisson'"):
+    with pytest.raises(
+        ConfigError, match=r"trace.law: expected one of exponential, fixed:N, at:H\+H, .*, got 'poisson'"
+    ):
         drawn("poisson")
     with pytest.raises(TraceError, match=r"fits:log.csv; expected fit:TRACE.csv or empirical:TRACE.csv"):
         drawn("fits:log.csv")
     with pytest.raises(TraceError, match=r"trace.law=fixed:0: expected fixed:N with 1 to 10000 failures, got '0'"):
         drawn("fixed:0")
+    for text in ("", "seven", "7+", "14+7", "7+7", "-1", "7+101", "nan"):
+        with pytest.raises(TraceError, match=rf"ascending hours from 0 to 100, got {text!r}".replace("+", r"\+")):
+            drawn(f"at:{text}")
     with pytest.raises(TraceError, match=r"profile.ranks_per_failure: expected at most 4 ranks, got 5"):
         drawn("fixed:1", ranks_per_failure=5)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):
