@@ -1,15 +1,15 @@
-"""Figures of claims: AUC loss against lost samples, and what a sweep of one setting costs and loses."""
+"""Figures of claims: AUC loss against lost samples, and measures by the values of a setting."""
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from analysis.blocks import strategy_order
 from analysis.cells import Cell
-from analysis.claims.settings import natural
+from analysis.claims.settings import MEASURES, Measure, measured, values_by_seed, values_of
 from analysis.claims.slopes import points_of, slope
-from analysis.stats import BASELINE, estimate, estimate_pairs, pairs_of
+from analysis.stats import BASELINE
 from analysis.style import colour
 
 if TYPE_CHECKING:
@@ -39,43 +39,50 @@ def scatter(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         axes[place].legend(fontsize=7)
 
 
-def sweep(key: str, what: str) -> Draw:
-    """Overhead and AUC loss of each strategy by the values of ``key``, with 95 % intervals."""
+def sweep(
+    key: str, what: str, shows: tuple[Measure, Measure] = ("overhead", "loss"), *, has_runs: bool = False
+) -> Draw:
+    """Two measures of each strategy by the values of ``key``, with 95 % intervals; without the key, a dashed line.
+
+    ``has_runs``: with each run of the first measure as a dot.
+    """
 
     def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-        done = [cell for cell in cells if cell["status"] == "done"]
-        values = sorted({cell[key] for cell in done if cell[key] is not None}, key=natural)
-        names = {cell["strategy"] for cell in done if cell[key] is not None} - {BASELINE}
-        for place, name in enumerate(sorted(names, key=strategy_order)):
-            for panel, measure in enumerate((_overhead, _loss)):
-                estimates = [measure(done, name, key, value) for value in values]
-                shown = [(x + 0.06 * place, each) for x, each in enumerate(estimates) if each is not None]
-                if shown:
-                    bars = [each.half_width or 0.0 for _, each in shown]
-                    axes[panel].errorbar(
-                        [x for x, _ in shown],
-                        [each.mean for _, each in shown],
-                        yerr=bars,
-                        color=colour(name),
-                        label=name,
-                        marker="o",
-                        capsize=3,
-                    )
-        for panel, label in enumerate(("overhead, % of the job", "AUC lost to none, 10⁻³")):
-            axes[panel].set_xticks(range(len(values)), [str(value) for value in values])
-            axes[panel].set_xlabel(what)
-            axes[panel].set_ylabel(label)
-            if axes[panel].get_legend_handles_labels()[0]:
-                axes[panel].legend(fontsize=7)
+        for number, measure in enumerate(shows):
+            draw_sweep(axes[number], cells, key, what, measure, has_runs=has_runs and number == 0)
 
     return draw
 
 
-def _overhead(cells: Sequence[Cell], name: str, key: str, value: Any) -> Any:
-    return estimate(100 * c["overhead_frac"] for c in cells if (c["strategy"], c[key]) == (name, value))
-
-
-def _loss(cells: Sequence[Cell], name: str, key: str, value: Any) -> Any:
-    own = [cell for cell in cells if (cell["strategy"], cell[key]) == (name, value)]
-    pairs = pairs_of(own, cells, "auc")
-    return estimate_pairs([type(pair)(pair.seed, pair.trace, -1e3 * pair.difference) for pair in pairs])
+def draw_sweep(
+    axes: "Axes", cells: Sequence[Cell], key: str, what: str, measure: Measure, *, has_runs: bool = False
+) -> None:
+    """A measure of each strategy by the values of ``key``: one panel of :func:`sweep`."""
+    done = [cell for cell in cells if cell["status"] == "done"]
+    values = values_of(done, key)
+    names = {cell["strategy"] for cell in done} - {BASELINE}
+    for place, name in enumerate(sorted(names, key=strategy_order)):
+        if (reference := measured(done, name, key, None, measure)) is not None:
+            axes.axhline(reference.mean, color=colour(name), linestyle="--", label=f"{name} (mean)")
+        estimates = [measured(done, name, key, value, measure) for value in values]
+        shown = [(x + 0.06 * place, each) for x, each in enumerate(estimates) if each is not None]
+        if not shown:
+            continue
+        axes.errorbar(
+            [x for x, _ in shown],
+            [each.mean for _, each in shown],
+            yerr=[each.half_width or 0.0 for _, each in shown],
+            color=colour(name),
+            label=name,
+            marker="o",
+            capsize=3,
+        )
+        for x, value in enumerate(values if has_runs else ()):
+            runs = values_by_seed(done, name, measure, key, value).values()
+            dots = [MEASURES[measure][1] * each for each in runs]
+            axes.plot([x + 0.06 * place + 0.03] * len(dots), dots, ".", color=colour(name), alpha=0.4)
+    axes.set_xticks(range(len(values)), [str(value) for value in values])
+    axes.set_xlabel(what)
+    axes.set_ylabel("AUC lost to none, 10⁻³" if measure == "loss" else MEASURES[measure][0])
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)

@@ -106,7 +106,7 @@ def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
             left = (0.1 + 0.01 * seed) * (1 - removed - 0.001 * seed * target)
             cells.append(cell("cpr_mfu", seed, overhead_frac=left, **{"strategy.pls_target": target}))
     *rows, trend, flat = judge(cells)
-    assert [row.what for row in rows] == ["`cpr_mfu`, PLS target 0.02", "`cpr_mfu`, PLS target 0.2"]
+    assert [row.what for row in rows] == ["`full`", "`cpr_mfu`, PLS target 0.02", "`cpr_mfu`, PLS target 0.2"]
     assert all("AUC loss 0.00" in row.ours and row.verdict == "ours" for row in rows)
     assert trend.ours.startswith("-9.99")
     assert (trend.verdict, flat.verdict) == ("reproduced", "reproduced")
