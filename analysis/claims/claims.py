@@ -243,7 +243,7 @@ CLAIMS: dict[str, Claim] = {
         placement,
         "Row-wise, row id modulo 8, every rank has an eighth of each table. Table-wise each table is on one rank, "
         "largest first onto the lightest. PLS weighs a rank by its share of all rows (docs/CPR.md). All failures are "
-        "at hour 27 of 56, so that only the rank that dies differs between seeds. A load is charged whole in either case.",
+        "at hour 27 of 56, so that seeds differ only in the rank that dies. A load is charged whole in either case.",
         sweep("cluster.placement", "placement", ("updates", "loss"), has_runs=True),
         "A point is the mean over 20 seeds (0 to 19), bars are 95 % intervals; each seed draws the one of 8 ranks that "
         "dies at hour 27, the same for both placements. Left: share of all updates that no save held when the rank "
@@ -289,7 +289,7 @@ CLAIMS: dict[str, Claim] = {
         "its rank by popularity (`--taper 0.5`); in `demo/flat` rare rows have as much (`--taper 0`). Priority saves "
         "leave rare rows behind, which should cost more there. Real logs need not be like either.",
         sweep("data.path", "click log", ("tracked", "loss")),
-        f"{_MEANS} (ten failures of one of 4 ranks), the same trace for both logs. {_TRACKED} Right: {_PAIRED} and log.",
+        f"{_MEANS} (ten failures of one of 4 ranks), the same for both logs. {_TRACKED} Right: {_PAIRED} and log.",
     ),
     "mtbf": Claim(
         "What a wrong MTBF costs",

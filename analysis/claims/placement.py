@@ -14,7 +14,7 @@ _SWEEP = settings(
     KEY,
     "placement",
     [
-        *(Trend(name, +1, "–") for name in ("full", *_SAVING)),
+        *(Trend(name, +1, "–") for name in _SAVING),
         *(Trend(name, +1, "–", measure) for name in _SAVING for measure in ("pls", "updates", "loss")),
         Less("cpr_mfu", "cpr_vanilla", "–"),
     ],
