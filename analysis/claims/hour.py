@@ -5,6 +5,7 @@ S seeds, T points of the curve after the failure.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -90,7 +91,7 @@ def healings(cells: Sequence[Cell]) -> list[Healing]:
 
 def _points(cell: Cell) -> dict[int, float]:
     """AUC of a run by the samples before the evaluation."""
-    events = record_of(RunDir(cell["path"])).events
+    events = record_of(RunDir(Path(cell["path"]))).events
     return {event.samples: event.auc for event in events if isinstance(event, Evaluated) and event.auc is not None}
 
 
