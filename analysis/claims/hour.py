@@ -29,8 +29,8 @@ _SWEEP = settings(
     KEY,
     "failure",
     [
-        Trend("never_save", +1, "–", "loss"),
-        Trend("cpr_vanilla", +1, "–", "loss"),
+        Trend("never_save", +1, "above 0 (own claim)", "loss"),
+        Trend("cpr_vanilla", +1, "above 0 (own claim)", "loss"),
         Trend("cpr_vanilla", 0, "–", "pls"),
     ],
 )
