@@ -188,8 +188,9 @@ CLAIMS: dict[str, Claim] = {
         hour,
         "One failure takes 4 of 8 ranks at the hour of the job (of 56) after `at:`. `never_save` resets half of all "
         "rows to their initial values. `cpr_vanilla` saves every 14 h here, so these rows lose the last 13 h whatever "
-        "the hour; at hour 13 it has made no save yet, and the two strategies are the same run. A loss is that of the same seed's run without the failure. Half of it is gone where the "
-        "mean over seeds falls to half of what it was at the first point of the curve after the failure.",
+        "the hour; at hour 13 it has made no save yet, and the two strategies are the same run. A loss is that of the "
+        "same seed's run without the failure. Half of it is gone where the mean over seeds falls to half of what it "
+        "was at the first point of the curve after the failure.",
         draw_hours,
         "10 seeds (0 to 9), of which each draws the 4 of 8 ranks that the failure takes, the same at each hour; means "
         f"and 95 % intervals over them. {_PAIRED}. Left: the loss at the end of 56 h by the hour of the failure "
@@ -316,8 +317,8 @@ CLAIMS: dict[str, Claim] = {
         "The interval is chosen by the believed MTBF; two failures strike in 56 h, so the true one is 28 h. Full "
         "recovery has its least overhead at the true MTBF, so either error costs. Partial recovery trades overhead for "
         "lost samples: too short an MTBF costs saves, too long a one lost samples, for which the target is 10 %. From "
-        "an MTBF of 35 h on, its interval is longer than the job: `cpr_vanilla` then saves nothing, and `cpr_mfu` makes "
-        "priority saves within the interval, which PLS does not count.",
+        "an MTBF of 35 h on, its interval is longer than the job: `cpr_vanilla` then saves nothing, and `cpr_mfu` "
+        "makes priority saves within the interval, which PLS does not count.",
         sweep("profile", "believed MTBF (true: 28 h)", ("overhead", "pls")),
         f"{_MEANS} (two failures of one of 8 ranks in 56 h), the same trace at each MTBF. Left: overhead of the "
         "emulated job. Right: portion of lost samples; CPR's target is 10 %.",
