@@ -197,7 +197,7 @@ CLAIMS: dict[str, Claim] = {
         "(`at:H`). Right: the loss every 2 h after the failure, on the whole test set; bands are the intervals.",
     ),
     "ssu": Claim(
-        "CPR-SSU may sub-sample: it comes close to counting every access",
+        "How sparse the sub-sample of CPR-SSU may be",
         "CPR, section 4: SSU approximates MFU by sub-sampling inputs [read]; the period is not known",
         _FOLDER / "ssu.yaml",
         settings(
