@@ -1,4 +1,4 @@
-"""Figures of claims: AUC loss against lost samples, and what a sweep of one setting costs and loses."""
+"""Figures of claims: AUC loss against lost samples, and measures by the values of a setting."""
 
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -8,7 +8,7 @@ import numpy as np
 from analysis.blocks import strategy_order
 from analysis.cells import Cell
 from analysis.claims.measures import LOSS, OVERHEAD, Measure
-from analysis.claims.settings import natural
+from analysis.claims.settings import cells_at, values_of
 from analysis.claims.slopes import points_of, slope
 from analysis.stats import BASELINE
 from analysis.style import colour
@@ -40,37 +40,50 @@ def scatter(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         axes[place].legend(fontsize=7)
 
 
-def sweep(key: str, what: str, measures: Sequence[Measure] = (OVERHEAD, LOSS)) -> Draw:
-    """Two measures of each strategy by the values of ``key``, with 95 % intervals."""
+def sweep(key: str, what: str, measures: Sequence[Measure] = (OVERHEAD, LOSS), *, has_runs: bool = False) -> Draw:
+    """Two measures of each strategy by the values of ``key``, with 95 % intervals; without the key, a dashed line.
+
+    ``has_runs``: with each run of the first measure as a dot.
+    """
 
     def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-        done = [cell for cell in cells if cell["status"] == "done"]
-        values = sorted({cell[key] for cell in done if cell[key] is not None}, key=natural)
-        names = {cell["strategy"] for cell in done if cell[key] is not None} - {BASELINE}
-        for place, name in enumerate(sorted(names, key=strategy_order)):
-            for panel, measure in enumerate(measures):
-                own = [[c for c in done if (c["strategy"], c[key]) == (name, value)] for value in values]
-                estimates = [measure.mean(cells_of_value, done) for cells_of_value in own]
-                shown = [(x + 0.06 * place, each) for x, each in enumerate(estimates) if each is not None]
-                if shown:
-                    bars = [each.half_width or 0.0 for _, each in shown]
-                    axes[panel].errorbar(
-                        [x for x, _ in shown],
-                        [each.mean for _, each in shown],
-                        yerr=bars,
-                        color=colour(name),
-                        label=name,
-                        marker="o",
-                        capsize=3,
-                    )
-        for panel, measure in enumerate(measures):
-            axes[panel].set_xticks(range(len(values)), [str(value) for value in values])
-            axes[panel].set_xlabel(what)
-            axes[panel].set_ylabel(measure.label)
-            if axes[panel].get_legend_handles_labels()[0]:
-                axes[panel].legend(fontsize=7)
+        for number, measure in enumerate(measures):
+            draw_sweep(axes[number], cells, key, what, measure, has_runs=has_runs and number == 0)
 
     return draw
+
+
+def draw_sweep(
+    axes: "Axes", cells: Sequence[Cell], key: str, what: str, measure: Measure, *, has_runs: bool = False
+) -> None:
+    """A measure of each strategy by the values of ``key``: one panel of :func:`sweep`."""
+    done = [cell for cell in cells if cell["status"] == "done"]
+    values = values_of(done, key)
+    names = {cell["strategy"] for cell in done} - {BASELINE}
+    for place, name in enumerate(sorted(names, key=strategy_order)):
+        if (reference := measure.mean(cells_at(done, name, key, None), done)) is not None:
+            axes.axhline(reference.mean, color=colour(name), linestyle="--", label=f"{name} (mean)")
+        estimates = [measure.mean(cells_at(done, name, key, value), done) for value in values]
+        shown = [(x + 0.06 * place, each) for x, each in enumerate(estimates) if each is not None]
+        if not shown:
+            continue
+        axes.errorbar(
+            [x for x, _ in shown],
+            [each.mean for _, each in shown],
+            yerr=[each.half_width or 0.0 for _, each in shown],
+            color=colour(name),
+            label=name,
+            marker="o",
+            capsize=3,
+        )
+        for x, value in enumerate(values if has_runs else ()):
+            runs = [*measure.by_seed(cells_at(done, name, key, value), done).values()]
+            axes.plot([x + 0.06 * place + 0.03] * len(runs), runs, ".", color=colour(name), alpha=0.4)
+    axes.set_xticks(range(len(values)), [str(value) for value in values])
+    axes.set_xlabel(what)
+    axes.set_ylabel(measure.label)
+    if axes.get_legend_handles_labels()[0]:
+        axes.legend(fontsize=7)
 
 
 def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Sequence[int] = ()) -> Draw:

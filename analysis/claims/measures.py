@@ -30,6 +30,13 @@ class Measure:
         pairs = pairs_of(own, cells, self.of_none)
         return estimate_pairs([Pair(pair.seed, pair.trace, self._scale * pair.difference) for pair in pairs])
 
+    def by_seed(self, own: Sequence[Cell], cells: Sequence[Cell]) -> dict[int, float]:
+        """As :meth:`mean`, a value for each seed, of which each has one cell; only where it is known."""
+        if self.of_none is not None:
+            return {pair.seed: self._scale * pair.difference for pair in pairs_of(own, cells, self.of_none)}
+        found = {cell["seed"]: self.read(cell) for cell in own}
+        return {seed: value for seed, value in found.items() if value is not None}
+
     def differences(self, own: Sequence[Cell], others: Sequence[Cell]) -> dict[int, float]:
         """``own`` less ``others`` by seed, of which each has one cell; only where both are known."""
         left, right = ({cell["seed"]: self.read(cell) for cell in each} for each in (own, others))
@@ -77,6 +84,7 @@ def _hours(cell: Cell) -> float | None:
 
 
 OVERHEAD = Measure("overhead", " %", column("overhead_frac", 100), axis="overhead, % of the job")
+SAVES = Measure("overhead of saves", " % of the job", lambda cell: 100 * cell["save_h"] / cell["job_h"])
 PLS = Measure("PLS", " %", column("pls", 100))
 LOST = Measure("lost updates", " %", column("update_pls", 100))
 LOST_TRACKED = Measure("lost updates of tracked tables", " %", column("update_pls_tracked", 100))

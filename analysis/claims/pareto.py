@@ -8,7 +8,7 @@ from analysis.cells import Cell
 from analysis.claims.arms import arms_of
 from analysis.claims.measures import HOURS, LOSS, LOST, MEMORY, NODE_HOURS, WRITTEN, Measure
 from analysis.claims.rows import Row
-from analysis.claims.settings import measured
+from analysis.claims.settings import means
 from analysis.stats import Estimate
 from analysis.style import THEMES, colour
 
@@ -44,7 +44,7 @@ def pareto(cells: Sequence[Cell]) -> list[Row]:
     done = [cell for cell in cells if cell["status"] == "done"]
     rows: list[Row] = []
     for name, own in arms.items():
-        row = measured(_quoted(name), own, done, (HOURS, NODE_HOURS, WRITTEN, MEMORY, LOST, LOSS))
+        row = means(_quoted(name), own, done, (HOURS, NODE_HOURS, WRITTEN, MEMORY, LOST, LOSS))
         found = {part: _dominating(name, arms, measures) for part, measures in _PARTS.items()}
         why = [f"dominated {part} by {', '.join(map(_quoted, names))}" for part, names in found.items() if names]
         rows.append(replace(row, why="; ".join(why) or "not dominated"))

@@ -1,7 +1,7 @@
-"""What sweeps of one setting show: overhead, PLS and AUC loss at each value, and expected trends."""
+"""What sweeps of one setting show: measures at each value, and expected trends and differences of strategies."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -13,64 +13,92 @@ from analysis.stats import BASELINE, Estimate, estimate
 
 @dataclass(frozen=True)
 class Trend:
-    """An expected change of a measure from the first to the last value of a key: +1 rises, -1 falls, 0 stays.
+    """An expected change of a measure from one value of a key to another: +1 rises, -1 falls, 0 stays.
 
-    To stay is to change by less than ``FLAT`` percentage points. ``paper``: what it says, or ``–``.
+    The values are the first and the last, unless named. To stay is to change by less than ``FLAT`` in the measure's
+    unit. ``paper``: what it says, or ``–``.
     """
 
     strategy: str
     sign: Literal[-1, 0, 1]
     paper: str
-    measure: Literal["overhead", "saves", "removed", "lost"] = "overhead"
+    measure: Measure = OVERHEAD
+    since: Any = None
+    until: Any = None
+
+
+@dataclass(frozen=True)
+class Less:
+    """At each value of a key, a measure of a strategy less that of another is expected to be below 0.
+
+    The other may have run without the key.
+    """
+
+    strategy: str
+    other: str
+    paper: str
+    measure: Measure = LOSS
 
 
 FLAT = 0.1
-_MEASURES = {
-    "overhead": "overhead, % of the job",
-    "saves": "overhead of saves, % of the job",
-    "removed": "part of full recovery's overhead that it removes, %",
-    "lost": "lost updates, %",
-}
+REMOVED = Measure("part of full recovery's overhead that it removes", " %", lambda _: None)
+"""Not of a cell alone: full recovery of the same seed is needed."""
 
 Reference = Callable[[str, Any], tuple[str, Any]]
 """The strategy and the value of the key with which those of a row are compared."""
+
+_NO_RUN = "no finished run"
 
 
 def settings(
     key: str,
     what: str,
-    trends: Sequence[Trend],
+    trends: Sequence[Trend | Less],
     measures: Sequence[Measure] = (OVERHEAD, PLS, LOSS),
     reference: Reference | None = None,
 ) -> Callable[[Sequence[Cell]], list[Row]]:
-    """A judge of a sweep: one row for each strategy and value of ``key``, and one for each expected trend.
+    """A judge of a sweep: a row for each strategy and value of ``key``, one for each trend, one a value for each less.
 
-    A row has the means of ``measures``, and their differences to ``reference``, paired by seed.
+    A row has the means of ``measures``, and their differences to ``reference``, paired by seed. A strategy that ran
+    without the key has one row.
     """
 
     def judge_cells(cells: Sequence[Cell]) -> list[Row]:
         done = [cell for cell in cells if cell["status"] == "done"]
-        values = sorted({cell[key] for cell in done if cell[key] is not None}, key=natural)
-        names = dict.fromkeys(
-            cell["strategy"] for cell in done if cell[key] is not None and cell["strategy"] != BASELINE
-        )
+        values = values_of(done, key)
         rows: list[Row] = []
-        for name in names:
-            for value in values:
-                others = _cells_of(done, key, *reference(name, value)) if reference else []
-                if own := _cells_of(done, key, name, value):
-                    row = measured(_joined(f"`{name}`,", what, str(value)), own, done, measures)
-                    rows.append(replace(row, why=_compared(own, others, measures)))
-        return [*rows, *(_trend_row(done, trend, key, values, what) for trend in trends)]
+        for name in dict.fromkeys(cell["strategy"] for cell in done if cell["strategy"] != BASELINE):
+            for value in (*values, None):
+                if own := cells_at(done, name, key, value):
+                    text = f"`{name}`" if value is None else _joined(f"`{name}`,", what, str(value))
+                    others = cells_at(done, *_at(key, reference(name, value))) if reference else []
+                    rows.append(replace(means(text, own, done, measures), why=_compared(own, others, measures)))
+        for each in trends:
+            if isinstance(each, Trend):
+                rows.append(_trend_row(done, each, key, values, what))
+            else:
+                rows += [_less_row(done, each, key, value, what) for value in values]
+        return rows
 
     return judge_cells
 
 
-def _cells_of(cells: Sequence[Cell], key: str, name: str, value: Any) -> list[Cell]:
+def values_of(cells: Iterable[Cell], key: str) -> list[Any]:
+    """The values of ``key``, in order."""
+    return sorted({cell[key] for cell in cells if cell[key] is not None}, key=natural)
+
+
+def cells_at(cells: Iterable[Cell], name: str, key: str, value: Any) -> list[Cell]:
+    """Those of a strategy at one value."""
     return [cell for cell in cells if (cell["strategy"], cell[key]) == (name, value)]
 
 
-def measured(text: str, own: Sequence[Cell], cells: Sequence[Cell], measures: Sequence[Measure]) -> Row:
+def _at(key: str, reference: tuple[str, Any]) -> tuple[str, str, Any]:
+    name, value = reference
+    return name, key, value
+
+
+def means(text: str, own: Sequence[Cell], cells: Sequence[Cell], measures: Sequence[Measure]) -> Row:
     """A row of the means of ``own``, which are among ``cells``."""
     found = [(measure, measure.mean(own, cells)) for measure in measures]
     return Row(text, "–", "; ".join(m.text(value) for m, value in found if value), len(own), "ours")
@@ -85,15 +113,37 @@ def _compared(own: Sequence[Cell], others: Sequence[Cell], measures: Sequence[Me
 
 
 def _trend_row(cells: Sequence[Cell], trend: Trend, key: str, values: Sequence[Any], what: str) -> Row:
-    first, last = (_by_seed(cells, trend, key, value) for value in (values[0], values[-1]))
-    change = estimate([100 * (last[seed] - first[seed]) for seed in sorted(first.keys() & last.keys())])
-    text = _joined(f"`{trend.strategy}`: {_MEASURES[trend.measure]};", what, f"{values[-1]} less {values[0]}")
+    label = f"`{trend.strategy}`: {trend.measure.label}"
+    if not values:
+        return Row(label, trend.paper, "–", 0, "cannot be told", _NO_RUN)
+    since = values[0] if trend.since is None else trend.since
+    until = values[-1] if trend.until is None else trend.until
+    first, last = (by_seed(cells, trend.strategy, trend.measure, key, value) for value in (since, until))
+    change = _difference(last, first)
+    text = _joined(f"{label};", what, f"{until} less {since}")
     if change is None:
-        return Row(text, trend.paper, "–", 0, "cannot be told", "no finished run")
-    verdict: Verdict = "ours"
-    if trend.paper != "–":
-        verdict = _flat(change) if trend.sign == 0 else sign(change if trend.sign > 0 else change.negated)
-    return Row(text, trend.paper, shown(change), change.num, verdict, f"flat: within {FLAT}" if trend.sign == 0 else "")
+        return Row(text, trend.paper, "–", 0, "cannot be told", _NO_RUN)
+    if trend.paper == "–":
+        return Row(text, trend.paper, shown(change), change.num, "ours")
+    if trend.sign == 0:
+        return Row(text, trend.paper, shown(change), change.num, _flat(change), f"flat: within {FLAT}")
+    verdict = sign(change if trend.sign > 0 else change.negated)
+    return Row(text, trend.paper, shown(change), change.num, verdict)
+
+
+def _less_row(cells: Sequence[Cell], less: Less, key: str, value: Any, what: str) -> Row:
+    own = by_seed(cells, less.strategy, less.measure, key, value)
+    other = by_seed(cells, less.other, less.measure, key, value)
+    change = _difference(own, other or by_seed(cells, less.other, less.measure, key, None))
+    text = _joined(f"`{less.strategy}` less `{less.other}`: {less.measure.label};", what, str(value))
+    if change is None:
+        return Row(text, less.paper, "–", 0, "cannot be told", _NO_RUN)
+    verdict: Verdict = "ours" if less.paper == "–" else sign(change.negated)
+    return Row(text, less.paper, shown(change), change.num, verdict, "paired by seed")
+
+
+def _difference(left: dict[int, float], right: dict[int, float]) -> Estimate | None:
+    return estimate([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
 
 
 def _flat(change: Estimate) -> Verdict:
@@ -103,17 +153,14 @@ def _flat(change: Estimate) -> Verdict:
     return "not reproduced" if low > FLAT or high < -FLAT else "cannot be told"
 
 
-def _by_seed(cells: Sequence[Cell], trend: Trend, key: str, value: Any) -> dict[int, float]:
+def by_seed(cells: Sequence[Cell], name: str, measure: Measure, key: str, value: Any) -> dict[int, float]:
     """The measure of the strategy by seed; of what it removes, full recovery may have no value of the key."""
-    own = _cells_of(cells, key, trend.strategy, value)
-    if trend.measure == "saves":
-        return {cell["seed"]: cell["save_h"] / cell["job_h"] for cell in own}
-    if trend.measure == "lost":
-        return {cell["seed"]: cell["update_pls"] for cell in own}
-    if trend.measure == "overhead":
-        return {cell["seed"]: cell["overhead_frac"] for cell in own}
-    full = {c["seed"]: c["overhead_frac"] for c in cells if c["strategy"] == "full" and c[key] in (value, None)}
-    return {cell["seed"]: 1 - cell["overhead_frac"] / full[cell["seed"]] for cell in own if full.get(cell["seed"])}
+    own = cells_at(cells, name, key, value)
+    if measure is not REMOVED:
+        return measure.by_seed(own, cells)
+    full = OVERHEAD.by_seed([c for c in cells if c["strategy"] == "full" and c[key] in (value, None)], cells)
+    part = OVERHEAD.by_seed(own, cells)
+    return {seed: 100 * (1 - part[seed] / full[seed]) for seed in part if full.get(seed)}
 
 
 def _joined(*words: str) -> str:

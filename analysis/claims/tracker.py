@@ -8,7 +8,7 @@ from analysis.cells import Cell
 from analysis.claims.arms import arms_of
 from analysis.claims.measures import LOSS, LOST, LOST_TRACKED, WRITTEN, Measure
 from analysis.claims.rows import Row, shown, sign
-from analysis.claims.settings import measured
+from analysis.claims.settings import means
 from analysis.stats import Estimate, estimate
 
 _ALL, _RANDOM = "cpr_vanilla", "cpr_random"
@@ -19,7 +19,7 @@ def tracker_part(cells: Sequence[Cell]) -> list[Row]:
     """What each strategy loses at the same bytes; then what is gained on saving all rows, in two parts."""
     done = [cell for cell in cells if cell["status"] == "done"]
     arms = arms_of(cells)
-    rows = [measured(f"`{name}`", own, done, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
+    rows = [means(f"`{name}`", own, done, (LOST_TRACKED, LOST, LOSS, WRITTEN)) for name, own in arms.items()]
     if not {_ALL, _RANDOM} <= arms.keys():
         return rows
     for measure in (LOST_TRACKED, LOSS):

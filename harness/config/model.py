@@ -193,8 +193,8 @@ class TraceConfig(_Model):
     law: str | None = None
     """A regime of failures instead of a file: each `trace.seed` draws a trace of its own. `exponential`: the profile's
         MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job, `fixed:N@H`: of its first H
-        hours. The name of a preset of `run.py trace generate`: its law. `fit:TRACE.csv`, `empirical:TRACE.csv`: as
-        `--model` of that command learns it."""
+        hours. `at:7+14`: failures at hours 7 and 14. The name of a preset of `run.py trace generate`: its law.
+        `fit:TRACE.csv`, `empirical:TRACE.csv`: as `--model` of that command learns it."""
     seed: int | None = None
     """Number of the draw: of the trace of a `law`, of a `random` window, of the ranks of entries that give only a
         count; null: `seed`. Seeds of a grid then have a trace each; an axis `trace.seed` crosses seeds and traces."""
@@ -227,7 +227,9 @@ def trace_name(path: str | None, law: str | None, window: str | None, seed: int)
     """As ``Config.trace_name``, of the values of these keys."""
     if law is not None:
         how, colon, file = law.partition(":")
-        return f"{how}{'' if how == 'fixed' else '_'}{Path(file).stem}-{seed}" if colon else f"{how}-{seed}"
+        if how in {"fixed", "at"}:
+            return f"{how}{file}-{seed}"
+        return f"{how}_{Path(file).stem}-{seed}" if colon else f"{how}-{seed}"
     if path is None:
         return None
     return f"{Path(path).stem}-{seed}" if window == "random" else Path(path).stem

@@ -213,6 +213,8 @@ class CprSsu(CprPriority):
 
         period: Annotated[int, Field(ge=1)] = 2
         """The sub-sample is each input whose global sample index is a multiple of this (reconstructed: docs/CPR.md)."""
+        eviction: Literal["random", "oldest"] = "random"
+        """Which row of a full list a new one replaces (reconstructed: docs/CPR.md)."""
 
     _tracker = "ssu"
 
@@ -220,6 +222,7 @@ class CprSsu(CprPriority):
         super().__init__(options, costs)
         if self.tracker is not None:
             self.sample_period = options.period
+            self.tracker_options = {"r": options.r, "eviction": options.eviction}
 
 
 class CprMass(CprPriority):

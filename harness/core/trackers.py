@@ -63,9 +63,9 @@ class RandomTracker(CountingTracker):
 class SsuTracker(NullTracker):
     """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
 
-    Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a random member, drawn by
-    (seed, rank, row, step); that choice is reconstructed (docs/CPR.md). Memory: 4 bytes per list entry, which is r of
-    MFU's counter, and a bit per row for membership.
+    Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a member. Which one is
+    reconstructed (docs/CPR.md); option ``eviction``: ``random``, drawn by (seed, rank, row, step), or the ``oldest``.
+    Memory: 4 bytes per list entry, which is r of MFU's counter, and a bit per row for membership.
     """
 
     needs_samples: ClassVar[bool] = True
@@ -77,7 +77,7 @@ class SsuTracker(NullTracker):
         for table, t in self._index.items():
             span = shard.span(table)
             budget = budget_rows(span.stop - span.start, spec.options["r"])
-            self._tables_T[t] = (span.start, span.stop, num_slots, budget, 0)
+            self._tables_T[t] = (span.start, span.stop, num_slots, budget, 0, 0)
             num_slots += budget
         self._slots_S = np.zeros(num_slots, np.int32)
         self._is_member_W = np.zeros(-(-len(shard.rows_MD) // 64), np.uint64)
@@ -86,6 +86,7 @@ class SsuTracker(NullTracker):
             *(self._tables_T.ctypes.data, len(self._tables_T), self._slots_S.ctypes.data),
             *(self._is_member_W.ctypes.data, len(self._is_member_W)),
             np.uint64(derive(shard.seed, "evict", shard.rank_index)).astype(np.int64),
+            spec.options.get("eviction") == "oldest",
         )
         self._lists = self._lists_1.ctypes.data
 
@@ -108,12 +109,13 @@ class SsuTracker(NullTracker):
         """Remove ``rows`` from the list of ``table``; the others keep their order. Other tables have no list."""
         if table not in self._index:
             return
-        members = self._members(table)
+        members, own = self._members(table), self._tables_T[self._index[table]]
+        members[:] = np.roll(members, -own["oldest"])
         is_saved = np.ones(len(members), bool) if isinstance(rows, slice) else np.isin(members, rows.numpy())
         forget_members(members[is_saved], self._is_member_W)
         left = members[~is_saved]
         members[: len(left)] = left
-        self._tables_T["num_members"][self._index[table]] = len(left)
+        own["num_members"], own["oldest"] = len(left), 0
 
     def reset(self) -> None:
         """Empty every list."""

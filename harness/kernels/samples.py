@@ -23,15 +23,24 @@ def _word(key: Any, number: Any) -> Any:
     return word ^ (word >> uint64(31))
 
 
-LISTS = np.dtype([(name, np.int64) for name in ("tables", "num_tables", "slots", "is_member", "num_words", "key")])
+LISTS = np.dtype(
+    [(name, np.int64) for name in ("tables", "num_tables", "slots", "is_member", "num_words", "key", "in_order")]
+)
 """The lists of one shard: addresses and sizes, so that a call has few arguments to unpack.
 
 ``tables``: ``num_tables`` of LIST, ascending by row. ``slots``: int32, the lists one after the other. ``is_member``: a
-bit for each row of the shard, in ``num_words`` of 64 bits.
+bit for each row of the shard, in ``num_words`` of 64 bits. ``in_order``: 1 if a full list replaces its oldest member, 0
+if it replaces a random one.
 """
 
-LIST = np.dtype([(name, np.int64) for name in ("first_row", "last_row", "first_slot", "num_slots", "num_members")])
-"""A table's rows, ``first_row`` to ``last_row`` (exclusive), and its list: first slot, capacity, length."""
+LIST = np.dtype(
+    [(name, np.int64) for name in ("first_row", "last_row", "first_slot", "num_slots", "num_members", "oldest")]
+)
+"""A table's rows, ``first_row`` to ``last_row`` (exclusive), and its list: first slot, capacity, length.
+
+``oldest``: the place of the oldest member, from which on they are in order of age, around the end; 0 until the list is
+full.
+"""
 
 
 @compiled_for(void(int64, int64, int64, int64, int64))
@@ -40,7 +49,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
 
     ``rows`` (int64, ascending), ``sampled`` (boolean) and ``lists`` (one LISTS) are addresses: to make an array of a
     tensor takes 0.6 us, as long as all the rest. Membership is evaluated before this step. The member that is replaced
-    follows from ``key``, step and row.
+    follows from ``key``, step and row, or is the oldest.
     """
     rows_N = carray(pointer(rows), num_rows, np.int64)
     sampled_N = carray(pointer(sampled), num_rows, np.bool_)
@@ -74,11 +83,16 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
         if table.num_slots == 0:
             continue
         slots_K = carray(pointer(own.slots + 4 * table.first_slot), table.num_slots, np.int32)
-        if table.num_members < table.num_slots:
+        is_full = table.num_members == table.num_slots
+        if not is_full:
             slot = table.num_members
             table.num_members += 1
+        elif own.in_order:
+            slot = table.oldest
+            table.oldest = slot + 1 if slot + 1 < table.num_slots else 0
         else:
             slot = int64(((_word(step_key, row) >> uint64(32)) * uint64(table.num_slots)) >> uint64(32))
+        if is_full:
             was = int64(slots_K[slot])
             is_member_W[was >> 6] &= ~(uint64(1) << uint64(was & 63))
         slots_K[slot] = row

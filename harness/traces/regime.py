@@ -26,8 +26,8 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     law, TraceError for a trace that cannot be learned from.
     """
     try:
-        if law.startswith("fixed:"):
-            trace = _fixed(law, profile, num_ps, seed)
+        if law.startswith(("fixed:", "at:")):
+            trace = _given(law, profile, num_ps, seed)
         else:
             spec = spec_of_law(law, profile, num_ps)
             if goes_on:
@@ -39,36 +39,56 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
     return replace(trace, source=f"trace.law={law}, draw {seed}")
 
 
-def _fixed(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
-    """Exactly so many failures, at hours drawn uniformly from the job's, each of random ranks (CPR's emulations).
+def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
+    """So many failures at random hours, or failures at given hours, each of random ranks.
 
-    With ``@H`` the hours are of the first H of the job: for any H the same ranks, and hours in proportion to H.
+    Of one seed, ``fixed:N@H`` has the ranks of ``fixed:N`` at hours in proportion to H, and ``at:`` equal ranks at any
+    hours.
     """
-    number, _, first = law.partition(":")[2].partition("@")
-    if not number.isdecimal() or not 1 <= int(number) <= _MOST_FIXED:
-        raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
-    within_h = _hours(first, profile.job_h) if first else profile.job_h
-    rng = generator(seed, "fixed", int(number))
+    kind, _, text = law.partition(":")
+    if kind == "fixed":
+        number, within_h = _number(text, profile.job_h)
+        rng = generator(seed, "fixed", number)
+        hours = sorted(rng.uniform(0, within_h, number).round(6).tolist())
+        title = f"{number} failures at random hours"
+    else:
+        rng, hours = generator(seed, "at"), _hours(text, profile.job_h)
+        title = f"failures at hours {text.replace('+', ', ')}"
     sizes = group_sizes(profile.ranks_per_failure)
     rows: list[tuple[float, str]] = []
-    for hour in sorted(rng.uniform(0, within_h, int(number)).round(6).tolist()):
+    for hour in hours:
         draw_size = rng.uniform()
         size = next((size for size, weight in sizes if (draw_size := draw_size - weight) < 0), 1)
         if size > num_ps:
             raise TraceError(f"profile.ranks_per_failure: expected at most {num_ps} ranks, got {size}")
         rows += [(hour, ps_rank(k)) for k in sorted(rng.choice(num_ps, size, replace=False).tolist())]
-    header = {"title": f"{number} failures at random hours", "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
+    header = {"title": title, "length_h": f"{profile.job_h:g}", "ranks": str(num_ps)}
     read = parse_trace(["hour,rank", *(f"{hour:.12g},{rank}" for hour, rank in rows)], law)
     return replace(read, header=header)
 
 
-def _hours(text: str, job_h: float) -> float:
+def _number(text: str, job_h: float) -> tuple[int, float]:
+    """Of failures at hours that are drawn uniformly from the job's (CPR's emulations), or from its first H."""
+    number, has_first, first = text.partition("@")
+    if not number.isdecimal() or not 1 <= int(number) <= _MOST_FIXED:
+        raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
     try:
-        hours = float(text)
+        within_h = float(first) if has_first else job_h
     except ValueError:
-        hours = math.nan
-    if not 0 < hours <= job_h:
-        raise TraceError(f"expected fixed:N@H with H above 0 and at most {job_h:g} hours, got {text!r}")
+        within_h = math.nan
+    if not 0 < within_h <= job_h:
+        raise TraceError(f"expected fixed:N@H with H above 0 and at most {job_h:g} hours, got {first!r}")
+    return int(number), within_h
+
+
+def _hours(text: str, job_h: float) -> list[float]:
+    """Hours of the job, ascending, joined by ``+``."""
+    try:
+        hours = [float(hour) for hour in text.split("+")]
+    except ValueError:
+        hours = []
+    if not hours or hours != sorted(set(hours)) or not (hours[0] >= 0 and hours[-1] <= job_h):
+        raise TraceError(f"expected at:H or at:H+H+… with ascending hours from 0 to {job_h:g}, got {text!r}")
     return hours
 
 
@@ -88,7 +108,7 @@ def spec_of_law(law: str, profile: Profile, num_ps: int) -> GeneratorSpec:
         return replace(spec, ranks=num_ps, group_sizes=tuple(weights.items()), **hours)
     if ":" in law and (learned := spec_of_model(law, job)) is not None:
         return learned
-    expected = ("exponential", "fixed:N", "fixed:N@H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
+    expected = ("exponential", "fixed:N", "fixed:N@H", "at:H+H", *PRESETS, "fit:TRACE.csv", "empirical:TRACE.csv")
     raise ConfigError(f"trace.law: expected one of {', '.join(expected)}, got {law!r}")
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from analysis.claims.claims import CLAIMS, Benchmark
+from analysis.claims.measures import SAVES
 from analysis.claims.mirror import mirror
 from analysis.claims.page import Finding, finding, html, markdown, write_figures
 from analysis.claims.rows import Row, sign, within
-from analysis.claims.settings import Trend, settings
+from analysis.claims.settings import REMOVED, Trend, settings
 from analysis.claims.slopes import slopes
 from analysis.stats import estimate
 from harness.config.experiment import load_experiment
@@ -96,7 +97,7 @@ def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
     judge = settings(
         "strategy.pls_target",
         "PLS target",
-        [Trend("cpr_mfu", -1, "falls", "removed"), Trend("cpr_mfu", 0, "flat", "saves")],
+        [Trend("cpr_mfu", -1, "falls", REMOVED), Trend("cpr_mfu", 0, "flat", SAVES)],
     )
     key: dict[str, Any] = {"strategy.pls_target": None}
     cells = [cell("none", seed, **key) for seed in (0, 1)]
@@ -106,7 +107,7 @@ def test_a_sweep_has_a_row_for_each_value_and_its_trend() -> None:
             left = (0.1 + 0.01 * seed) * (1 - removed - 0.001 * seed * target)
             cells.append(cell("cpr_mfu", seed, overhead_frac=left, **{"strategy.pls_target": target}))
     *rows, trend, flat = judge(cells)
-    assert [row.what for row in rows] == ["`cpr_mfu`, PLS target 0.02", "`cpr_mfu`, PLS target 0.2"]
+    assert [row.what for row in rows] == ["`full`", "`cpr_mfu`, PLS target 0.02", "`cpr_mfu`, PLS target 0.2"]
     assert all("AUC loss 0.00" in row.ours and row.verdict == "ours" for row in rows)
     assert trend.ours.startswith("-9.99")
     assert (trend.verdict, flat.verdict) == ("reproduced", "reproduced")

@@ -72,7 +72,7 @@ def test_a_ratio_of_proportional_pairs_is_certain() -> None:
 
 def test_a_regime_is_compared_with_the_base_in_pairs() -> None:
     """Whatever the seeds' own level; the base has no difference to itself."""
-    judge = settings("profile", "", [Trend("full", 1, "–", "lost")], (OVERHEAD, LOST), lambda name, _: (name, "base"))
+    judge = settings("profile", "", [Trend("full", 1, "–", LOST)], (OVERHEAD, LOST), lambda name, _: (name, "base"))
     cells: list[dict[str, Any]] = []
     for seed in range(3):
         lost, overhead = 0.01 * seed, 0.1 * seed

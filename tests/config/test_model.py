@@ -139,7 +139,7 @@ def test_only_the_options_of_its_strategy_are_in_a_config() -> None:
     dumps = {name: Config.model_validate({"strategy": {"name": name}}).model_dump()["strategy"] for name in STRATEGIES}
     assert dumps["none"] == {"name": "none"}
     assert dumps["full"] == {"name": "full", "interval_samples": None}
-    assert dumps["cpr_ssu"].keys() - dumps["cpr_mfu"].keys() == {"period"}
+    assert dumps["cpr_ssu"].keys() - dumps["cpr_mfu"].keys() == {"period", "eviction"}
     assert pickle.loads(pickle.dumps(Config())) == Config()
 
 

@@ -60,6 +60,7 @@ def test_every_tracker_exists_and_takes_its_options() -> None:
         TRACKERS[strategy.tracker](shard, TrackerSpec(strategy.tracker, (0,), strategy.tracker_options))
         assert bool(strategy.tracker_options) == (name in PRIORITY)
     assert make("cpr_random", pool="all").tracker_options == {"r": 0.125, "pool": "all"}
+    assert make("cpr_ssu", eviction="oldest").tracker_options == {"r": 0.125, "eviction": "oldest"}
     assert make("cpr_ssu", period=5).sample_period == 5
     assert make("cpr_mfu").sample_period is None
     assert [name for name in ALL if not make(name).injects_failures] == ["none"]

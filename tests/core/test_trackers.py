@@ -52,11 +52,21 @@ EVERY_POOL = pytest.mark.parametrize("pool", ["touched", "all"])
 class Rank:
     """A shard with its tracker; touches and saves as a PS rank does."""
 
-    def __init__(self, kind: str, *, seed: int = 0, index: int = 1, r: float = R, pool: str = "touched") -> None:
+    def __init__(
+        self,
+        kind: str,
+        *,
+        seed: int = 0,
+        index: int = 1,
+        r: float = R,
+        pool: str = "touched",
+        eviction: str = "random",
+    ) -> None:
         placement = Placement("row", CARDINALITIES, NUM_PS)
         self.shard = Shard(placement, index, 2, seed=seed, count_updates=True)
         self.shard.initialise(applied_step=0)
-        self.tracker: Tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, {"r": r, "pool": pool}))
+        options = {"r": r, "pool": pool, "eviction": eviction}
+        self.tracker: Tracker = TRACKERS[kind](self.shard, TrackerSpec(kind, TRACKED, options))
         self.tracker.reset()  # as a rank does when its shard is initialised
         self.budgets = {table: budget_rows(placement.local_rows(index, table), r) for table in TRACKED}
 
@@ -223,6 +233,24 @@ def test_ssu_refuses_to_be_copied() -> None:
     """A copy would write to the lists of the first."""
     with pytest.raises(TypeError, match="addresses"):
         copy.deepcopy(Rank("ssu").tracker)
+
+
+@pytest.mark.parametrize("rows_per_step", [40, 250])
+def test_ssu_can_evict_the_row_that_joined_first(rows_per_step: int) -> None:
+    """The list is the last K newcomers, in order of step and row, also after a save of some of them."""
+    rank = Rank("ssu", eviction="oldest")
+    lists: dict[int, list[int]] = {table: [] for table in TRACKED}
+    for rows, _, sampled in random_steps(40, seed=8, rows_per_step=rows_per_step):
+        step = rank.touch(rows, sampled=sampled)
+        for table, budget in rank.budgets.items():
+            before = set(lists[table])
+            own = [row for row, is_sampled in zip(rows, sampled, strict=True) if is_sampled and row not in before]
+            lists[table] = [*lists[table], *(row for row in own if row in rank.rows_of(table))][-budget:]
+            assert rank.choose(table) == sorted(lists[table]), (step, table)
+            if step % 9 == 0:
+                saved = sorted(lists[table])[::3]
+                rank.tracker.saved(table, torch.tensor(saved))
+                lists[table] = [row for row in lists[table] if row not in saved]
 
 
 def ssu_history(seed: int) -> list[list[int]]:

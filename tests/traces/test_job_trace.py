@@ -210,6 +210,17 @@ def test_failures_of_the_first_hours_are_the_same_ones_earlier() -> None:
     assert [entry.hour for entry in early.entries] == pytest.approx([e.hour / 10 for e in uniform.entries], abs=1e-6)
 
 
+def test_failures_at_given_hours_differ_in_their_ranks_alone() -> None:
+    """Every draw has these hours; the first failure of a seed takes the same ranks at another hour."""
+    traces = [drawn("at:7+14.5", seed, ranks_per_failure=2) for seed in range(20)]
+    assert {tuple(entry.hour for entry in trace.entries) for trace in traces} == {(7, 7, 14.5, 14.5)}
+    assert len({tuple(entry.who for entry in trace.entries[:2]) for trace in traces}) > 3
+    for seed, trace in enumerate(traces):
+        other = drawn("at:30", seed, ranks_per_failure=2)
+        assert [entry.who for entry in other.entries] == [entry.who for entry in trace.entries[:2]]
+    assert Config.model_validate({"seed": 7, "trace": {"law": "at:7+14.5"}}).trace_name == "at7+14.5-7"
+
+
 def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
     """Gaps, as ``trace generate --model`` learns them; the trace's name has the law, the file and the draw."""
     (tmp_path / "log.csv").write_text(LOG.replace("# length_h: 40", "# length_h: 40\n# ranks: 4"))
@@ -239,7 +250,7 @@ def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:
 
 def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
     """One line each."""
-    expected = r"trace.law: expected one of exponential, fixed:N, fixed:N@H, cpr56, .*, got 'poisson'"
+    expected = r"trace.law: expected one of exponential, fixed:N, fixed:N@H, at:H\+H, cpr56, .*, got 'poisson'"
     with pytest.raises(ConfigError, match=expected):
         drawn("poisson")
     with pytest.raises(TraceError, match=r"fits:log.csv; expected fit:TRACE.csv or empirical:TRACE.csv"):
@@ -251,6 +262,9 @@ def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
             TraceError, match=rf"expected fixed:N@H with H above 0 and at most 100 hours, got '{hours}'"
         ):
             drawn(f"fixed:5@{hours}")
+    for text in ("", "seven", "7+", "14+7", "7+7", "-1", "7+101", "nan"):
+        with pytest.raises(TraceError, match=rf"ascending hours from 0 to 100, got {text!r}".replace("+", r"\+")):
+            drawn(f"at:{text}")
     with pytest.raises(TraceError, match=r"profile.ranks_per_failure: expected at most 4 ranks, got 5"):
         drawn("fixed:1", ranks_per_failure=5)
     for key, value in (("path", "a.csv"), ("window", "densest"), ("stretch", True)):
