@@ -402,7 +402,7 @@ CLAIMS: dict[str, Claim] = {
         _FOLDER / "failures.yaml",
         settings(
             "profile",
-            "",
+            "failures",
             [
                 Trend("full", +1, "rises [derived]"),
                 Trend("cpr_mfu", +1, "rises [derived]"),
