@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from analysis.cells import Cell
-from analysis.claims.claims import CLAIMS, Claim
+from analysis.claims.claim import Claim
+from analysis.claims.claims import CLAIMS, GROUPS
 from analysis.claims.figures import Draw
 from analysis.claims.rows import Row, Verdict
 from analysis.page import figure_html, page
@@ -88,7 +89,9 @@ def claim_table(name: str, rows: Sequence[Row]) -> Table:
 def markdown(found: Found, machine: str, folder: str) -> str:
     """The page as Markdown. ``machine``: where and when it was computed. ``folder``: of the figures, from the page."""
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`make reproduce` writes this page. {machine}", ""]
-    lines += [f"* [{claim.title}](#{name}): {_summary(found.get(name))}" for name, claim in CLAIMS.items()]
+    for heading, claims in GROUPS.items():
+        lines += [f"* {heading}"]
+        lines += [f"  * [{claim.title}](#{name}): {_summary(found.get(name))}" for name, claim in claims.items()]
     for name, claim in CLAIMS.items():
         each = found.get(name, Finding([]))
         lines += ["", f'<a id="{name}"></a>', "", f"## {claim.title}", ""]
@@ -96,7 +99,7 @@ def markdown(found: Found, machine: str, folder: str) -> str:
         lines += [f"Measured: {each.machine}.", ""] if each.machine else []
         lines += _markdown_table(each.rows)
         if each.figure is not None:
-            lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", _filled(f"*{claim.caption}*")]
+            lines += ["", f"![{claim.title}]({folder}/{name}.svg)", "", _filled(f"*{_caption(name)}*")]
     return "\n".join(lines) + "\n"
 
 
@@ -107,11 +110,14 @@ def _filled(text: str) -> str:
 def html(found: Found, machine: str) -> str:
     """The page as one HTML file without references."""
     parts = [f"<h1>{TITLE}</h1>", f"<p>{escape(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
-    items = (
-        f'<li><a href="#{name}">{_prose(claim.title)}</a>: {escape(_summary(found.get(name)))}</li>'
-        for name, claim in CLAIMS.items()
-    )
-    parts.append(f"<nav><ul>{''.join(items)}</ul></nav>")
+    parts.append("<nav>")
+    for heading, claims in GROUPS.items():
+        items = (
+            f'<li><a href="#{name}">{_prose(claim.title)}</a>: {escape(_summary(found.get(name)))}</li>'
+            for name, claim in claims.items()
+        )
+        parts.append(f"<b>{escape(heading)}</b><ul>{''.join(items)}</ul>")
+    parts.append("</nav>")
     for name, claim in CLAIMS.items():
         parts += _html_section(name, claim, found.get(name, Finding([])))
     return page(TITLE, parts)
@@ -129,7 +135,12 @@ def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
     if each.figure is not None:
         with style():
             svg = to_svg(each.figure, name, claim.title)
-        yield figure_html(svg, caption=claim.caption.replace("`", ""), is_broad=True)
+        yield figure_html(svg, caption=_caption(name).replace("`", ""), is_broad=True)
+
+
+def _caption(name: str) -> str:
+    """Of the figure, with its command."""
+    return f"{CLAIMS[name].caption} Command: {_command(name)}."
 
 
 def _prose(text: str) -> str:

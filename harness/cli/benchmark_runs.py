@@ -16,7 +16,7 @@ from harness.record.code import Code, current_code
 from harness.record.files import read_json, write_text
 
 if TYPE_CHECKING:
-    from analysis.claims.claims import Benchmark
+    from analysis.claims.claim import Benchmark
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CLEAN_UP_S = 5.0

@@ -92,7 +92,8 @@ def _evidence(
     names: Sequence[str], overrides: Sequence[str], scale: scales.Scale, cell_hash: Callable[[Config], str]
 ) -> _Evidence:
     """The experiments and benchmarks of these claims. Raises UserError."""
-    from analysis.claims.claims import CLAIMS, Benchmark
+    from analysis.claims.claim import Benchmark
+    from analysis.claims.claims import CLAIMS
 
     if scale == "paper":
         overrides = scales.paper_overrides(overrides)

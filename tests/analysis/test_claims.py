@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from analysis.claims.claims import CLAIMS, Benchmark
+from analysis.claims.claim import Benchmark
+from analysis.claims.claims import CLAIMS
 from analysis.claims.measures import SAVES
 from analysis.claims.mirror import mirror
 from analysis.claims.page import Finding, finding, html, markdown, write_figures

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from analysis.claims.claims import Benchmark
+from analysis.claims.claim import Benchmark
 from harness.cli import benchmark_runs, scales
 from harness.cli.benchmark_runs import BenchmarkRun
 from harness.config.experiment import load_experiment
