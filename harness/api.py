@@ -19,7 +19,7 @@ from harness.config.model import Config
 from harness.core.errors import ConfigError, UserError
 from harness.core.events import Finished
 from harness.grid.process import Outcome, is_done
-from harness.grid.runner import GridView, default_jobs, run_grid
+from harness.grid.runner import GridView, run_grid
 from harness.grid.worker import run_assembled
 from harness.record.code import difference_of
 from harness.record.folder import State, claim_grid, claim_run, inspect
@@ -85,7 +85,6 @@ def grid(
         )
     anew = {cell.run_dir for cell in old} if stale == "rerun" else set[Path]()
     with claim_grid(found.out):
-        jobs = jobs or default_jobs(found.cells)
         return run_grid(found.cells, run_assembled, view or Silent(), jobs=jobs, stale=anew)
 
 

@@ -18,7 +18,7 @@ from harness.config.yaml_file import to_yaml
 from harness.core.errors import HarnessError, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
-from harness.grid.runner import default_jobs, run_grid
+from harness.grid.runner import run_grid
 from harness.grid.worker import RunCell, run_assembled
 from harness.record.files import write_text
 from harness.record.folder import (
@@ -117,7 +117,7 @@ def run_experiments(
                 cells,
                 run_cell,
                 view,
-                jobs=jobs or default_jobs(cells),
+                jobs=jobs,
                 stale=anew,
             )
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]

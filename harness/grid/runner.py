@@ -6,6 +6,7 @@ A cell that fails, crashes or is killed has a failed outcome; the other cells co
 import os
 from collections import deque
 from collections.abc import Collection, Iterator, Sequence
+from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -34,17 +35,12 @@ class GridView(Protocol):
         ...
 
 
-def default_jobs(cells: Sequence[Cell]) -> int:
-    """Number of cells to run at once: the cores of this process divided by the most threads that a cell uses."""
-    threads = max((cell.config.trainer.num_threads for cell in cells), default=1)
-    return max(1, len(os.sched_getaffinity(0)) // threads)
-
-
 def run_grid(
-    cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int, stale: Collection[Path] = ()
+    cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int | None = None, stale: Collection[Path] = ()
 ) -> list[Outcome]:
     """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
+    ``jobs``: None starts as many as this process has cores for their threads.
     ``stale``: folders of finished cells that are run anew. Such a result stands until the new one is done.
     Returns one outcome per cell, in the order of ``cells``. If an exception (also KeyboardInterrupt) leaves this
     function or this process is killed, the started cells are ended.
@@ -59,10 +55,12 @@ def run_grid(
     if not waiting:
         return [outcomes[cell.run_dir] for cell in cells]
     running: list[CellProcess] = []
+    slots = partial(_slots, jobs)
+    room = jobs or _num_cores()
     starter = CellStarter(run_cell)
     try:
         while waiting or running:
-            while waiting and sum(_slots(one.cell, jobs) for one in running) + _slots(waiting[0], jobs) <= jobs:
+            while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
                 cell = waiting.popleft()
                 running.append(starter.start(cell))
                 view.started(cell)
@@ -88,5 +86,12 @@ def _receive(running: list[CellProcess], view: GridView) -> Iterator[Outcome]:
                 view.status(one.cell, status)
 
 
-def _slots(cell: Cell, jobs: int) -> int:
-    return jobs if cell.config.engine == "rpc" else 1
+def _slots(jobs: int | None, cell: Cell) -> int:
+    """What a cell takes of ``jobs``, or of the cores if that is None."""
+    if cell.config.engine == "rpc":
+        return jobs or _num_cores()
+    return min(cell.config.trainer.num_threads, _num_cores()) if jobs is None else 1
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,20 @@ def test_rpc_cells_run_alone(tmp_path: Path) -> None:
     """Law: a cell of engine rpc takes all slots, so that its ranks do not share the cores with another cell."""
     journal = Journal()
     run_grid(cells_of(tmp_path, 3, "rpc"), run_well, journal, jobs=3)
+    assert journal.most_at_once() == 1
+
+
+def test_cells_with_many_threads_do_not_hold_up_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: by default a cell takes as many cores as its threads, so one with several takes no cores of the others."""
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
+    one, two, wide = cells_of(tmp_path, 3)
+    threads = wide.config.trainer.model_copy(update={"num_threads": 2})
+    wide = replace(wide, config=wide.config.model_copy(update={"trainer": threads}))
+    journal = Journal()
+    run_grid([one, two, wide], run_well, journal)
+    assert journal.most_at_once() == 2
+    journal = Journal()
+    run_grid([replace(wide, run_dir=tmp_path / name, hash=name) for name in ("a", "b")], run_well, journal)
     assert journal.most_at_once() == 1
 
 
