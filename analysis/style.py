@@ -34,7 +34,7 @@ THEMES: dict[str, tuple[str, str]] = {
     "cpr_scar": ("#8c5a2b", "#d9a066"),
     "differential": ("#1d7f8c", "#56c5d4"),
     "buddy": ("#8c6d31", "#c8a45c"),
-    "cpr_mirror": ("#8a6d00", "#d9c24a"),
+    "cpr_mirror": ("#b0003a", "#ff7a9c"),
     "other": ("#7a4fbf", "#b292f0"),
 }
 """Colour on a light and on a dark page, by role; a strategy's role is its name.

@@ -100,7 +100,7 @@ def wire(results: Sequence[Cell]) -> list[Row]:
         for each in results
     ]
     best = max(results, key=lambda each: sorted(each["ratios"])[len(each["ratios"]) // 2])
-    what = f"the same where it is largest, {wire_name(best)}; above 1"
+    what = f"largest of these speed-ups, {wire_name(best)}; above 1"
     return [
         *rows,
         measured(what, paper, best["ratios"], 1, math.inf, why="one machine: its cores are shared by all ranks"),

@@ -20,6 +20,9 @@ Draw = Callable[[Sequence["Axes"], Sequence[Cell]], None]
 """Draws into two axes, side by side."""
 
 
+_MOST_LETTERS = 32  # of all labels of an axis, side by side
+
+
 def scatter(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     """AUC loss of each run against its PLS, and the line of each strategy; on the right of those that save."""
     done = [cell for cell in cells if cell["status"] == "done"]
@@ -79,7 +82,9 @@ def draw_sweep(
         for x, value in enumerate(values if has_runs else ()):
             runs = [*measure.by_seed(cells_at(done, name, key, value), done).values()]
             axes.plot([x + 0.06 * place + 0.03] * len(runs), runs, ".", color=colour(name), alpha=0.4)
-    axes.set_xticks(range(len(values)), [str(value) for value in values])
+    labels = [str(value) for value in values]
+    turn = 20 if sum(map(len, labels)) > _MOST_LETTERS else 0
+    axes.set_xticks(range(len(values)), labels, rotation=turn)
     axes.set_xlabel(what)
     axes.set_ylabel(measure.label)
     if axes.get_legend_handles_labels()[0]:
@@ -117,7 +122,7 @@ def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Seq
             axes[panel].set_xlabel(measure.label)
             if panel in log:
                 axes[panel].set_xscale("symlog", linthresh=0.1)
-                axes[panel].set_xlim(left=-0.02)  # a dot at 0 is whole
+                axes[panel].set_xlim(-0.02, 1.5 * axes[panel].get_xlim()[1])  # dots at both ends are whole
         if len(lines) != len(names):
             axes[1].legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
 

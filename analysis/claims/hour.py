@@ -118,7 +118,7 @@ def draw_hours(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     draw_sweep(axes[0], cells, KEY, "hour of the failure", LOSS)
     styles = ("-", "--", "-.", ":")
     laws = values_of(cells, KEY)
-    for each in healings(cells):
+    for each in [each for each in healings(cells) if len(each.hours_T) > 1]:
         estimates = [estimate(losses_S) for losses_S in 1e3 * each.losses_ST.T]
         means_T = np.array([point.mean for point in estimates if point is not None])
         widths_T = np.array([point.half_width or 0.0 for point in estimates if point is not None])
@@ -130,4 +130,4 @@ def draw_hours(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     axes[1].set_xlabel("hours of training since the failure")
     axes[1].set_ylabel("AUC lost to none, 10⁻³")
     if axes[1].get_legend_handles_labels()[0]:
-        axes[1].legend(fontsize=6)
+        axes[1].legend(fontsize=6, handlelength=4)

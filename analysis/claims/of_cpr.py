@@ -53,14 +53,17 @@ CPR: dict[str, Claim] = {
         "CPR, section 4",
         FOLDER / "pls.yaml",
         slopes,
-        "Slopes are through the origin, one for each seed over 1 to 40 failures; the interval is over seeds.",
+        "Slopes are through the origin, one for each seed over 1 to 40 failures; the interval is over the 10 slopes, "
+        "and n counts runs. `reproduced` says that the slope is above 0. Priority saves do not count for PLS "
+        "(docs/CPR.md), so strategies of equal intervals have equal PLS. The line of the figure is one fit over all "
+        "points of a strategy.",
         scatter,
         f"A point is a run; {_RUNS}, under 1, 5, 10, 20 and 40 failures of one of 8 ranks in 56 h. {_PAIRED}. Lines "
         "are least squares through the origin, over all points of a strategy. Right: the same points without the "
         "control `never_save`.",
     ),
     "failures": Claim(
-        "The more failures, the more CPR saves on full recovery, and it loses no more samples",
+        "The more failures, the more hours CPR saves on full recovery; the part that it saves falls",
         "CPR, section 6 (its shape), for 1 to 40 failures; this project",
         FOLDER / "failures.yaml",
         settings(
@@ -85,7 +88,7 @@ CPR: dict[str, Claim] = {
         f"emulated job. Right: {_PAIRED}; `full` equals it.",
     ),
     "target": Claim(
-        "CPR's benefit shrinks with the target of lost samples",
+        "CPR's benefit shrinks as the target of lost samples is tightened",
         "CPR, section 6",
         FOLDER / "target.yaml",
         settings(
@@ -93,7 +96,8 @@ CPR: dict[str, Claim] = {
             "PLS target",
             [Trend(name, +1, "rises [recalled]", REMOVED) for name in ("cpr_vanilla", "cpr_mfu", "cpr_ssu")],
         ),
-        "The target sets the interval between saves, if partial recovery pays at all.",
+        "The target sets the interval between saves, if partial recovery pays at all. Two failures of one of 8 ranks in"
+        " 56 h. Priority saves do not count for PLS (docs/CPR.md).",
         sweep("strategy.pls_target", "PLS target"),
         _CAPTION,
     ),
@@ -107,7 +111,7 @@ CPR: dict[str, Claim] = {
         _CAPTION,
     ),
     "nodes": Claim(
-        "With more ranks full recovery gets worse and partial recovery does not",
+        "With more ranks full recovery gets worse and the saves of partial recovery do not",
         "CPR, section 6",
         FOLDER / "nodes.yaml",
         settings(
@@ -199,10 +203,10 @@ CPR: dict[str, Claim] = {
             ],
         ),
         "The interval is chosen by the believed MTBF; two failures strike in 56 h, so the true one is 28 h. Full "
-        "recovery has its least overhead at the true MTBF, so either error costs. Partial recovery trades overhead for "
-        "lost samples: too short an MTBF costs saves, too long a one lost samples, for which the target is 10 %. From "
-        "an MTBF of 35 h on, its interval is longer than the job: `cpr_vanilla` then saves nothing, and `cpr_mfu` "
-        "makes priority saves within the interval, which PLS does not count.",
+        "recovery has its least overhead at the true MTBF in expectation, so either error costs. Partial recovery "
+        "trades overhead for lost samples: too short an MTBF costs saves, too long a one lost samples, for which the "
+        "target is 10 %. From an MTBF of 35 h on, its interval is longer than the job: `cpr_vanilla` then saves "
+        "nothing, and `cpr_mfu` makes priority saves within the interval, which PLS does not count.",
         sweep("profile", "believed MTBF (true: 28 h)", (OVERHEAD, PLS)),
         f"{_MEANS} (two failures of one of 8 ranks in 56 h), the same trace at each MTBF. Left: overhead of the "
         "emulated job. Right: portion of lost samples; CPR's target is 10 %.",
@@ -256,7 +260,7 @@ CPR: dict[str, Claim] = {
         "The learning rate is 0.1 for all, and the dense network has SGD.",
         sweep("trainer.optimizer", "optimizer of the tables", (PLS, LOSS)),
         f"{_MEANS} (ten failures of one of 4 ranks), the same trace for each optimizer. Left: lost samples, which no "
-        f"optimizer changes. Right: {_PAIRED} and optimizer.",
+        f"optimizer changes. Right: {_PAIRED}, with the same optimizer.",
     ),
     "taper": Claim(
         "Priority saves pay, also where rare rows matter as much as hot ones",
@@ -276,10 +280,11 @@ CPR: dict[str, Claim] = {
         "its rank by popularity (`--taper 0.5`); in `demo/flat` rare rows have as much (`--taper 0`). Priority saves "
         "leave rare rows behind, which should cost more there. Real logs need not be like either.",
         sweep("data.path", "click log", (LOST_TRACKED, LOSS)),
-        f"{_MEANS} (ten failures of one of 4 ranks), the same for both logs. {_TRACKED} Right: {_PAIRED} and log.",
+        f"{_MEANS} (ten failures of one of 4 ranks), the same for both logs. {_TRACKED} Right: {_PAIRED}, on the same "
+        "log.",
     ),
     "trackers": Claim(
-        "Counters of accesses cost little memory, sampled lists an eighth of that, copies of the rows all of it",
+        "Counters of accesses cost little memory, sampled lists a sixth of that, copies of the rows all of it",
         "CPR, section 4",
         Benchmark(
             BENCHMARKS / "trackers.py",

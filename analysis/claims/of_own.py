@@ -19,7 +19,8 @@ OWN: dict[str, Claim] = {
         FOLDER / "mirror.yaml",
         mirror,
         "Drawn on seeds and laws of failures that were not used while the strategy was built; the list was committed "
-        "before it was run. The trainer lives. Differences are paired by seed and trace.",
+        "before it was run. The trainer lives, and its mirror with it. Laws are those of the presets of these names "
+        "(docs/TRACES.md). Differences are paired by seed and trace.",
     ),
     "mirror_size": Claim(
         "What `cpr_mirror` saves as its mirror grows",
@@ -45,19 +46,21 @@ OWN: dict[str, Claim] = {
         "this project; the strategies are those of CPR, SCAR, Check-N-Run, Gemini and docs/MIRROR.md",
         FOLDER / "pareto.yaml",
         pareto,
-        "Ten failures in 56 h, of which every strategy knows the rate. Hours and node-hours are emulated; bytes and "
-        "memory are those of this run, memory in the rank that needs most of tracker, replica or mirror. A strategy "
-        "dominates another where paired 95 % intervals leave no measure in which it may be worse, and show one in "
-        "which it is better; `everything` is overhead, bytes written, memory, lost updates and AUC. The intervals are "
-        "not corrected for the number of comparisons. Where AUC cannot tell two strategies apart, neither dominates. "
-        "Overhead does not price memory: `buddy` keeps a second copy of all rows. `never_save` is a control.",
+        "Ten failures in 56 h, of which every strategy knows the rate. Prices are those of `cpr56_priced`, where a load"
+        " is charged by its bytes (docs/CPR.md), so hours are not those of claim `failures`. Hours and node-hours are "
+        "emulated; bytes and memory are those of this run, memory in the rank that needs most of tracker, replica or "
+        "mirror. A strategy dominates another where paired 95 % intervals leave no measure in which it may be worse, "
+        "and show one in which it is better; `everything` is overhead, bytes written, memory, lost updates and AUC. The"
+        " intervals are not corrected for the number of comparisons. Where AUC cannot tell two strategies apart, "
+        "neither dominates. Overhead does not price memory: `buddy` keeps a second copy of all rows. `never_save` is a "
+        "control.",
         front,
         "A point is a strategy: mean over 10 seeds, each with ten failures at hours of its own; bars are 95 % "
         "intervals, of AUC loss over pairs with the run of the same seed without failures. Left: AUC loss against "
         "emulated hours of overhead, without the control `never_save`. Right: the share of all updates that was lost "
-        "against bytes written after the start. Grey: another strategy dominates it in the two measures of the panel, "
-        "by paired intervals. The line is the Pareto front of the means, which is no test. Hours are linear up to "
-        "0.1, bytes up to 10 MB, lost updates up to 0.1 %, then logarithmic.",
+        "against bytes written after the start. A grey face: another strategy dominates it in the two measures of the "
+        "panel, by paired intervals. The line is the Pareto front of the means, which is no test. Hours are linear up "
+        "to 0.1, bytes up to 10 MB, lost updates up to 0.1 %, then logarithmic.",
     ),
     "tracker_part": Claim(
         "The part of CPR's gain that its tracker explains",
@@ -87,7 +90,7 @@ OWN: dict[str, Claim] = {
         dots(lambda cell: cell["profile"], (OVERHEAD, LOST), log=(0, 1)),
         "Mean over 10 seeds; bars are 95 % intervals. Hours and ranks of five failures are drawn for each seed: the "
         "hours are the same in all regimes but `early`, where they are a tenth. Left: overhead. Right: the share of "
-        "all updates that was lost. Axes begin at 0, are linear up to 0.1 % and then logarithmic.",
+        "all updates that was lost. Axes are linear up to 0.1 % and then logarithmic.",
     ),
     "traces": Claim(
         "Which strategy for which failure regime",
@@ -100,7 +103,7 @@ OWN: dict[str, Claim] = {
         "alone: its price is memory, which neither measure has. Why: the next strategy, by paired differences.",
         dots(lambda cell: condition(cell, "trace"), (OVERHEAD, LOST), log=(0, 1)),
         "Mean over 5 seeds under one trace, under `poisson` a trace each; bars are 95 % intervals. Left: overhead. "
-        "Right: the share of all updates that was lost. Axes begin at 0, are linear up to 0.1 % and then logarithmic.",
+        "Right: the share of all updates that was lost. Axes are linear up to 0.1 % and then logarithmic.",
     ),
     "seeds": Claim(
         "How many seeds and traces a statement about AUC takes",

@@ -35,10 +35,13 @@ _HEADINGS = (
 )
 _CLASSES: Mapping[Verdict, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
 _EXPLANATION = (
-    "Of papers, [read] is in the paper and [recalled] is from memory of its text. Here: mean ± half of the 95 % "
-    "interval over seeds, each with a failure trace of its own; n: runs, pairs. Verdicts: reproduced; not reproduced; "
-    "cannot be told: the interval holds both; calibrated: constants were chosen so that it comes out, which confirms "
-    "nothing; ours: no paper has the number."
+    "Of papers, [read] is in the paper, [recalled] is from memory of its text, [2nd] from others' notes, and [derived] "
+    "is computed here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, each with a "
+    "failure trace of its own; of times the median (least–greatest); n: runs, pairs. Verdicts: reproduced: the whole "
+    "interval agrees; not reproduced: none of it does; cannot be told: a part of it does; calibrated: constants were "
+    "chosen so that it comes out, which confirms nothing; ours: no paper has the number. PLS is the portion of lost "
+    "samples, AUC loss that to the run of the same seed without failures. `cpr56` and `poster50` are CPR's two jobs: 8 "
+    "ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: README."
 )
 
 
@@ -109,7 +112,7 @@ def _filled(text: str) -> str:
 
 def html(found: Found, machine: str) -> str:
     """The page as one HTML file without references."""
-    parts = [f"<h1>{TITLE}</h1>", f"<p>{escape(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
+    parts = [f"<h1>{TITLE}</h1>", f"<p>{_prose(_EXPLANATION)}</p>", f'<p class="note">{escape(machine)}</p>']
     parts.append("<nav>")
     for heading, claims in GROUPS.items():
         items = (
@@ -153,12 +156,13 @@ def _command(name: str) -> str:
 
 
 def _cells(row: Row) -> list[str]:
-    return [row.what, row.paper, row.ours.replace("-", "−"), str(row.num), row.verdict, row.why]
+    return [row.what, row.paper, re.sub(r"-(?=[\d.])", "−", row.ours), str(row.num), row.verdict, row.why]
 
 
 def _html_cells(row: Row) -> list[str]:
     what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
     marked = f'<span class="{_CLASSES.get(row.verdict, "")}">{verdict}</span>'
+    ours = ours.replace(" ± ", "\u00a0±\u00a0")  # on one line
     return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, marked, why)]
 
 

@@ -83,13 +83,13 @@ def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
                 fmt=_MARKS[place % len(_MARKS)],
                 markersize=5,
                 color=THEMES["band"][0] if is_grey else colour(name.partition(" ")[0]),
-                markeredgecolor=THEMES["muted" if is_grey else "ink"][0],
-                markeredgewidth=0.5,
+                markeredgecolor=colour(name.partition(" ")[0]),
+                markeredgewidth=1.2,
                 label=name,
             )
         best = [p for p in sorted(points) if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
         if best:
-            axes[panel].step(*zip(*best, strict=True), where="post", color=THEMES["muted"][0], linewidth=0.8, zorder=0)
+            axes[panel].step(*zip(*best, strict=True), where="post", color=THEMES["ink"][0], linewidth=1.2, zorder=0)
         axes[panel].set_xscale("symlog", linthresh=0.1 if cost is HOURS else 10.0)
         axes[panel].set_xlabel(cost.label)
         axes[panel].set_ylabel(loss.label)

@@ -46,5 +46,5 @@ def _spread(cells: Sequence[Cell], name: str, value: str, measure: Measure) -> l
     middle = median(found)
     distance = estimate([abs(each - middle) for each in found])
     assert distance is not None
-    what = f"`{name}`, placement {value}: distance of a failure from the median one; {measure.label}"
+    what = f"`{name}`, placement {value}: mean distance of failures from the median one; {measure.label}"
     return [Row(what, "–", shown(distance), len(found), "ours", f"from {min(found):.2f} to {max(found):.2f}")]

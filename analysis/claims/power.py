@@ -27,6 +27,7 @@ def power(studies: Sequence[Mapping[str, Any]]) -> list[Row]:
                 f"{100 * share:.1f} ± {100 * half_width:.1f}",
                 each["studies"],
                 "reproduced" if is_kept else "not reproduced",
+                "by the share itself",
             )
         )
     return rows

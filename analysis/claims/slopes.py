@@ -41,7 +41,7 @@ def slopes(cells: Sequence[Cell]) -> list[Row]:
         both = by_name.get(name, {}).keys() & by_name.get("cpr_vanilla", {}).keys()
         value = estimate([by_name[name][seed] - by_name["cpr_vanilla"][seed] for seed in sorted(both)])
         if value is not None:
-            what = f"its slope for `{name}` less that for `cpr_vanilla`"
+            what = f"slope of `{name}` less that of `cpr_vanilla`"
             rows.append(
                 Row(what, "lower [recalled]", shown(value, 10.0), value.num, sign(value.negated), "paired by seed")
             )

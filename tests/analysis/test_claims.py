@@ -70,7 +70,7 @@ def test_slopes_are_those_of_the_runs() -> None:
     rows = {row.what: row for row in slopes(cells)}
     vanilla = rows["AUC loss for each percent of lost samples, 10⁻³, `cpr_vanilla`"]
     assert (vanilla.ours.partition(" ")[0], vanilla.num, vanilla.verdict) == ("0.21", 9, "reproduced")
-    lower = rows["its slope for `cpr_mfu` less that for `cpr_vanilla`"]
+    lower = rows["slope of `cpr_mfu` less that of `cpr_vanilla`"]
     assert (lower.ours, lower.verdict) == ("-0.10 ± 0.00", "reproduced")
 
 
@@ -128,7 +128,7 @@ def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
     found = {name: finding(name, own) for name, own in given.items()}
     write_figures(found, tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"target.svg", "pls.svg"}
-    shown = "![CPR's benefit shrinks with the target of lost samples](figures/target.svg)"
+    shown = "![CPR's benefit shrinks as the target of lost samples is tightened](figures/target.svg)"
     assert shown in markdown(found, "", "figures")
     assert html(found, "").count("<svg") == 2
 

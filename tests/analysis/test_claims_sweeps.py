@@ -86,7 +86,7 @@ def test_the_spread_of_a_placement_is_that_of_its_failures() -> None:
                 for name in ("none", "cpr_vanilla", "cpr_mfu")
             ]
     rows = {row.what: row for row in placement(cells)}
-    what = "`cpr_mfu`, placement {}: distance of a failure from the median one; lost updates, %"
+    what = "`cpr_mfu`, placement {}: mean distance of failures from the median one; lost updates, %"
     assert rows[what.format("row")].ours == "0.00 ± 0.00"
     assert rows[what.format("table")].ours == "5.00 ± 0.00"
     assert rows[what.format("table")].why == "from 0.00 to 10.00"
