@@ -10,8 +10,8 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
@@ -106,6 +106,7 @@ class World:
         self._ps, self._trainer = ps, trainer
         self._processes: dict[Rank, RankProcess] = {}
         self._connections: dict[Rank, Connection] = {}
+        self._handshakes = control.Handshakes(self._authkey)
         self._strangers: list[Connection] = []  # connections whose rank is not known yet
         self._formation = Formation(
             generation=0, members=(*self.names, *self._spares), takeovers={}, keeps_spares=num_spares > 0
@@ -278,9 +279,11 @@ class World:
             # must the supervisor report it, since no request can be sent yet.
             watched = self._launcher.watched(self._processes.values() if self._rendezvous.is_awaited else [chief])
             connections = [*self._connections.values(), *self._strangers]
-            ready = wait([self._listener, *watched, *connections])
+            ready = wait([self._listener, self._handshakes.ended, *watched, *connections])
             if self._listener in ready:
-                self._accept()
+                with suppress(OSError):  # it has hung up
+                    self._handshakes.begin(self._listener)
+            self._strangers += self._handshakes.take()
             for connection in connections:
                 if connection in ready and self._receive(connection, services):
                     return
@@ -305,12 +308,6 @@ class World:
 
         own = {"dead": self.dead, "absent": self.absent, "regroup": self.regroup, "formed": self.formed}
         return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
-
-    def _accept(self) -> None:
-        try:
-            self._strangers.append(control.accept(self._listener, self._authkey))
-        except (AuthenticationError, EOFError, OSError):
-            return  # not a rank of this run, or one that died while it connected
 
     def _receive(self, connection: Connection, services: Services) -> bool:
         """Handle one message; True if the trainer has finished."""
@@ -377,5 +374,6 @@ class World:
                 process.join(_REAP_S)
         for connection in [*self._connections.values(), *self._strangers]:
             connection.close()
+        self._handshakes.close()
         self._listener.close()
         self._launcher.close()

@@ -158,7 +158,7 @@ def test_records_of_another_size_are_refused(folder: Path, num_bytes: int) -> No
 @pytest.mark.parametrize("split", ["dlrm", "chronological"])
 @pytest.mark.parametrize("row", [0, 859, 860, NUM_ROWS - 1])
 def test_words_that_cannot_be_are_refused(folder: Path, split: Split, row: int, damage: tuple[int, int, str]) -> None:
-    """Law: a word that no preparation writes, and that came after the folder was opened, is one line with its sample."""
+    """Law: a word that no preparation writes, and that came after the folder was opened, is named with its sample."""
     dataset = Dataset.open(folder, split=split, seed=1)
     words = np.memmap(folder / RECORDS_NAME, dtype=np.uint32, mode="r+").reshape(NUM_ROWS, -1)
     column, bits, what = damage
@@ -222,7 +222,7 @@ def test_records_that_changed_are_refused_before_they_train(folder: Path) -> Non
     """Law: records have the digest of their meta, also where each of them is possible; what was verified stays so."""
     Dataset.open(folder, split="dlrm", seed=0)
     assert (folder / VERIFIED_NAME).exists()
-    records = np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r+").reshape(-1, NUM_COLUMNS)
+    records = np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r+", shape=(NUM_ROWS, NUM_COLUMNS))
     labels = records[:, 0].copy()
     records[:, 0] = labels[::-1]
     records.flush()
