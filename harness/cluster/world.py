@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cluster import control
 from harness.cluster.launcher import Launcher, Main, Place, RankContext, RankProcess
+from harness.cluster.network import PrivateNetwork
 from harness.cluster.rendezvous import Rendezvous
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
@@ -85,15 +86,17 @@ class World:
         host: str,
         port: int,
         num_spares: int = 0,
+        network: PrivateNetwork | None = None,
     ) -> None:
         try:
-            self._listener: socket.socket = control.listen(host, port)
+            self._listener: socket.socket = control.listen(host, port) if network is None else network.listener
         except OSError as error:
             raise ConfigError(
                 f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
                 "set cluster.port=0 to take a free port"
             ) from error
         self._host = host
+        self._network = network
         self.port: int = self._listener.getsockname()[1]
         self._launcher = launcher
         self._options = options
@@ -116,6 +119,11 @@ class World:
         self._rendezvous = Rendezvous(self._send)
 
     @property
+    def network_words(self) -> str:
+        """Who can reach the ranks, for the record."""
+        return "open" if self._network is None else "private"
+
+    @property
     def pids(self) -> dict[Rank, int]:
         """Process id of each rank and spare."""
         return {rank: process.pid for rank, process in self._processes.items()}
@@ -135,6 +143,7 @@ class World:
             port=self.port,
             authkey=self._authkey,
             options=self._options,
+            entrance=self._network and self._network.entrance,
         )
         job = self._trainer if rank == CHIEF else self._ps
         self._processes[rank] = self._launcher.spawn(context, job.main, job.work)
@@ -376,4 +385,6 @@ class World:
             connection.close()
         self._handshakes.close()
         self._listener.close()
+        if self._network is not None:
+            self._network.close()
         self._launcher.close()

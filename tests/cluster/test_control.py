@@ -40,9 +40,11 @@ def served(listener: socket.socket, handshakes: control.Handshakes, num: int) ->
 def rank(listener: socket.socket, key: bytes, said: list[str]) -> Thread:
     """A rank that connects with ``key`` and says hello."""
 
+    host, port = listener.getsockname()
+
     def run() -> None:
         try:
-            connection = control.connect(*listener.getsockname(), key, PATIENCE_S)
+            connection = control.connect(host, port, key, PATIENCE_S)
         except Exception as error:  # noqa: BLE001 - whatever refuses it
             said.append(type(error).__name__)
         else:
