@@ -84,7 +84,7 @@ def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
     if not equals or not key.strip():
         raise ConfigError(f"{source}: expected the form key=value")
     if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are no text, as Python reads them
-        raise ConfigError(f"{ascii(shown)} on the command line: expected UTF-8 text")
+        raise ConfigError(f"{shown!a} on the command line: expected UTF-8 text")
     try:
         document = _Document(text, source, groups)
     except NotYaml:
