@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from harness.cluster.leash import hold_leash
@@ -151,6 +152,7 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, see
     folder.mkdir(parents=True)
     rng = generator(seed, "clicks")
     num_rows, num_positives = num_train * 7 // 6 + 14, 0
+    digest = xxhash.xxh3_128()
     with (folder / RECORDS_NAME).open("wb") as file:
         for first in range(0, num_rows, _CHUNK_ROWS):
             words_NC = np.empty((min(_CHUNK_ROWS, num_rows - first), NUM_COLUMNS), dtype="<i4")
@@ -161,6 +163,8 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, see
                 words_NC[:, 1 + NUM_DENSE + table_index] = skewed_ids(rng, cardinality, len(words_NC))
             num_positives += int(floats_NC[:, 0].sum())
             file.write(words_NC.data)
+            digest.update(words_NC.data)
+    digest.update(json.dumps([*cardinalities]).encode())
     meta = Meta(
         format_version=FORMAT_VERSION,
         num_rows=num_rows,
@@ -168,7 +172,7 @@ def make_data(folder: Path, cardinalities: Sequence[int], num_train: int, *, see
         cardinalities=tuple(cardinalities),
         categories="number",
         max_ind_range=None,
-        digest=f"{seed}-{num_rows}",
+        digest=digest.hexdigest(),
         sources=(),
     )
     write_meta(folder, meta)

@@ -16,28 +16,91 @@ Messages are tuples, the kind first:
 """
 
 import socket
+import threading
+from collections import deque
+from contextlib import suppress
+from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
 Message = tuple[Any, ...]
 
+HANDSHAKE_S = 10.0
+"""Within this time a connection must have authenticated."""
+_MOST_PENDING = 256  # handshakes at a time
+
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises OSError, for example if ``cluster.port`` is in use."""
+    """A listening socket whose ``accept`` does not wait. Raises OSError, for example if ``cluster.port`` is in use."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=128)
+    listener = socket.create_server((host, port), family=family, backlog=128)
+    listener.setblocking(False)  # who has knocked may be gone
+    return listener
 
 
-def accept(listener: socket.socket, authkey: bytes) -> Connection:
-    """The next connection, after it has authenticated with ``authkey``.
+class Handshakes:
+    """Handshakes of new connections, each in a thread of its own and with a deadline.
 
-    Raises AuthenticationError, OSError, EOFError.
+    A stranger that says nothing holds up neither the supervisor nor a rank. ``ended`` is readable where a connection
+    has authenticated.
     """
-    sock, _ = listener.accept()
-    connection = _wrap(sock)
-    deliver_challenge(connection, authkey)
-    answer_challenge(connection, authkey)
-    return connection
+
+    def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
+        self._authkey, self._timeout_s = authkey, timeout_s
+        self._done: deque[Connection] = deque()
+        self._num_pending = 0
+        self._lock = threading.Lock()
+        self.ended, self._notice = Pipe(duplex=False)
+
+    def begin(self, listener: socket.socket) -> None:
+        """Accept a connection, and begin its handshake; where too many are at it, hang up. Raises OSError."""
+        sock, _ = listener.accept()
+        with self._lock:
+            is_full = self._num_pending >= _MOST_PENDING
+            self._num_pending += not is_full
+        if is_full:
+            sock.close()
+            return
+        threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
+
+    def take(self) -> list[Connection]:
+        """The connections that have authenticated with the key since the last call."""
+        found: list[Connection] = []
+        while self.ended.poll():
+            self.ended.recv_bytes()
+            found.append(self._done.popleft())
+        return found
+
+    def close(self) -> None:
+        """Close what nobody took."""
+        for connection in self._done:
+            connection.close()
+        self.ended.close()
+
+    def _authenticate(self, sock: socket.socket) -> None:
+        deadline = threading.Timer(self._timeout_s, _hang_up, (sock,))
+        deadline.daemon = True
+        deadline.start()
+        connection = _wrap(sock.dup())
+        try:
+            deliver_challenge(connection, self._authkey)
+            answer_challenge(connection, self._authkey)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()  # not a rank of this run, or one that died while it connected
+        else:
+            self._done.append(connection)
+            with suppress(OSError):  # closed meanwhile
+                self._notice.send_bytes(b"1")
+        finally:
+            deadline.cancel()
+            sock.close()
+            with self._lock:
+                self._num_pending -= 1
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:

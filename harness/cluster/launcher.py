@@ -18,6 +18,7 @@ from harness.core.plans import Rank
 
 if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
     from harness.cluster.group import GroupOptions
+    from harness.cluster.network import Entrance
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,7 @@ class RankContext:
         place: in the first generation to join; None for a spare that waits for an order.
         supervisor_pid: process whose end must also end the rank.
         host, port, authkey: of the supervisor's control channel.
+        entrance: of the network that the ranks have to themselves; None where they have none.
     """
 
     rank: Rank
@@ -53,6 +55,7 @@ class RankContext:
     port: int
     authkey: bytes
     options: "GroupOptions"
+    entrance: "Entrance | None" = None
 
 
 Main = Callable[[RankContext, Any], None]

@@ -87,11 +87,18 @@ def connect() -> None:
     """A no-op: the first request to a process opens the connection."""
 
 
+def _begin(rank_context: RankContext) -> None:
+    """What every rank does first. Entering a namespace comes before the leash, which is a thread."""
+    ignore_interrupts()
+    if rank_context.entrance is not None:
+        rank_context.entrance.enter()
+    hold_leash(rank_context.supervisor_pid)
+
+
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
     global _spec, _timeout_s  # noqa: PLW0603 - see above
-    ignore_interrupts()
-    hold_leash(rank_context.supervisor_pid)
+    _begin(rank_context)
     torch.set_num_threads(1)
     _spec = spec
     _timeout_s = rank_context.options.rpc_timeout_s
@@ -119,8 +126,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
 
 def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorClient], None]) -> None:
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
-    ignore_interrupts()
-    hold_leash(rank_context.supervisor_pid)
+    _begin(rank_context)
     link = ControlLink(rank_context)
     try:
         cluster = RpcCluster(link)

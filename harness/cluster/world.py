@@ -10,13 +10,14 @@ import secrets
 import signal
 import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from harness.cluster import control
 from harness.cluster.launcher import Launcher, Main, Place, RankContext, RankProcess
+from harness.cluster.network import PrivateNetwork
 from harness.cluster.rendezvous import Rendezvous
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
@@ -85,15 +86,17 @@ class World:
         host: str,
         port: int,
         num_spares: int = 0,
+        network: PrivateNetwork | None = None,
     ) -> None:
         try:
-            self._listener: socket.socket = control.listen(host, port)
+            self._listener: socket.socket = control.listen(host, port) if network is None else network.listener
         except OSError as error:
             raise ConfigError(
                 f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
                 "set cluster.port=0 to take a free port"
             ) from error
         self._host = host
+        self._network = network
         self.port: int = self._listener.getsockname()[1]
         self._launcher = launcher
         self._options = options
@@ -106,6 +109,7 @@ class World:
         self._ps, self._trainer = ps, trainer
         self._processes: dict[Rank, RankProcess] = {}
         self._connections: dict[Rank, Connection] = {}
+        self._handshakes = control.Handshakes(self._authkey)
         self._strangers: list[Connection] = []  # connections whose rank is not known yet
         self._formation = Formation(
             generation=0, members=(*self.names, *self._spares), takeovers={}, keeps_spares=num_spares > 0
@@ -113,6 +117,11 @@ class World:
         self._is_formed = False  # whether the trainer has joined the present generation
         self._refill_after: int | None = None  # step after which missing spares are started
         self._rendezvous = Rendezvous(self._send)
+
+    @property
+    def network_words(self) -> str:
+        """Who can reach the ranks, for the record."""
+        return "open" if self._network is None else "private"
 
     @property
     def pids(self) -> dict[Rank, int]:
@@ -134,6 +143,7 @@ class World:
             port=self.port,
             authkey=self._authkey,
             options=self._options,
+            entrance=self._network and self._network.entrance,
         )
         job = self._trainer if rank == CHIEF else self._ps
         self._processes[rank] = self._launcher.spawn(context, job.main, job.work)
@@ -278,9 +288,11 @@ class World:
             # must the supervisor report it, since no request can be sent yet.
             watched = self._launcher.watched(self._processes.values() if self._rendezvous.is_awaited else [chief])
             connections = [*self._connections.values(), *self._strangers]
-            ready = wait([self._listener, *watched, *connections])
+            ready = wait([self._listener, self._handshakes.ended, *watched, *connections])
             if self._listener in ready:
-                self._accept()
+                with suppress(OSError):  # it has hung up
+                    self._handshakes.begin(self._listener)
+            self._strangers += self._handshakes.take()
             for connection in connections:
                 if connection in ready and self._receive(connection, services):
                     return
@@ -305,12 +317,6 @@ class World:
 
         own = {"dead": self.dead, "absent": self.absent, "regroup": self.regroup, "formed": self.formed}
         return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
-
-    def _accept(self) -> None:
-        try:
-            self._strangers.append(control.accept(self._listener, self._authkey))
-        except (AuthenticationError, EOFError, OSError):
-            return  # not a rank of this run, or one that died while it connected
 
     def _receive(self, connection: Connection, services: Services) -> bool:
         """Handle one message; True if the trainer has finished."""
@@ -377,5 +383,8 @@ class World:
                 process.join(_REAP_S)
         for connection in [*self._connections.values(), *self._strangers]:
             connection.close()
+        self._handshakes.close()
         self._listener.close()
+        if self._network is not None:
+            self._network.close()
         self._launcher.close()

@@ -26,6 +26,7 @@ IRRELEVANT: dict[str, set[str] | bool] = {
         "host",
         "port",
         "interface",
+        "network",
         "transports",
         "num_worker_threads",
         "rpc_timeout_s",

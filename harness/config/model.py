@@ -175,7 +175,12 @@ class ClusterConfig(_Model):
     transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1)] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: each idle rank uses most of a core."""
     interface: str | None = "lo"
-    """Network interface that RPC listens on; null lets TensorPipe resolve the host's name."""
+    """Network interface that RPC listens on; null lets TensorPipe resolve the host's name. Any but `lo` needs
+        `network: open`."""
+    network: Literal["auto", "private", "open"] = "auto"
+    """Who can reach the ranks of engine `rpc`. RPC authenticates nobody: who reaches a rank runs code in it. `private`:
+        nobody else, as they are in a network namespace of their own. `open`: other processes of the machine, or of the
+        network that `interface` is on. `auto`: private where the system allows it; a note says where it does not."""
     num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
     """RPC threads in every rank."""
     rpc_timeout_s: Seconds = 60.0

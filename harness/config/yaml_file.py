@@ -83,6 +83,8 @@ def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
     source = f"{shown} on the command line"
     if not equals or not key.strip():
         raise ConfigError(f"{source}: expected the form key=value")
+    if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are no text, as Python reads them
+        raise ConfigError(f"{shown!a} on the command line: expected UTF-8 text")
     try:
         document = _Document(text, source, groups)
     except NotYaml:

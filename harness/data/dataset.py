@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.errors import DataError
+from harness.data.digest import verify
 from harness.data.permute import Permutation
 from harness.data.records import (
     NUM_DENSE,
@@ -88,6 +89,7 @@ class Dataset:
         meta = read_meta(path)
         if meta.num_rows < MIN_ROWS:
             raise DataError(f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}")
+        verify(path, meta)
         return cls(path, meta, map_records(path, meta), split=split, seed=seed)
 
     def num_eval(self, which: EvalSet) -> int:

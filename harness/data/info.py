@@ -3,7 +3,6 @@
 Shapes: N rows of a table, F = 26 tables.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,23 +10,20 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from harness.core.errors import DataError
 from harness.core.placement import tracked_tables
+from harness.data.digest import blocks, refuse_other
 from harness.data.records import (
-    META_NAME,
     NUM_DENSE,
     NUM_TABLES,
     RECORDS_NAME,
     Meta,
     limits_of,
-    map_records,
     read_meta,
     refuse_damage,
 )
 from harness.data.sources import Progress
 
 NUM_TRACKED = 7
-_BLOCK_ROWS = 1 << 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,24 +91,18 @@ def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | Non
 
 def count_accesses(path: Path, meta: Meta, progress: Progress | None = None) -> list[NDArray[np.uint32]]:
     """Number of accesses of each row of each table. Raises DataError unless the records have the digest of ``meta``."""
-    records, limits_C = map_records(path, meta), limits_of(meta.cardinalities)
+    limits_C = limits_of(meta.cardinalities)
     digest = xxhash.xxh3_128()
     counts_F = [np.zeros(size, dtype=np.uint32) for size in meta.cardinalities]
-    for start in range(0, meta.num_rows, _BLOCK_ROWS):
-        records_BC = np.asarray(records[start : start + _BLOCK_ROWS])
+    for start, records_BC in blocks(path, meta):
         refuse_damage(path / RECORDS_NAME, records_BC, limits_C, start)
         digest.update(records_BC.data)
         ids_FB = records_BC[:, 1 + NUM_DENSE :].T.copy()
         for table in range(NUM_TABLES):
             np.add.at(counts_F[table], ids_FB[table], np.uint32(1))
         if progress is not None:
-            progress(start + ids_FB.shape[1], meta.num_rows)
-    digest.update(json.dumps(meta.cardinalities).encode())
-    if digest.hexdigest() != meta.digest:
-        raise DataError(
-            f"{path / RECORDS_NAME}: damaged: expected digest {meta.digest} of {META_NAME}, got {digest.hexdigest()}; "
-            "prepare the data again"
-        )
+            progress(start + len(records_BC), meta.num_rows)
+    refuse_other(path, meta, digest)
     return counts_F
 
 

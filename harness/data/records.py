@@ -30,6 +30,9 @@ META_NAME = "meta.json"
 _BITS_OF_ONE = int(np.float32(1).view(np.uint32))
 _BITS_OF_INFINITY = int(np.float32(np.inf).view(np.uint32))
 
+_MOST_TABLE_ROWS = 2**31 - 1  # a row's id is an int32
+_MOST_ROWS = 2**40
+
 Categories = Literal["number", "hash"]
 Words = NDArray[np.int32]
 
@@ -101,8 +104,10 @@ def read_meta(folder: Path) -> Meta:
         meta = _parse(values)
     except FileNotFoundError:
         raise DataError(f"{path}: missing, so the folder is not prepared data; run `run.py data prepare`") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); prepare the data again") from error
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise DataError(f"{path}: damaged ({type(error).__name__}: {error}); prepare the data again") from None
     records = folder / RECORDS_NAME
     expected_bytes = meta.num_rows * RECORD_BYTES
     num_bytes = records.stat().st_size if records.is_file() else None
@@ -166,11 +171,13 @@ def fsync_folder(folder: Path) -> None:
 def _parse(values: dict[str, Any]) -> Meta:
     """A Meta from JSON, its types checked as far as they matter: counts are counts, 26 positive cardinalities."""
     cardinalities = tuple(int(size) for size in values["cardinalities"])
-    if len(cardinalities) != NUM_TABLES or min(cardinalities) < 1:
-        raise ValueError(f"cardinalities: expected {NUM_TABLES} positive numbers")
+    if len(cardinalities) != NUM_TABLES or not 1 <= min(cardinalities) <= max(cardinalities) <= _MOST_TABLE_ROWS:
+        raise ValueError(f"cardinalities: expected {NUM_TABLES} numbers from 1 to {_MOST_TABLE_ROWS}")
     if values["categories"] not in ("number", "hash"):
         raise ValueError(f"categories: expected number or hash, got {values['categories']!r}")
     num_rows, num_positives = int(values["num_rows"]), int(values["num_positives"])
+    if num_rows > _MOST_ROWS:
+        raise ValueError(f"num_rows: expected at most {_MOST_ROWS}, got {num_rows}")
     if not 0 <= num_positives <= num_rows:
         raise ValueError(f"num_positives: expected 0 to {num_rows}, got {num_positives}")
     return Meta(

@@ -1,5 +1,6 @@
 """Assembles and carries out one run. The only module whose code depends on the engine."""
 
+import logging
 import os
 import shutil
 import socket
@@ -15,12 +16,13 @@ from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
 from harness.cluster.launcher import LAUNCHERS, Launcher, Main
 from harness.cluster.local import LocalCluster, LocalRanks
+from harness.cluster.network import NoPrivateNetwork, PrivateNetwork
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.spawn import own_fork_server
 from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import RankJob, World
-from harness.config.model import Config
+from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
 from harness.core.plans import KillTime, PlannedKill, Rank
@@ -29,6 +31,8 @@ from harness.record.recorder import Recorder
 from harness.run.job import train
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +206,11 @@ def _run_local(
 
 def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status, parts: Parts) -> Supervisor:
     config = run_spec.config
+    if config.cluster.interface != "lo" and config.cluster.network != "open":
+        raise ConfigError(
+            f"cluster.interface: expected lo, got {config.cluster.interface}: others reach the ranks there, and RPC "
+            "authenticates nobody; on a network that you trust, set cluster.network=open"
+        )
     interfaces = [name for _, name in socket.if_nameindex()]
     if config.cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
@@ -218,7 +227,7 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
             on_status=status,
             clock=parts.clock,
         )
-        supervisor.record(run_spec.started(_machine(pids=world.pids, port=world.port)))
+        supervisor.record(run_spec.started(_machine(pids=world.pids, port=world.port, network=world.network_words)))
         world.serve(services_of(supervisor))
     finally:
         world.close()
@@ -263,4 +272,21 @@ def make_world(
         host=cluster.host,
         port=cluster.port,
         num_spares=cluster.spares,
+        network=_private_network(cluster),
     )
+
+
+def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
+    """The network that the ranks have to themselves; None where it is to be open, or cannot be private."""
+    if cluster.network == "open":
+        return None
+    try:
+        return PrivateNetwork(cluster.host, cluster.port)
+    except NoPrivateNetwork as error:
+        if cluster.network == "private":
+            raise ConfigError(
+                f"cluster.network: no private network on this machine: {error}; `open` lets other processes of the "
+                "machine reach the ranks"
+            ) from error
+        _log.info("note: no private network on this machine (%s): other processes of it can reach the ranks", error)
+        return None

@@ -96,8 +96,9 @@ def test_a_rank_that_goes_mute_while_a_world_is_formed_is_replaced_too(config: C
 
 def test_an_interface_that_is_not_there_is_one_clear_line(config: Config, tmp_path: Path) -> None:
     """Before any rank is started."""
+    wrong = changed(config, engine="rpc", cluster__interface="eth99", cluster__network="open")
     with pytest.raises(ConfigError, match=r"^cluster\.interface: unknown interface 'eth99'; expected one of .*lo"):
-        assemble.run(changed(config, engine="rpc", cluster__interface="eth99"), tmp_path / "run")
+        assemble.run(wrong, tmp_path / "run")
 
 
 def test_a_dead_trainer_fails_the_run(config: Config, tmp_path: Path) -> None:

@@ -166,6 +166,10 @@ def test_resolved_config_reads_back(write: Write) -> None:
         ("# nothing\n", "", "x.yaml: expected a mapping of keys to values, got an empty file"),
         ("seed: 1", "seed", "seed on the command line: expected the form key=value"),
         ("seed: 1", "out=[", "out=[ on the command line: expected a YAML value, got '['"),
+        ("seed: 1", "out=\udcff", "'out=\\udcff' on the command line: expected UTF-8 text"),
+        ("seed: 1", "seed=!!float x", "seed: 'x' is not a whole number >= 0 (seed=!!float x on the command line)"),
+        ("seed: 1", "seed=!!bool maybe", "seed: 'maybe' is not a whole number >= 0 (seed=!!bool maybe on the command line)"),
+        ("seed: 1", "seed=!!timestamp x", "seed: 'x' is not a whole number >= 0 (seed=!!timestamp x on the command line)"),
     ],
 )  # fmt: skip
 def test_each_mistake_is_one_line(write: Write, text: str, override: str, message: str) -> None:

@@ -1,8 +1,10 @@
 """Small prepared folders for tests that are about batches, not about parsing."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import xxhash
 
 from harness.data.records import (
     FORMAT_VERSION,
@@ -25,18 +27,26 @@ def write_folder(folder: Path, num_rows: int) -> Words:
     floats[:, 0] = rows % 4 == 0
     floats[:, 1:] = rows[:, None] + 0.5
     words[:, 1 + NUM_DENSE :] = NUM_TABLES * rows[:, None] + np.arange(NUM_TABLES)
+    seal(folder, words)
+    return words
+
+
+def seal(folder: Path, words: Words) -> None:
+    """Write these records, and a meta that is true of them."""
     words.tofile(folder / RECORDS_NAME)
+    cardinalities = (NUM_TABLES * len(words),) * NUM_TABLES
+    digest = xxhash.xxh3_128(words.tobytes())
+    digest.update(json.dumps(cardinalities).encode())
     write_meta(
         folder,
         Meta(
             format_version=FORMAT_VERSION,
-            num_rows=num_rows,
-            num_positives=int(floats[:, 0].sum()),
-            cardinalities=(NUM_TABLES * num_rows,) * NUM_TABLES,
+            num_rows=len(words),
+            num_positives=int(words[:, 0].view(np.float32).sum()),
+            cardinalities=cardinalities,
             categories="number",
             max_ind_range=None,
-            digest="d",
+            digest=digest.hexdigest(),
             sources=(),
         ),
     )
-    return words

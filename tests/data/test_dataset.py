@@ -1,4 +1,5 @@
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +8,9 @@ import torch
 
 from harness.core.errors import DataError
 from harness.data.dataset import Batch, Dataset, Split
-from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME
-from tests.data.folders import write_folder
+from harness.data.digest import VERIFIED_NAME
+from harness.data.records import META_NAME, NUM_COLUMNS, NUM_TABLES, RECORDS_NAME
+from tests.data.folders import seal, write_folder
 
 NUM_ROWS = 1_003
 
@@ -156,12 +158,11 @@ def test_records_of_another_size_are_refused(folder: Path, num_bytes: int) -> No
 @pytest.mark.parametrize("split", ["dlrm", "chronological"])
 @pytest.mark.parametrize("row", [0, 859, 860, NUM_ROWS - 1])
 def test_words_that_cannot_be_are_refused(folder: Path, split: Split, row: int, damage: tuple[int, int, str]) -> None:
-    """Law: a word that no preparation writes is one line with file and sample, wherever the sample is met."""
-    words = np.fromfile(folder / RECORDS_NAME, dtype=np.uint32).reshape(NUM_ROWS, -1)
+    """Law: a word that no preparation writes, and that came after the folder was opened, is named with its sample."""
+    dataset = Dataset.open(folder, split=split, seed=1)
+    words = np.memmap(folder / RECORDS_NAME, dtype=np.uint32, mode="r+").reshape(NUM_ROWS, -1)
     column, bits, what = damage
     words[row, column] = bits
-    words.tofile(folder / RECORDS_NAME)
-    dataset = Dataset.open(folder, split=split, seed=1)
     with pytest.raises(DataError) as caught:
         _meet(dataset, row)
     path = folder / RECORDS_NAME
@@ -174,7 +175,7 @@ def test_the_largest_ids_are_no_damage(folder: Path) -> None:
     words[:, 14:] = 26 * NUM_ROWS - 1
     words[:, 1:14] = np.float32(np.finfo(np.float32).max).view(np.uint32)
     words[:, 0] = np.float32(1).view(np.uint32)
-    words.tofile(folder / RECORDS_NAME)
+    seal(folder, words.view(np.int32))
     assert len(_stream(Dataset.open(folder, split="dlrm", seed=1), 32)) == 860
 
 
@@ -187,7 +188,7 @@ def test_a_missing_folder_names_its_key_and_where_paths_begin(tmp_path: Path, mo
     assert str(caught.value) == f"data.path: demo/data: no such folder ({where}); `run.py data prepare` writes one"
 
 
-@pytest.mark.parametrize("text", ["", "{", "[1]", "{}", '{"format_version": 1}'])
+@pytest.mark.parametrize("text", ["", "{", "[1]", "[" * 100_000, "{}", '{"format_version": 1}'])
 def test_a_damaged_meta_is_one_line(folder: Path, text: str) -> None:
     """Whatever meta.json has become, the user meets a DataError of one line that names the file."""
     (folder / META_NAME).write_text(text)
@@ -198,12 +199,48 @@ def test_a_damaged_meta_is_one_line(folder: Path, text: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"cardinalities": [1] * 25}, {"cardinalities": [0] * 26}, {"categories": "x"}, {"num_positives": NUM_ROWS + 1}],
+    [
+        {"cardinalities": [1] * 25},
+        {"cardinalities": [0] * 26},
+        {"cardinalities": [10**12] * 26},
+        {"cardinalities": [math.inf] * 26},
+        {"categories": "x"},
+        {"num_positives": NUM_ROWS + 1},
+        {"num_rows": 10**18},
+        {"sources": [3]},
+        {"synthetic": 7},
+    ],
 )
 def test_impossible_counts_are_damage(folder: Path, changes: dict[str, object]) -> None:
     """A meta.json that parses but cannot be true is refused too."""
     _edit_meta(folder, **changes)
     with pytest.raises(DataError, match=r"damaged"):
+        Dataset.open(folder, split="dlrm", seed=0)
+
+
+def test_records_that_changed_are_refused_before_they_train(folder: Path) -> None:
+    """Law: records have the digest of their meta, also where each of them is possible; what was verified stays so."""
+    Dataset.open(folder, split="dlrm", seed=0)
+    assert (folder / VERIFIED_NAME).exists()
+    records = np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r+", shape=(NUM_ROWS, NUM_COLUMNS))
+    labels = records[:, 0].copy()
+    records[:, 0] = labels[::-1]
+    records.flush()
+    with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest"):
+        Dataset.open(folder, split="dlrm", seed=0)
+    records[:, 0] = labels
+    records.flush()
+    Dataset.open(folder, split="dlrm", seed=0)
+
+
+def test_a_folder_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the same file is not read again; what was remembered of it may be missing or damaged."""
+    Dataset.open(folder, split="dlrm", seed=0)
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.data.digest.blocks", lambda *_: pytest.fail("hashed again"))
+        Dataset.open(folder, split="dlrm", seed=0)
+    for content in ("", "[" * 100_000, "null"):
+        (folder / VERIFIED_NAME).write_text(content)
         Dataset.open(folder, split="dlrm", seed=0)
 
 
