@@ -121,7 +121,7 @@ def main() -> None:
         for rate_mbit, num_ps in product(options.rate_mbit, map(int, options.ps)):
             limit(rate_mbit)
             # Initial values of all rows may take minutes where other work has the cores.
-            cluster = {"num_ps": num_ps, "rpc_timeout_s": 600.0}
+            cluster = {"num_ps": num_ps, "rpc_timeout_s": 600.0, "network": "open"}  # the namespace that tc limits
             configs = {name: config_of(base, {"cluster": cluster, "cache": cache}) for name, cache in caches.items()}
             rounds = measure(configs, folder / f"{rate_mbit:g}-{num_ps}", options.rounds)
             ratios = [each[_UNCACHED]["ms"] / each[_CACHED]["ms"] for each in rounds]

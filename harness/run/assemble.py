@@ -100,6 +100,7 @@ def run(
     """
     run_spec = RunSpec(config)
     run_spec.validate()
+    run_spec.dataset.verify()
     config = run_spec.config  # resolved, as it is recorded
     status = _Status(on_status)
     with Recorder(run_dir, config, data=run_spec.data_facts, trace=run_spec.trace_facts) as recorder:

@@ -120,7 +120,7 @@ def test_a_port_in_use_is_one_clear_line(config: Config, tmp_path: Path) -> None
         with pytest.raises(
             ConfigError, match=rf"^cluster\.host, cluster\.port: cannot listen on 127\.0\.0\.1:{port}: "
         ):
-            worlds.run_job(changed(config, cluster__port=port), tmp_path, worlds.fail)
+            worlds.run_job(changed(config, cluster__port=port, cluster__network="open"), tmp_path, worlds.fail)
 
 
 def test_an_unplanned_death_is_mended_recorded_and_fails_the_run(config: Config, tmp_path: Path) -> None:

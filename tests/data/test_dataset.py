@@ -220,28 +220,28 @@ def test_impossible_counts_are_damage(folder: Path, changes: dict[str, object]) 
 
 def test_records_that_changed_are_refused_before_they_train(folder: Path) -> None:
     """Law: records have the digest of their meta, also where each of them is possible; what was verified stays so."""
-    Dataset.open(folder, split="dlrm", seed=0)
+    Dataset.open(folder, split="dlrm", seed=0).verify()
     assert (folder / VERIFIED_NAME).exists()
     records = np.memmap(folder / RECORDS_NAME, dtype="<i4", mode="r+", shape=(NUM_ROWS, NUM_COLUMNS))
     labels = records[:, 0].copy()
     records[:, 0] = labels[::-1]
     records.flush()
     with pytest.raises(DataError, match=r"records\.bin: damaged: expected digest"):
-        Dataset.open(folder, split="dlrm", seed=0)
+        Dataset.open(folder, split="dlrm", seed=0).verify()
     records[:, 0] = labels
     records.flush()
-    Dataset.open(folder, split="dlrm", seed=0)
+    Dataset.open(folder, split="dlrm", seed=0).verify()
 
 
 def test_a_folder_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: the same file is not read again; what was remembered of it may be missing or damaged."""
-    Dataset.open(folder, split="dlrm", seed=0)
+    Dataset.open(folder, split="dlrm", seed=0).verify()
     with monkeypatch.context() as patch:
         patch.setattr("harness.data.digest.blocks", lambda *_: pytest.fail("hashed again"))
-        Dataset.open(folder, split="dlrm", seed=0)
+        Dataset.open(folder, split="dlrm", seed=0).verify()
     for content in ("", "[" * 100_000, "null"):
         (folder / VERIFIED_NAME).write_text(content)
-        Dataset.open(folder, split="dlrm", seed=0)
+        Dataset.open(folder, split="dlrm", seed=0).verify()
 
 
 def test_too_few_rows_cannot_be_split(tmp_path: Path) -> None:
