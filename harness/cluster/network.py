@@ -38,8 +38,8 @@ class Entrance:
 
     def enter(self) -> None:
         """Move this process into the namespace. To be called before it starts a thread. Raises OSError."""
-        for path in self.paths:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self.paths]  # from inside, no path is to be opened
+        for fd, path in zip(fds, self.paths, strict=True):
             try:
                 _check(_libc.setns(fd, 0), path)
             finally:
