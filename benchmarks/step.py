@@ -147,13 +147,7 @@ def dense(config: Config, folder: Path, tick: Tick) -> None:
         for part, part_s in parts.items():
             spent_s[part] += part_s
 
-    def write(chunk_s: float) -> None:
-        _write(folder / _FILE, {**spent_s, "step": chunk_s})
-        spent_s.clear()
-        tick(chunk_s)
-
-    folder.mkdir()
-    chunks(config, step, write)
+    _run(config, step, spent_s, folder, tick)
 
 
 def plain_parts(config: Config, folder: Path, tick: Tick) -> None:
@@ -190,6 +184,12 @@ def plain_parts(config: Config, folder: Path, tick: Tick) -> None:
         read_s, forward_s, dense_s, backward_s = (end - begin for begin, end in pairwise(times))
         for part, part_s in (("read", read_s), ("embedding", forward_s + backward_s), ("dense", dense_s)):
             spent_s[part] += part_s
+
+    _run(config, step, spent_s, folder, tick)
+
+
+def _run(config: Config, step: Callable[[int], None], spent_s: Parts, folder: Path, tick: Tick) -> None:
+    """Run the steps; after each chunk of them its parts, which ``step`` adds to ``spent_s``, are written."""
 
     def write(chunk_s: float) -> None:
         _write(folder / _FILE, {**spent_s, "step": chunk_s})

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from harness.cli import console
 from harness.cli.progress import amount_progress
+from harness.core.errors import StoreError
 from harness.record.code import Code, current_code
 from harness.record.files import read_json, write_text
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CLEAN_UP_S = 5.0
+_DIGEST = "digest"  # of everything else that is kept
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,23 @@ class BenchmarkRun:
         return self.file.exists()
 
     def difference(self) -> str | None:
-        """How the code or the arguments of the kept results differ from the present ones; None if they do not."""
-        kept = read_json(self.file)
-        if (kept.get("script"), kept.get("arguments")) != (self._digest(), self.arguments):
+        """How the code or the arguments of the kept results differ from the present ones; None if they do not.
+
+        Raises StoreError, as whatever reads the kept results.
+        """
+        kept = self._kept()
+        if (kept["script"], kept["arguments"]) != (self._script_digest(), self.arguments):
             return f"{self.benchmark.script} or its arguments"
-        code = Code.of_json(kept.get("machine", {}).get("code"))
+        code = Code.of_json(kept["machine"].get("code"))
         return "code not recorded" if code is None else code.difference(current_code())
 
     def results(self) -> Sequence[Mapping[str, Any]]:
-        """What a claim is judged by; nothing where the benchmark could not run on this machine. Raises StoreError."""
-        return read_json(self.file)[self.benchmark.key] if self.is_done else []
+        """What a claim is judged by; nothing where the benchmark could not run on this machine."""
+        return self._kept()[self.benchmark.key] if self.is_done else []
 
     def machine(self) -> str:
         """Where and when the results were measured, in words."""
-        facts = read_json(self.file)["machine"]
+        facts = self._kept()["machine"]
         load = ", ".join(f"{value:.1f}" for value in facts["load_average"][:1])
         return f"{facts['time'][:10]}, {facts['cpu']}, {facts['num_cores']} cores, load average {load}"
 
@@ -82,13 +87,24 @@ class BenchmarkRun:
         elif not new.exists():
             console.note(f"note: {script}: {(output.read_text().strip().splitlines() or ['no results'])[-1]}")
         else:
-            kept = {"script": self._digest(), "arguments": self.arguments, **read_json(new)}
-            write_text(self.file, json.dumps(kept, indent=1) + "\n")
+            kept = {"script": self._script_digest(), "arguments": self.arguments, **read_json(new)}
+            write_text(self.file, json.dumps({_DIGEST: _digest_of(kept), **kept}, indent=1) + "\n")
             new.unlink()
         return code == 0
 
-    def _digest(self) -> str:
+    def _kept(self) -> dict[str, Any]:
+        """What was kept, by name; the script wrote all but its digest and arguments. Raises StoreError."""
+        kept = read_json(self.file)
+        if kept.pop(_DIGEST, None) != _digest_of(kept):
+            raise StoreError(f"{self.file}: expected the results as they were written, got others; remove the file")
+        return kept
+
+    def _script_digest(self) -> str:
         return hashlib.blake2b((_ROOT / self.benchmark.script).read_bytes(), digest_size=8).hexdigest()
+
+
+def _digest_of(kept: Mapping[str, Any]) -> str:
+    return hashlib.blake2b(json.dumps(kept, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:

@@ -19,6 +19,7 @@ from harness.core.errors import ConfigError
 from harness.grid.process import is_done
 from harness.grid.worker import run_assembled
 from harness.record.files import write_text
+from harness.record.folder import claim_grid
 
 if TYPE_CHECKING:
     from analysis.claims.page import Finding
@@ -106,6 +107,11 @@ def _evidence(
     }
     paths = {name: source for name, source in sources.items() if not isinstance(source, Benchmark)}
     files = [*dict.fromkeys(paths.values())]
+    unused = [override for override in overrides if not files and not override.startswith("data.path=")]
+    if unused:
+        raise ConfigError(
+            f"{', '.join(unused)}: expected no key but data.path for {', '.join(benchmarks)}, which rest on benchmarks"
+        )
     has_out = scales.value(overrides, "out") is not None
     if len(files) > 1 and has_out:
         raise ConfigError(f"out: expected one experiment, got {', '.join(map(str, files))}; name claims of one")
@@ -138,7 +144,10 @@ def _run_benchmarks(runs: Mapping[str, BenchmarkRun], stale: Stale) -> int:
     differing = {run.file: words for run in done if (words := run.difference()) is not None}
     anew = chosen(differing, len(done), stale)
     due = [run for run in runs.values() if not run.is_done or run.file in anew]
-    results = [run.run(number, len(due)) for number, run in enumerate(due, start=1)]
+    if not due:
+        return OK
+    with claim_grid(due[0].file.parent):
+        results = [run.run(number, len(due)) for number, run in enumerate(due, start=1)]
     return OK if all(results) else FAILED
 
 

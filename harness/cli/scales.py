@@ -79,31 +79,20 @@ def samples_factor(overrides: Sequence[str], small: str) -> float:
     return (KAGGLE_ROWS if folder is None else read_meta(Path(folder)).num_rows) / LOGS[small].rows
 
 
-def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> int:
-    """Say what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many fit at once.
+def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> int | None:
+    """Say what the cells will need at scale `paper`: data, memory, disk, hours. Returns how many run at once.
 
     Raises ConfigError, after that, if there is no ``folder`` of data; DataError if it is no prepared one.
     """
-    from harness.model.sizes import model_size
-
     meta = None if folder is None else read_meta(Path(folder))
     num_rows, cardinalities = (
         (KAGGLE_ROWS, KAGGLE_CARDINALITIES) if meta is None else (meta.num_rows, meta.cardinalities)
     )
-    tables_gb = 4e-9 * sum(cardinalities) * model_size(cells[0].config.model).embedding_dim
-    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
-    fits = max(1, int(memory_gb / (MEMORY_FACTOR * tables_gb)))
-    jobs = min(jobs or len(os.sched_getaffinity(0)), fits)
-    steps = sum(6 / 7 * num_rows / cell.config.trainer.batch_size for cell in cells)
-    free_gb = shutil.disk_usage(".").free / 1e9
     part = f"; Kaggle's has {KAGGLE_ROWS:,}" if num_rows < KAGGLE_ROWS else ""
-    lines = {
-        "data": f"{num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB{part}",
-        "tables": f"{sum(cardinalities):,} rows, {tables_gb:.2f} GB",
-        "memory": f"{MEMORY_FACTOR * tables_gb:.1f} GB a run at most, {memory_gb:.0f} GB here: {jobs} at once",
-        "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints of the runs at work, {free_gb:.0f} GB free here",
-        "time": f"{steps * STEP_MS / 3.6e6 / jobs:,.1f} h for {len(cells):,} runs, at {STEP_MS} ms a step of batch 128",
-    }
+    lines = {"data": f"{num_rows:,} rows, {num_rows * RECORD_BYTES / 1e9:.1f} GB{part}"}
+    if cells:
+        own, jobs = _needs_of_cells(cells, jobs, num_rows, sum(cardinalities))
+        lines |= own
     for name, text in lines.items():
         console.note(f"{name:<7} {text}")
     if meta is None:
@@ -112,6 +101,27 @@ def say_needs(cells: Sequence[Cell], jobs: int | None, folder: str | None) -> in
             "FOLDER` from Kaggle's train.txt (or Terabyte's days), then name it: data.path=FOLDER"
         )
     return jobs
+
+
+def _needs_of_cells(
+    cells: Sequence[Cell], jobs: int | None, num_rows: int, table_rows: int
+) -> tuple[dict[str, str], int]:
+    """What each resource will be needed for, in words, and how many cells fit at once, of ``jobs`` at most."""
+    from harness.model.sizes import model_size
+
+    tables_gb = 4e-9 * table_rows * model_size(cells[0].config.model).embedding_dim
+    memory_gb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    fits = max(1, int(memory_gb / (MEMORY_FACTOR * tables_gb)))
+    jobs = min(jobs or len(os.sched_getaffinity(0)), fits)
+    steps = sum(6 / 7 * num_rows / cell.config.trainer.batch_size for cell in cells)
+    free_gb = shutil.disk_usage(".").free / 1e9
+    lines = {
+        "tables": f"{table_rows:,} rows, {tables_gb:.2f} GB",
+        "memory": f"{MEMORY_FACTOR * tables_gb:.1f} GB a run at most, {memory_gb:.0f} GB here: {jobs} at once",
+        "disk": f"{3 * tables_gb * jobs:.1f} GB for checkpoints of the runs at work, {free_gb:.0f} GB free here",
+        "time": f"{steps * STEP_MS / 3.6e6 / jobs:,.1f} h for {len(cells):,} runs, at {STEP_MS} ms a step of batch 128",
+    }
+    return lines, jobs
 
 
 def value(overrides: Sequence[str], key: str) -> str | None:

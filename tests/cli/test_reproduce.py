@@ -1,6 +1,8 @@
 """What `run.py reproduce` rests on besides cells: benchmarks that are run once, and the scale of the data."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,8 +11,9 @@ from analysis.claims.claim import Benchmark
 from harness.cli import benchmark_runs, scales
 from harness.cli.benchmark_runs import BenchmarkRun
 from harness.config.experiment import load_experiment
-from harness.core.errors import ConfigError, DataError
+from harness.core.errors import ConfigError, DataError, StoreError
 from harness.data.prepare import prepare
+from harness.record.folder import claim_grid
 
 SCRIPT = """
 import sys
@@ -63,6 +66,37 @@ def test_results_of_a_benchmark_stand_until_it_changes(script: Path, tmp_path: P
     assert [path.name for path in sorted((tmp_path / "claims").iterdir())] == ["it.json", "it.txt"]
 
 
+def test_kept_results_are_as_written(script: Path, tmp_path: Path) -> None:
+    """Law: a figure that was changed in the file of a benchmark is named, not shown."""
+    run = made(script, tmp_path, "--value", "3")
+    assert run.run(1, 1)
+    written = run.file.read_text()
+    for content in (written.replace('"value": 3', '"value": 4'), "{}", written.replace('"machine"', '"engine"')):
+        run.file.write_text(content)
+        for read in (run.difference, run.results, run.machine):
+            with pytest.raises(StoreError, match=r"it\.json: expected the results as they were written"):
+                read()
+
+
+def test_a_claim_of_a_benchmark_takes_no_key_but_the_data(tmp_path: Path) -> None:
+    """Law: no override is ignored; a benchmark is run by one command at a time."""
+    refused = reproduced(tmp_path, "seed=[0]", "out=x")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr == (
+        "error: seed=[0], out=x: expected no key but data.path for accesses, which rest on benchmarks\n"
+    )
+    with claim_grid(tmp_path / "runs" / "claims" / "benchmarks"):
+        locked = reproduced(tmp_path, "data.path=none")
+    assert locked.returncode == 2
+    assert "is writing to it" in locked.stderr
+
+
+def reproduced(folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+    """The command, in ``folder``, for a claim that rests on a benchmark."""
+    command = [sys.executable, str(ROOT / "run.py"), "reproduce", "accesses", *overrides]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
 @pytest.mark.parametrize(
     ("ends", "succeeds", "line"), [("badly", False, "no such wire"), ("skipped", True, "skipped:")]
 )
@@ -81,6 +115,8 @@ def test_paper_scale_needs_real_data(tmp_path: Path, capsys: pytest.CaptureFixtu
     """It is named, prepared, and said to be a part where it is one; keys that are given stay."""
     with pytest.raises(ConfigError, match=r"data\.path: expected a folder of real data"):
         scales.say_needs(CELLS, None, None)
+    with pytest.raises(ConfigError, match=r"data\.path: expected a folder of real data"):
+        scales.say_needs([], None, None)  # of benchmarks
     said = capsys.readouterr().err
     assert "45,840,617 rows, 7.3 GB" in said
     assert "2.16 GB" in said
