@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from analysis.cells import Cell
-from analysis.claims.rows import Row, calibrated, measured, shown, within
+from analysis.claims.rows import Row, calibrated, joined, measured, shown, within
 from analysis.stats import Estimate, estimate
 
 _MEMORY = {  # percent of the tracked tables [recalled], and what counts as that
@@ -34,9 +34,8 @@ def _memory_row(name: str, dim: str, pct: float) -> Row:
     if (name, dim) not in _MEMORY:
         return Row(what, "–", ours, 1, "ours")
     paper, low, high = _MEMORY[name, dim]
-    row = within(what, f"{paper} [recalled]", Estimate(1, pct, None, None), low, high)
     why = "the lists, and a bit a row that says whether it is in one" if name == "ssu" else ""
-    return replace(row, ours=ours, why=why)
+    return replace(within(what, f"{paper} [recalled]", Estimate(1, pct, None, None), low, high, why=why), ours=ours)
 
 
 def _time_row(each: Cell) -> Row:
@@ -50,7 +49,8 @@ def _time_row(each: Cell) -> Row:
     values = [pct + save_pct for pct in each["steps_pct"]]
     row = measured(f"time of `{each['tracker']}`, % of a step", aim, values, -math.inf, _AIM_PCT, why=why)
     is_noise = aim != "–" and min(values) < -_AIM_PCT
-    return replace(row, verdict="cannot be told") if is_noise else row
+    noise = f"a round is below −{_AIM_PCT:g}: the machine was not quiet"
+    return replace(row, verdict="cannot be told", why=joined(noise, why)) if is_noise else row
 
 
 def production(results: Sequence[Cell]) -> list[Row]:
@@ -66,11 +66,10 @@ def production(results: Sequence[Cell]) -> list[Row]:
             rows.append(Row(tail, "over 30 [read]", most, 1, "not reproduced", "no spread that was tried has it"))
             continue
         why = f"costs {drawn[0]['scale']:.2f} times those of `cpr56`; sigma {drawn[0]['sigma']:g}"
-        mean = within(f"mean overhead of `full`, % ({where})", "13 [read]", over(drawn, "full", np.mean), 12, 14)
-        found = within(tail, "over 30 [read]", over(drawn, "full", p90), 30, math.inf)
-        if found.verdict == "reproduced":
-            found = calibrated(found)
-        rows += [replace(row, why=why) for row in (calibrated(mean), found)]
+        mean = f"mean overhead of `full`, % ({where})"
+        rows.append(calibrated(within(mean, "13 [read]", over(drawn, "full", np.mean), 12, 14, why=why)))
+        found = within(tail, "over 30 [read]", over(drawn, "full", p90), 30, math.inf, why=why)
+        rows.append(calibrated(found) if found.verdict == "reproduced" else found)
         for name in dict.fromkeys(each["strategy"] for each in drawn if each["strategy"] != "full"):
             for what, measure in (("mean", np.mean), ("P90", p90)):
                 if (value := over(drawn, name, measure)) is not None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from analysis.blocks import strategy_order
 from analysis.cells import Cell, record_of
-from analysis.claims.figures import draw_sweep
+from analysis.claims.figures import draw_sweep, legend_above
 from analysis.claims.measures import LOSS, PLS
 from analysis.claims.rows import Row, shown
 from analysis.claims.settings import Trend, settings, values_of
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 KEY = "trace.law"
+_LINES = ("-", "--")  # of a strategy
+_HUES = ("full", "never_save", "cpr_mfu", "other")  # of an hour: colours that the page knows
 _SWEEP = settings(
     KEY,
     "failure",
@@ -82,7 +84,7 @@ def healings(cells: Sequence[Cell]) -> list[Healing]:
             if not own:
                 continue
             job_h, curves = own[0]["job_h"], [(_points(cell), reference[cell["seed"]]) for cell in own]
-            hour = float(law.partition(":")[2])
+            hour = float(_hour_of(law))
             total = max(curves[0][0])
             after = [at for at in sorted(curves[0][0]) if job_h * at / total > hour]
             losses_ST = np.array([[other[at] - points[at] for at in after] for points, other in curves])
@@ -115,19 +117,23 @@ def hour(cells: Sequence[Cell]) -> list[Row]:
 
 def draw_hours(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     """AUC loss at the end by the hour of the failure, and against the hours since it."""
-    draw_sweep(axes[0], cells, KEY, "hour of the failure", LOSS)
-    styles = ("-", "--", "-.", ":")
-    laws = values_of(cells, KEY)
-    for each in [each for each in healings(cells) if len(each.hours_T) > 1]:
+    draw_sweep(axes[0], cells, KEY, "hour of the failure", LOSS, scale="linear")
+    legend_above(axes[0])
+    found = [each for each in healings(cells) if len(each.hours_T) > 1]
+    names = [*dict.fromkeys(each.strategy for each in found)]
+    laws = [*dict.fromkeys(each.law for each in found)]
+    for each in found:
         estimates = [estimate(losses_S) for losses_S in 1e3 * each.losses_ST.T]
         means_T = np.array([point.mean for point in estimates if point is not None])
         widths_T = np.array([point.half_width or 0.0 for point in estimates if point is not None])
-        line = styles[laws.index(each.law) % len(styles)]
-        axes[1].plot(each.hours_T, means_T, line, color=colour(each.strategy), label=f"{each.strategy}, {each.law}")
-        axes[1].fill_between(
-            each.hours_T, means_T - widths_T, means_T + widths_T, color=colour(each.strategy), alpha=0.1, linewidth=0
-        )
+        line, hue = _LINES[names.index(each.strategy) % 2], colour(_HUES[laws.index(each.law) % len(_HUES)])
+        label = f"{each.strategy}, hour {_hour_of(each.law)}"
+        axes[1].plot(each.hours_T, means_T, line, color=hue, label=label)
+        axes[1].fill_between(each.hours_T, means_T - widths_T, means_T + widths_T, color=hue, alpha=0.15, linewidth=0)
     axes[1].set_xlabel("hours of training since the failure")
-    axes[1].set_ylabel("AUC lost to none, 10⁻³")
-    if axes[1].get_legend_handles_labels()[0]:
-        axes[1].legend(fontsize=6, handlelength=4)
+    axes[1].set_ylabel(LOSS.label)
+    legend_above(axes[1])
+
+
+def _hour_of(law: str) -> str:
+    return law.partition(":")[2]

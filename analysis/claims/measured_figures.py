@@ -7,29 +7,35 @@ import numpy as np
 
 from analysis.cells import Cell
 from analysis.claims.caches import embedding_pct, saved_pct, staleness_loss, staleness_values, wire_name
+from analysis.claims.figures import LETTERS, apart, common_legend, symlog
 from analysis.style import INK, THEMES, colour, log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _INK = THEMES[INK][0]
+_MARKS = "os^Dv"
+_LINES = ("-", "--", "-.")  # of a length of jobs
 _CYCLE = [colour(name) for name in ("full", "never_save", "cpr_mfu", "cpr_vanilla", "other")]  # the page knows them
 
 
 def draw_accesses(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     """The share of accesses by the fraction of rows: of all tables, and of the largest."""
     _colour(axes)
-    for panel, tables in enumerate(("all", "largest")):
+    for panel, (tables, words) in enumerate({"all": "all tables", "largest": "the seven largest tables"}.items()):
         for data in dict.fromkeys(each["data"] for each in results):
             own = [each for each in results if (each["data"], each["tables"]) == (data, tables)]
             fracs, shares = ([100 * each[key] for each in own] for key in ("frac", "share"))
             axes[panel].plot(fracs, shares, "o-", label=data)
         log_scale(axes[panel], "x")
-        axes[panel].set_xlabel(f"most accessed rows, % ({tables} tables)")
-        axes[panel].set_ylabel("share of the accesses to these tables, %")
+        axes[panel].set_title(words, fontsize=LETTERS)
+        axes[panel].set_xlabel("most accessed rows, % (log)")
+        axes[panel].set_ylabel("share of the accesses, %")
         axes[panel].set_ylim(0, 105)
-    axes[0].plot([1], [92], "x", color=_INK, label="BagPipe: 1 %, over 92 %")
-    axes[0].legend(fontsize=7)
+    axes[0].plot(
+        [1], [92], "x", color=_INK, markeredgewidth=2, linestyle="none", label="BagPipe: 1 %, over 92 %", zorder=3
+    )
+    common_legend(axes)
 
 
 def draw_step(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
@@ -40,16 +46,15 @@ def draw_step(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     steps = [float(np.median([each["step"] for each in results if each["variant"] == name])) for name in names]
     embedding = [step * float(np.median(share)) / 100 for step, share in zip(steps, shares, strict=True)]
     dense = [step - part for step, part in zip(steps, embedding, strict=True)]
-    axes[0].barh(names, dense, label="the dense network; of plain also reading")
-    axes[0].barh(names, embedding, left=dense, label="the rest: embedding access")
+    axes[0].barh(names, dense, label="dense network")
+    axes[0].barh(names, embedding, left=dense, label="the rest")
     axes[0].set_xlabel("ms a step")
     _bars(axes[1], range(len(names)), shares)
     axes[1].set_xticks(range(len(names)), names)
     axes[1].axhline(75, color=_INK, linestyle=":", label="BagPipe: about 75 %")
     axes[1].set_ylabel("embedding access, % of a step")
     axes[0].invert_yaxis()
-    for each in axes[:2]:
-        each.legend(fontsize=7)
+    common_legend(axes)
 
 
 def draw_lookahead(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
@@ -57,12 +62,12 @@ def draw_lookahead(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     _colour(axes)
     steps = [each["lookahead"] for each in results]
     most = [100 * (1 - each["minimum_bytes"] / each["uncached_bytes"]) for each in results]
+    axes[0].plot(steps, [100 * each["saved_frac"] for each in results], "o", markersize=9, label="bytes saved")
+    axes[0].plot(steps, [100 * each["hit_rate"] for each in results], "s", markersize=4, label="rows not fetched")
     axes[0].plot(steps, most, ":", color=_INK, label="the most that any cache can save")
-    axes[0].plot(steps, [100 * each["saved_frac"] for each in results], "o-", label="bytes saved")
-    axes[0].plot(steps, [100 * each["hit_rate"] for each in results], "s--", label="rows not fetched")
     axes[0].set_ylabel("share of a run without a cache, %")
-    axes[0].legend(fontsize=7)
-    axes[1].plot(steps, [each["peak_rows"] / 1e3 for each in results], "o-")
+    common_legend(axes)
+    axes[1].plot(steps, [each["peak_rows"] / 1e3 for each in results], "^-", color=_INK)
     axes[1].set_ylabel("most rows cached at once, 10³")
     for each in axes[:2]:
         each.set_xlabel("lookahead, steps")
@@ -76,12 +81,13 @@ def draw_wire(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
         ms = [[each[variant]["ms"][key] for key in ("low", "median", "high")] for each in results]
         _bars(axes[0], (places + offset).tolist(), ms, variant)
     _bars(axes[1], places.tolist(), [each["ratios"] for each in results])
-    axes[1].axhline(1, color=_INK, linestyle=":")
+    axes[1].axhline(1, color=_INK, linestyle=":", label="as fast as without the cache")
     axes[0].set_ylabel("ms a step")
     axes[1].set_ylabel("speed-up by the lookahead cache")
-    axes[0].legend(fontsize=7)
-    for each in axes[:2]:
+    common_legend(axes)
+    for each in axes:
         each.set_xticks(places, [wire_name(result) for result in results])
+        each.set_xlim(-0.5, len(results) - 0.5)
         each.set_ylim(bottom=0)
 
 
@@ -94,34 +100,38 @@ def draw_staleness(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         if saved is not None:
             mean, half = (1e3 * loss.mean, 1e3 * (loss.half_width or 0)) if loss else (0.0, 0.0)
             axes[0].errorbar(saved.mean, mean, yerr=half, marker="o", capsize=3, color=colour("none"))
-            side = "right" if saved.mean > 50 else "left"
-            axes[0].annotate(f" s = {value} ", (saved.mean, mean), fontsize=8, ha=side, va="bottom")
+            axes[0].annotate(f"s = {value}", (saved.mean, mean), (6, 4), textcoords="offset points", fontsize=LETTERS)
     axes[0].axvline(88, color=_INK, linestyle=":", label="HET: 88 %")
+    axes[0].set_xlim(right=120)  # room for the words
+    axes[0].set_xticks(range(0, 101, 20))
     axes[0].set_xlabel("bytes saved, %")
     axes[0].set_ylabel("AUC lost to s = 0, 10⁻³")
-    axes[0].legend(fontsize=7)
     for with_clocks, label in ((False, "versions not counted"), (True, "versions counted")):
         means = [each.mean for value in values if (each := saved_pct(cells, value, with_clocks=with_clocks))]
         axes[1].plot(range(len(means)), means, "o-", label=label)
     axes[1].set_xticks(range(len(values)), [str(value) for value in values])
     axes[1].set_xlabel("staleness s, updates")
     axes[1].set_ylabel("bytes saved, %")
-    axes[1].legend(fontsize=7)
+    common_legend(axes)
 
 
 def draw_trackers(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
-    """Memory by embedding dim, and time as a part of a step."""
+    """Memory by embedding dim, and time as a part of a step. Trackers at one dim are moved apart by a little."""
     _colour(axes)
-    for each in results:
+    names = [each["tracker"] for each in results]
+    for number, each in enumerate(results):
         dims = [int(dim) for dim in each["memory_fracs"]]
-        axes[0].plot(dims, [100 * frac for frac in each["memory_fracs"].values()], "o-", label=each["tracker"])
+        moved = [dim * 2 ** (0.4 * apart(number, len(results))) for dim in dims]
+        memory = [100 * frac for frac in each["memory_fracs"].values()]
+        axes[0].plot(moved, memory, _MARKS[number % len(_MARKS)], linestyle="-", linewidth=1, label=each["tracker"])
+        _bars(axes[1], [number], [each["steps_pct"]], mark=_MARKS[number % len(_MARKS)])
     for name in ("x", "y"):
         log_scale(axes[0], name)
-    axes[0].set_xlabel("embedding dim")
-    axes[0].set_ylabel("memory, % of the tracked tables")
-    axes[0].legend(fontsize=7)
-    _bars(axes[1], range(len(results)), [each["steps_pct"] for each in results])
-    axes[1].set_xticks(range(len(results)), [each["tracker"] for each in results])
+    axes[0].set_xticks(sorted({int(dim) for each in results for dim in each["memory_fracs"]}))
+    axes[0].set_xlabel("embedding dim (log)")
+    axes[0].set_ylabel("memory, % of the tracked tables (log)")
+    common_legend(axes)
+    axes[1].set_xticks(range(len(names)), names)
     axes[1].set_ylabel("tracking accesses, % of a step")
 
 
@@ -130,7 +140,7 @@ def draw_production(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     _colour(axes)
     drawn = [each for each in results if each["what"] == "population"]
     lengths = dict.fromkeys(each["length_h"] for each in drawn)
-    for length_h, line in zip(lengths, ("-", "--", ":"), strict=False):
+    for length_h, line in zip(lengths, _LINES, strict=False):
         for name in dict.fromkeys(each["strategy"] for each in drawn):
             own = [each for each in drawn if (each["length_h"], each["strategy"]) == (length_h, name)]
             over_J = np.sort(100 * np.concatenate([each["overheads"] for each in own]))
@@ -138,20 +148,23 @@ def draw_production(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
             axes[0].plot(
                 over_J, 100 * np.arange(1, len(over_J) + 1) / len(over_J), line, color=colour(name), label=label
             )
-    axes[0].set_xscale("symlog", linthresh=1)
+    symlog(axes[0], "x", 1, "overhead, % of the job")
     axes[0].set_xlim(0, 200)
-    axes[0].plot([30], [90], "x", color=_INK, label="P90 of 30 %")
-    axes[0].set_xlabel("overhead, % of the job")
-    axes[0].set_ylabel("of the jobs, %")
-    for length_h in dict.fromkeys(each["length_h"] for each in results):
+    axes[0].plot([30], [90], "x", color=_INK, markeredgewidth=2, linestyle="none", label="published P90", zorder=3)
+    axes[0].set_ylabel("jobs with at most this overhead, %")
+    for length_h, line in zip(dict.fromkeys(each["length_h"] for each in results), _LINES, strict=False):
         own = [each for each in results if (each["what"], each["length_h"]) == ("search", length_h)]
-        axes[1].plot([e["sigma"] for e in own], [100 * e["p90"] for e in own], "o-", label=f"jobs of {length_h:g} h")
-    axes[1].axhline(30, color=_INK, linestyle=":")
+        axes[1].plot(
+            [e["sigma"] for e in own],
+            [100 * e["p90"] for e in own],
+            f"o{line}",
+            color=colour("full"),
+            label=f"full, jobs of {length_h:g} h",
+        )
+    axes[1].axhline(30, color=_INK, linestyle=":", label="published P90: over 30 %")
     axes[1].set_xlabel("sigma, spread of the costs over jobs")
     axes[1].set_ylabel("P90 at a mean of 13 %, %")
-    for each in axes[:2]:
-        if each.get_legend_handles_labels()[0]:
-            each.legend(fontsize=7)
+    common_legend(axes, columns=4)
 
 
 def _colour(axes: Sequence["Axes"]) -> None:
@@ -159,8 +172,10 @@ def _colour(axes: Sequence["Axes"]) -> None:
         each.set_prop_cycle(color=_CYCLE)
 
 
-def _bars(axes: "Axes", places: Sequence[float], values: Sequence[Sequence[float]], label: str | None = None) -> None:
+def _bars(
+    axes: "Axes", places: Sequence[float], values: Sequence[Sequence[float]], label: str | None = None, mark: str = "o"
+) -> None:
     """The median of each group of values, with a bar from the least to the greatest."""
     ends: list[Any] = [(np.median(own), min(own), max(own)) for own in values]
     middle, low, high = np.array(ends).T
-    axes.errorbar(places, middle, yerr=[middle - low, high - middle], fmt="o", capsize=3, label=label)
+    axes.errorbar(places, middle, yerr=[middle - low, high - middle], fmt=mark, capsize=3, label=label)

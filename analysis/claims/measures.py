@@ -92,4 +92,4 @@ LOSS = Measure("AUC loss", "·10⁻³", column("auc", -1e3), of_none="auc", axis
 WRITTEN = Measure("written", " MB", column("payload_bytes", 1e-6), digits=1)
 MEMORY = Measure("memory", " MB", column("memory_bytes", 1e-6))
 HOURS = Measure("overhead", " h", _hours, axis="overhead, emulated hours")
-NODE_HOURS = Measure("node-hours", "", column("node_h"), digits=1)
+NODE_HOURS = Measure("overhead of all nodes", " node-hours", column("node_h"), digits=1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from analysis.cells import Cell
-from analysis.claims.rows import Row, shown, sign
+from analysis.claims.rows import Row, shown, signed
 from analysis.stats import BASELINE, Pair, condition, estimate_pairs, pairs_of
 
 _COLUMNS = {  # name of a column, unit and factor
@@ -26,9 +26,7 @@ def mirror(cells: Sequence[Cell]) -> list[Row]:
                 value = estimate_pairs(pairs_of(own, within_law, column, other))
                 if value is not None:
                     text = f"`cpr_mirror` less `{other}`: {what} (law `{law}`)"
-                    rows.append(
-                        Row(text, "below 0 (own claim)", shown(value, scale, 3), value.num, sign(value.negated))
-                    )
+                    rows.append(signed(text, "below 0 (own claim)", value, sign=-1, scale=scale, digits=3))
     for name in ("cpr_mirror", *others):
         own = [cell for cell in done if cell["strategy"] == name]
         pairs = [Pair(pair.seed, pair.trace, -pair.difference) for pair in pairs_of(own, done, "auc")]

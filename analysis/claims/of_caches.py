@@ -18,12 +18,15 @@ CACHES: dict[str, Claim] = {
         accesses,
         "The generator of the synthetic logs was asked for one skew only: 72 % of the accesses of each of the seven "
         "largest tables on the top 1 % of its rows. That the share over all tables comes near BagPipe's follows from "
-        "it and the small tables, and confirms nothing: real logs decide, by `benchmarks/accesses.py data/kaggle`. "
-        "The share grows with the number of samples, so a few thousand samples of real data do not decide.",
+        "it and the small tables, and decides nothing, above 92 % or below: real logs do, by `benchmarks/accesses.py "
+        "data/kaggle`. The share grows with the number of samples, so a few thousand samples of real data do not "
+        "decide.",
         draw_accesses,
-        "A point is the share of all accesses that the most accessed rows of a data set get. Every sample accesses a "
-        "row of each of 26 tables. All samples are counted, so there is no interval. Left: all tables as one. Right: "
-        "the seven largest. Both data sets are synthetic.",
+        "A point is the share of the accesses that the most accessed rows of a data set get. Both data sets are "
+        "synthetic, `demo/data` of 250,000 samples, `demo/long` of 2,000,000; a sample accesses a row of each of 26 "
+        "tables. All samples are counted, so there is no interval. Left: all tables taken as one; the cross is "
+        "BagPipe's figure. Right: the seven largest tables taken as one, rows and accesses of these seven alone. Axes "
+        "of rows are logarithmic.",
     ),
     "embedding_share": Claim(
         "Embedding access and synchronisation take most of a step",
@@ -36,9 +39,12 @@ CACHES: dict[str, Claim] = {
         "so reading and planning of batches and the cache's own work are in it; `requests alone` is the least that it "
         "can be. A negative part says that the machine was not quiet.",
         draw_step,
-        "Left: milliseconds of a step, medians of 7 rounds of 100 steps. Right: the part of it that is embedding "
-        "access and synchronisation; a point is the median of the rounds, bars are the least and the greatest. Batch "
-        "128, 2 threads, 2 PS ranks, one machine. `plain` is 26 nn.EmbeddingBag in one process.",
+        "Batch 128, 2 threads, one machine, 7 rounds of 100 steps. `plain` is DLRM of 26 nn.EmbeddingBag in one "
+        "process, `local` and `rpc` are the harness's engines, `rpc` with 2 PS ranks, `rpc_lookahead` also with the "
+        "lookahead cache. Left: milliseconds of a step, medians of the rounds. `the rest` is embedding access and "
+        "synchronisation; reading of batches is in it, but for `plain`, where it is with the dense network. Right: "
+        "the rest as a part of the step; a point is the median of the rounds, bars are the least and the greatest. A "
+        "round is below 0 where the dense network alone took longer than the step. Dotted: BagPipe's figure.",
     ),
     "lookahead": Claim(
         "A cache that looks ahead moves only the bytes that it must",
@@ -53,8 +59,9 @@ CACHES: dict[str, Claim] = {
         "the same lookahead must move (harness/client/oracle.py). The run is bit-equal to one without a cache.",
         draw_lookahead,
         "A point is one run of 2,000 steps with one seed; bytes and rows are counted, so there is no interval. Left: "
-        "of the bytes and rows that a run without a cache moves. Right: the greatest number of rows that the cache "
-        "held.",
+        "the share of the bytes that a run without a cache moves, and of the rows that it fetches, which the cache "
+        "saves. Dotted: the bytes that the best possible cache of the same lookahead would save; the points lie on it. "
+        "Right: the greatest number of rows that the cache held.",
     ),
     "wire": Claim(
         "The lookahead cache makes steps faster where the wire is slow",
@@ -70,8 +77,9 @@ CACHES: dict[str, Claim] = {
         "not allowed, nothing is run.",
         draw_wire,
         "Engine `rpc`, 2 PS ranks, batch 128, lookahead 200, on loopback as it is and limited to a rate. A point is "
-        "the median of 5 rounds of 100 steps, bars are the least and the greatest. Left: a step. Right: the step "
-        "without the cache over the step with it, in the same round.",
+        "the median of 5 rounds of 100 steps, bars are the least and the greatest. Left: a step without the cache and "
+        "with it. Right: the step without the cache over the step with it, in the same round; above the dotted line "
+        "the cache is faster.",
     ),
     "staleness": Claim(
         "Bounded staleness saves most of the embedding traffic, at a loss of AUC",
@@ -85,6 +93,7 @@ CACHES: dict[str, Claim] = {
         draw_staleness,
         "2 M synthetic samples, 13,392 steps of batch 128, 8 workers; means over 5 seeds, no failure. Left: a point "
         "is a staleness s, the updates of a row that a copy may miss; bars are 95 % intervals of the AUC loss, paired "
-        "by seed. Right: bytes saved by s, the versions of rows not counted, and counted.",
+        "by seed. Dotted: the bytes that HET saves. Right: bytes saved by s, the bytes of asking for versions of rows "
+        "not counted, and counted.",
     ),
 }

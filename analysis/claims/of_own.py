@@ -1,5 +1,6 @@
 """Claims past the papers: the project's own strategy, all strategies beside each other, and what statements take."""
 
+from analysis.claims.captions import MEANS, PAIRED, RUNS
 from analysis.claims.claim import BENCHMARKS, FOLDER, Benchmark, Claim
 from analysis.claims.figures import dots, sweep
 from analysis.claims.measures import LOSS, LOST, LOST_TRACKED, MEMORY, OVERHEAD
@@ -36,10 +37,10 @@ OWN: dict[str, Claim] = {
         "The share is of each tracked table, the most accessed rows; small tables are mirrored whole at any share. "
         "Why: the difference to `cpr_mfu`, paired by seed. Memory is in the process that needs most, which for a "
         "small mirror may be the tracker in a rank.",
-        sweep("strategy.share", "share of the tracked tables that is mirrored", (LOST, MEMORY)),
-        "Mean over 10 seeds, each with ten failures in 56 h at hours of its own; bars are 95 % intervals. Left: the "
-        "share of all updates that was lost. Right: memory of the tracker or the mirror, in the process that needs "
-        "most.",
+        sweep("strategy.share", "share of the tracked tables that is mirrored", (LOST, MEMORY), scale="log"),
+        f"{MEANS}: ten failures of one of 8 ranks in 56 h, the same at each share. Dashed: the mean of `cpr_mfu`, "
+        "which has no mirror, over the same seeds. Left: the share of all updates that was lost. Right: memory of the "
+        "tracker or the mirror, in the process that needs most; it is the same in each run.",
     ),
     "pareto": Claim(
         "What each strategy costs and loses, and which are dominated",
@@ -55,12 +56,12 @@ OWN: dict[str, Claim] = {
         "neither dominates. Overhead does not price memory: `buddy` keeps a second copy of all rows. `never_save` is a "
         "control.",
         front,
-        "A point is a strategy: mean over 10 seeds, each with ten failures at hours of its own; bars are 95 % "
-        "intervals, of AUC loss over pairs with the run of the same seed without failures. Left: AUC loss against "
-        "emulated hours of overhead, without the control `never_save`. Right: the share of all updates that was lost "
-        "against bytes written after the start. A grey face: another strategy dominates it in the two measures of the "
-        "panel, by paired intervals. The line is the Pareto front of the means, which is no test. Hours are linear up "
-        "to 0.1, bytes up to 10 MB, lost updates up to 0.1 %, then logarithmic.",
+        f"A point is a strategy: the mean over {RUNS}, ten failures of one of 8 ranks in 56 h; bars are 95 % "
+        f"intervals. Left: AUC loss against emulated hours of overhead, without the control `never_save`; {PAIRED}. "
+        "Right: the share of all updates that was lost against bytes written after the start. A grey face: another "
+        "strategy dominates it in the two measures of the panel, by paired intervals. The broad line is the Pareto "
+        "front of the means, which is no test; a front of one strategy has none. Strategies of equal cost stand side "
+        "by side. Hours are logarithmic; bytes are linear up to 10 MB, lost updates up to 0.1 %, and then logarithmic.",
     ),
     "tracker_part": Claim(
         "The part of CPR's gain that its tracker explains",
@@ -74,9 +75,8 @@ OWN: dict[str, Claim] = {
         "(delta method). A priority save holds half of the rows that were touched; untracked tables are saved at the "
         "ends of intervals.",
         dots(lambda cell: cell["strategy"], (LOST_TRACKED, LOSS)),
-        "Mean over 10 seeds, each with its own draw of Poisson failures, one in 5.6 h of 56; bars are 95 % intervals. "
-        "Left: the share of the updates of tracked tables that was lost. Right: AUC loss, paired with the run of the "
-        "same seed without failures. All strategies write about the same bytes.",
+        f"{MEANS}: Poisson failures of one of 4 ranks, one in 5.6 h on average, for 56 h. Left: the share of the "
+        f"updates of tracked tables that was lost. Right: {PAIRED}. All strategies write about the same bytes.",
     ),
     "breaks": Claim(
         "Where each strategy breaks: failures other than those that it was planned for",
@@ -88,9 +88,13 @@ OWN: dict[str, Claim] = {
         "the mirror of `cpr_mirror` too. Intervals between saves are those of the plan. Why: how much worse than "
         "under `single`, paired by seed.",
         dots(lambda cell: cell["profile"], (OVERHEAD, LOST), log=(0, 1)),
-        "Mean over 10 seeds; bars are 95 % intervals. Hours and ranks of five failures are drawn for each seed: the "
-        "hours are the same in all regimes but `early`, where they are a tenth. Left: overhead. Right: the share of "
-        "all updates that was lost. Axes are linear up to 0.1 % and then logarithmic.",
+        "A point is the mean over 10 seeds (0 to 9); bars are 95 % intervals, cut at 0. Hours and ranks of five "
+        "failures in 56 h are drawn for each seed; the hours are the same in all regimes but `early`, where they are a "
+        "tenth. `single`: a failure takes one of 8 ranks, as planned for; so it does in `early` and `with the "
+        "trainer`. `four at once`: it takes four. `with the trainer`: the trainer's memory is lost too; only "
+        "`cpr_mirror` restores rows from there, so the others would do as in `single` and were not run. Left: overhead "
+        "of the emulated job. Right: the share of all updates that was lost. Both axes are linear up to 0.1 % and then "
+        "logarithmic.",
     ),
     "traces": Claim(
         "Which strategy for which failure regime",
@@ -102,8 +106,14 @@ OWN: dict[str, Claim] = {
         "lost updates: of those that lose any, since `full` loses none by construction. `buddy` is in the figure "
         "alone: its price is memory, which neither measure has. Why: the next strategy, by paired differences.",
         dots(lambda cell: condition(cell, "trace"), (OVERHEAD, LOST), log=(0, 1)),
-        "Mean over 5 seeds under one trace, under `poisson` a trace each; bars are 95 % intervals. Left: overhead. "
-        "Right: the share of all updates that was lost. Axes are linear up to 0.1 % and then logarithmic.",
+        "A point is the mean over 5 seeds (0 to 4) under one trace, under `poisson` a trace each; bars are 95 % "
+        "intervals, cut at 0. Jobs have 56 h, of `poster50` 50. `busy`: ten failures, 4 ranks. `poisson`: one of 4 "
+        "ranks every 5.6 h on average. `cpr56`, `two_in_56h`: two failures, 8 ranks. `poster50`: five of 4 of 18 "
+        "ranks. `llama3`: as Llama 3 on 16,384 GPUs, one in 3.1 h. `infinitehbd`: an LLM cluster of 400 servers, in "
+        "bursts, one in 14 h. `lanl20`: system 20 of LANL, one in 13 h, and the job waits for repairs. `spot_p3`: AWS "
+        "spot instances, one in 2.8 h, in groups. `preset-`: generated from published figures (docs/TRACES.md). Left: "
+        "overhead of the emulated job. Right: the share of all updates that was lost. Both axes are linear up to 0.1 % "
+        "and then logarithmic.",
     ),
     "seeds": Claim(
         "How many seeds and traces a statement about AUC takes",
@@ -115,13 +125,15 @@ OWN: dict[str, Claim] = {
         "traces. A pair is a new seed with a new trace, of standard deviation s, the root of the sum of the three "
         "squares. Pairs for a half-width h: the least n with t(0.975, n − 1) · s / √n ≤ h. Pairs for 80 % power: the "
         "least n with which a two-sided 5 % paired t-test finds a difference d, by the noncentral t distribution; "
-        "about 7.85 · (s / d)². In brackets: for the ends of the interval of s. Rounding is not added: it is part of "
+        "about 7.85 · (s / d)². In brackets: the interval of s, cut at 0, or the numbers for its ends. Rounding is not "
+        "added: it is part of "
         "what a pair of seed and trace differs by.",
         planning,
-        "Left: a point is the AUC loss of `cpr_mfu` of one of 8 seeds under one of 8 draws of two failures, paired "
-        "with the run of the same seed without failures; dashes are means of a draw. Right: how many pairs of a new "
-        "seed and a new trace an interval of this half-width takes, and a test of this difference, by the spread of "
-        "the points.",
+        "Left: a point is the AUC loss of `cpr_mfu` of one of 8 seeds (0 to 7) under one of 8 draws of two failures of "
+        "one of 8 ranks in 56 h, paired with `none`, the run of the same seed without failures; dashes are means of a "
+        "draw. Right: how many pairs of a new seed and a new trace an interval of this half-width takes, and a test "
+        "that finds this difference with 80 % power, by the spread of the points on the left. Both axes are "
+        "logarithmic.",
     ),
     "power": Claim(
         "The number of pairs for 80 % power gives 80 % power",

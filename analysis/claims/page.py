@@ -35,13 +35,14 @@ _HEADINGS = (
 )
 _CLASSES: Mapping[Verdict, str] = {"reproduced": "good", "not reproduced": "bad", "cannot be told": "open"}
 _EXPLANATION = (
-    "Of papers, [read] is in the paper, [recalled] is from memory of its text, [2nd] from others' notes, and [derived] "
-    "is computed here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, each with a "
-    "failure trace of its own; of times the median (least–greatest); n: runs, pairs. Verdicts: reproduced: the whole "
-    "interval agrees; not reproduced: none of it does; cannot be told: a part of it does; calibrated: constants were "
-    "chosen so that it comes out, which confirms nothing; ours: no paper has the number. PLS is the portion of lost "
-    "samples, AUC loss that to the run of the same seed without failures. `cpr56` and `poster50` are CPR's two jobs: 8 "
-    "ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: README."
+    "Of papers, [read] is in the paper, [recalled] is from memory of its text, [2nd] from others' notes, and "
+    "[derived] is computed here; `own claim` is this project's. Here: mean ± half of the 95 % interval over seeds, "
+    "each with a failure trace of its own; of times the median (least–greatest); n: runs, pairs. Verdicts: "
+    "reproduced: the whole interval agrees; not reproduced: none of it does; cannot be told: only a part of it does, "
+    "or these data cannot decide; calibrated: constants were chosen so that it comes out, which confirms nothing; "
+    "ours: no paper has the number. PLS is the portion of lost samples, AUC loss that to the run of the same seed "
+    "without failures. `cpr56` and `poster50` are CPR's two jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, "
+    "50 h, five failures of four. Strategies: README."
 )
 
 
@@ -70,7 +71,7 @@ def _drawn(draw: Draw, results: Sequence[Cell]) -> "Figure":
     from matplotlib.figure import Figure  # noqa: PLC0415 - a second to import
 
     with style():
-        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        figure = Figure(figsize=(9, 3.8), layout="constrained")
         draw(figure.subplots(1, 2), results)
     return figure
 
@@ -86,7 +87,9 @@ def write_figures(found: Found, folder: Path) -> None:
 
 def claim_table(name: str, rows: Sequence[Row]) -> Table:
     """The rows of one claim for the console."""
-    return rich_table(_HEADINGS, ([cell.replace("`", "") for cell in _cells(row)] for row in rows), CLAIMS[name].title)
+    headings = _headings(rows)
+    cells = ([cell.replace("`", "") for cell in _cells(row)][: len(headings)] for row in rows)
+    return rich_table(headings, cells, CLAIMS[name].title)
 
 
 def markdown(found: Found, machine: str, folder: str) -> str:
@@ -94,7 +97,11 @@ def markdown(found: Found, machine: str, folder: str) -> str:
     lines = [f"# {TITLE}", "", _filled(_EXPLANATION), "", f"`make reproduce` writes this page. {machine}", ""]
     for heading, claims in GROUPS.items():
         lines += [f"* {heading}"]
-        lines += [f"  * [{claim.title}](#{name}): {_summary(found.get(name))}" for name, claim in claims.items()]
+        for name, claim in claims.items():
+            entry = f"  * [{claim.title}](#{name}): {_summary(found.get(name))}"
+            lines += textwrap.wrap(
+                entry, 120, subsequent_indent=" " * 4, break_on_hyphens=False, break_long_words=False
+            )
     for name, claim in CLAIMS.items():
         each = found.get(name, Finding([]))
         lines += ["", f'<a id="{name}"></a>', "", f"## {claim.title}", ""]
@@ -132,7 +139,8 @@ def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
     if each.machine:
         yield f'<p class="note">Measured: {escape(each.machine)}.</p>'
     if each.rows:
-        yield html_table(_HEADINGS, map(_html_cells, each.rows))
+        headings = _headings(each.rows)
+        yield html_table(headings, (_html_cells(row)[: len(headings)] for row in each.rows))
     else:
         yield '<p class="note">Not run here.</p>'
     if each.figure is not None:
@@ -155,8 +163,17 @@ def _command(name: str) -> str:
     return f"run.py reproduce {name}"
 
 
+def _headings(rows: Sequence[Row]) -> Sequence[Heading]:
+    """Without the last, ``why``, where no row has one."""
+    return _HEADINGS if any(row.why for row in rows) else _HEADINGS[:-1]
+
+
 def _cells(row: Row) -> list[str]:
-    return [row.what, row.paper, re.sub(r"-(?=[\d.])", "−", row.ours), str(row.num), row.verdict, row.why]
+    return [row.what, row.paper, _minus(row.ours), f"{row.num:,}", row.verdict, _minus(row.why)]
+
+
+def _minus(text: str) -> str:
+    return re.sub(r"(?<![\w`])-(?=[\d.])", "−", text)
 
 
 def _html_cells(row: Row) -> list[str]:
@@ -169,10 +186,11 @@ def _html_cells(row: Row) -> list[str]:
 def _markdown_table(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return ["Not run here."]
+    headings = _headings(rows)
     return [
-        f"| {' | '.join(heading.title for heading in _HEADINGS)} |",
-        "|---" * len(_HEADINGS) + "|",
-        *(f"| {' | '.join(_cells(row))} |" for row in rows),
+        f"| {' | '.join(heading.title for heading in headings)} |",
+        "|---" * len(headings) + "|",
+        *(f"| {' | '.join(_cells(row)[: len(headings)])} |" for row in rows),
     ]
 
 

@@ -1,22 +1,25 @@
 """What each strategy costs and loses, and which are dominated: by the rule of :func:`dominates`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from analysis.cells import Cell
 from analysis.claims.arms import arms_of
+from analysis.claims.figures import apart, common_legend, mark, symlog
 from analysis.claims.measures import HOURS, LOSS, LOST, MEMORY, NODE_HOURS, WRITTEN, Measure
 from analysis.claims.rows import Row
 from analysis.claims.settings import means
 from analysis.stats import Estimate
-from analysis.style import THEMES, colour
+from analysis.style import THEMES, colour, log_scale
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COSTS = (HOURS, WRITTEN, MEMORY)
 _PANELS = ((HOURS, LOSS), (WRITTEN, LOST))
+_FURTHER_MARKS = "dH81"  # of further arms of a strategy
+_STEP_PT = 5.0
 _PARTS = {
     "in everything": (*COSTS, LOST, LOSS),
     "in overhead and lost updates": (HOURS, LOST),
@@ -63,38 +66,77 @@ def _dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequenc
 def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
     """AUC loss against overhead, without the control; lost updates against bytes written. Dominated arms are grey.
 
-    A line is the front of the means: no other strategy has both a lower cost and a lower loss.
+    A line is the front of the means: no other strategy has both a lower cost and a lower loss. Arms of one cost are
+    moved apart by a little.
     """
+    from matplotlib.transforms import offset_copy  # noqa: PLC0415 - as matplotlib
+
+    figure = axes[0].get_figure(root=True)
+    assert figure is not None, "axes are drawn into a figure"
+    figure.set_figheight(5.2)
     done = [cell for cell in cells if cell["status"] == "done"]
     arms = arms_of(cells)
+    marks = _marks(arms)
     for panel, (cost, loss) in enumerate(_PANELS):
-        points: list[tuple[float, float]] = []
-        for place, (name, own) in enumerate(arms.items()):
+        points: dict[str, tuple[Estimate, Estimate]] = {}
+        for name, own in arms.items():
             x, y = cost.mean(own, done), loss.mean(own, done)
-            if x is None or y is None or (loss is LOSS and name == "never_save"):
-                continue
-            points.append((x.mean, y.mean))
+            if x is not None and y is not None and not (loss is LOSS and name == "never_save"):
+                points[name] = (x, y)
+        moved_pt = _moved_pt({name: x.mean for name, (x, _) in points.items()})
+        for name, (x, y) in points.items():
+            hue = colour(name.partition(" ")[0])
             is_grey = bool(_dominating(name, arms, (cost, loss)))
             axes[panel].errorbar(
                 x.mean,
                 y.mean,
                 xerr=x.half_width,
                 yerr=y.half_width,
-                fmt=_MARKS[place % len(_MARKS)],
-                markersize=5,
-                color=THEMES["band"][0] if is_grey else colour(name.partition(" ")[0]),
-                markeredgecolor=colour(name.partition(" ")[0]),
+                fmt=marks[name],
+                markersize=6,
+                color=THEMES["band"][0] if is_grey else hue,
+                ecolor=hue,
+                elinewidth=1,
+                markeredgecolor=hue,
                 markeredgewidth=1.2,
                 label=name,
+                transform=offset_copy(axes[panel].transData, figure, moved_pt[name], units="points"),
             )
-        best = [p for p in sorted(points) if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
-        if best:
-            axes[panel].step(*zip(*best, strict=True), where="post", color=THEMES["ink"][0], linewidth=1.2, zorder=0)
-        axes[panel].set_xscale("symlog", linthresh=0.1 if cost is HOURS else 10.0)
-        axes[panel].set_xlabel(cost.label)
-        axes[panel].set_ylabel(loss.label)
-    axes[1].set_yscale("symlog", linthresh=0.1)
-    axes[1].legend(fontsize=6, loc="upper left", bbox_to_anchor=(1, 1))
+            half_x, half_y = x.half_width or 0.0, y.half_width or 0.0  # moved marks do not count for the limits
+            axes[panel].update_datalim([(x.mean - half_x, y.mean - half_y), (x.mean + half_x, y.mean + half_y)])
+        axes[panel].autoscale_view()
+        _front_line(axes[panel], [(x.mean, y.mean) for x, y in points.values()])
+    log_scale(axes[0], "x")
+    axes[0].set_xlabel(f"{HOURS.label} (log)")
+    axes[0].set_ylabel(LOSS.label)
+    symlog(axes[1], "x", 10, WRITTEN.label)
+    symlog(axes[1], "y", 0.1, LOST.label)
+    common_legend(axes, columns=3)
 
 
-_MARKS = "osD^v<>pP*Xh8d"
+def _front_line(axes: "Axes", points: Sequence[tuple[float, float]]) -> None:
+    best = [p for p in sorted(set(points)) if not any(q != p and q[0] <= p[0] and q[1] <= p[1] for q in points)]
+    if best:
+        line = {"color": THEMES["muted"][0], "linewidth": 4, "alpha": 0.5, "zorder": 1}
+        axes.step(*zip(*best, strict=True), where="post", label="front of the means", **line)
+
+
+def _marks(arms: Iterable[str]) -> dict[str, str]:
+    """A marker for each arm: its strategy's, if no other arm of it has that."""
+    found: dict[str, str] = {}
+    for name in arms:
+        own = mark(name.partition(" ")[0])
+        found[name] = next((each for each in (own, *_FURTHER_MARKS) if each not in found.values()), own)
+    return found
+
+
+def _moved_pt(costs: Mapping[str, float]) -> dict[str, float]:
+    """Points by which each arm is moved: those of equal cost, to three digits, stand side by side."""
+    by_cost: dict[str, list[str]] = {}
+    for name, cost in costs.items():
+        by_cost.setdefault(f"{cost:.3g}", []).append(name)
+    return {
+        name: _STEP_PT * (len(equal) - 1) * apart(number, len(equal))
+        for equal in by_cost.values()
+        for number, name in enumerate(equal)
+    }

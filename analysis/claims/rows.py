@@ -10,6 +10,9 @@ from analysis.stats import Estimate
 Verdict = Literal["reproduced", "not reproduced", "cannot be told", "calibrated", "ours"]
 """``calibrated``: constants were chosen so that it comes out, which confirms nothing. ``ours``: no paper has it."""
 
+NO_RUN = "no finished run"
+_MOST_DIGITS = 4
+
 
 @dataclass(frozen=True)
 class Row:
@@ -23,17 +26,45 @@ class Row:
     why: str = ""
 
 
-def within(what: str, paper: str, value: Estimate | None, low: float, high: float) -> Row:
+def within(what: str, paper: str, value: Estimate | None, low: float, high: float, *, why: str = "") -> Row:
     """Reproduced where our 95 % interval lies in the published range, not where it lies outside; else open."""
     if value is None:
-        return Row(what, paper, "–", 0, "cannot be told", "no finished run")
-    first, last = value.interval or (value.mean, value.mean)
-    verdict: Verdict = "cannot be told"
+        return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
+    verdict, reason = _placed("the interval", *(value.interval or (value.mean, value.mean)), low, high)
+    return Row(what, paper, shown(value), value.num, verdict, joined(reason, why))
+
+
+def signed(
+    what: str, paper: str, value: Estimate, *, sign: Literal[-1, 1], scale: float = 1.0, digits: int = 2, why: str = ""
+) -> Row:
+    """Reproduced where our 95 % interval lies on the expected side of 0, not where it lies on the other; else open.
+
+    ``paper`` ``–``: no paper has the number.
+    """
+    ours = shown(value, scale, digits)
+    if paper == "–":
+        return Row(what, paper, ours, value.num, "ours", why)
+    if value.interval is None:
+        return Row(what, paper, ours, value.num, "cannot be told", joined("one value has no interval", why))
+    low, high = sorted(sign * end for end in value.interval)
+    if low <= 0 <= high:
+        return Row(what, paper, ours, value.num, "cannot be told", joined("the interval contains 0", why))
+    if low > 0:
+        return Row(what, paper, ours, value.num, "reproduced", why)
+    side = "below" if sign > 0 else "above"
+    return Row(what, paper, ours, value.num, "not reproduced", joined(f"the interval lies {side} 0", why))
+
+
+def _placed(what: str, first: float, last: float, low: float, high: float) -> tuple[Verdict, str]:
+    """Where ``first`` to ``last`` lies in a range, and why that is no agreement; empty where it is one."""
     if first >= low and last <= high:
-        verdict = "reproduced"
-    elif last < low or first > high:
-        verdict = "not reproduced"
-    return Row(what, paper, shown(value), value.num, verdict)
+        return "reproduced", ""
+    if last < low:
+        return "not reproduced", f"{what} lies below {low:g}"
+    if first > high:
+        return "not reproduced", f"{what} lies above {high:g}"
+    met = [f"{end:g}" for end in (low, high) if first <= end <= last]
+    return "cannot be told", f"{what} contains {' and '.join(met)}"
 
 
 def measured(what: str, paper: str, values: Sequence[float], low: float, high: float, *, why: str = "") -> Row:
@@ -44,35 +75,38 @@ def measured(what: str, paper: str, values: Sequence[float], low: float, high: f
     """
     if not values:
         return Row(what, paper, "–", 0, "cannot be told", "not run here")
-    least, most = min(values), max(values)
-    verdict: Verdict = "cannot be told"
     if paper == "–":
-        verdict = "ours"
-    elif low <= least and most <= high:
-        verdict = "reproduced"
-    elif (most < low or least > high) and most - least <= high - low:
-        verdict = "not reproduced"
-    return Row(what, paper, middle(values), len(values), verdict, why)
+        return Row(what, paper, middle(values), len(values), "ours", why)
+    verdict, reason = _placed("the span of the rounds", min(values), max(values), low, high)
+    if verdict == "not reproduced" and max(values) - min(values) > high - low:
+        verdict, reason = "cannot be told", f"{reason}, and spreads wider than the range"
+    return Row(what, paper, middle(values), len(values), verdict, joined(reason, why))
 
 
 def middle(values: Sequence[float], digits: int = 2) -> str:
     """Median, least and greatest of at least one value."""
-    return f"{median(values):.{digits}f} ({min(values):.{digits}f}–{max(values):.{digits}f})"
+    return f"{median(values):.{digits}f} ({between(min(values), max(values), digits)})"
+
+
+def between(low: float, high: float, digits: int = 2) -> str:
+    """A range; in words where an end is negative."""
+    return f"{low:.{digits}f}{' to ' if low < 0 else '–'}{high:.{digits}f}"
+
+
+def joined(*reasons: str) -> str:
+    """Those reasons that are not empty."""
+    return "; ".join(filter(None, reasons))
 
 
 def calibrated(row: Row) -> Row:
     """``row`` of a number for which constants were chosen: that it comes out confirms nothing."""
-    return row if row.verdict == "not reproduced" else replace(row, verdict="calibrated")
-
-
-def sign(value: Estimate) -> Verdict:
-    """Whether a value is above 0, with its 95 % interval."""
-    if value.interval is None or value.interval[0] <= 0 <= value.interval[1]:
-        return "cannot be told"
-    return "reproduced" if value.mean > 0 else "not reproduced"
+    return row if row.verdict == "not reproduced" or not row.num else replace(row, verdict="calibrated")
 
 
 def shown(value: Estimate, scale: float = 1.0, digits: int = 2) -> str:
-    """Mean and half-width of the 95 % interval."""
+    """Mean and half-width of the 95 % interval; further digits, at most 4, where the half-width would be shown as 0."""
+    half = None if value.half_width is None else abs(scale * value.half_width)
+    if half is not None:
+        digits = next((each for each in range(digits, _MOST_DIGITS + 1) if round(half, each)), digits)
     mean = f"{round(scale * value.mean, digits) + 0.0:.{digits}f}"  # no -0.00
-    return mean if value.half_width is None else f"{mean} ± {scale * value.half_width:.{digits}f}"
+    return mean if half is None else f"{mean} ± {half:.{digits}f}"

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis.cells import Cell
-from analysis.claims.rows import Row, shown
+from analysis.claims.figures import common_legend
+from analysis.claims.rows import Row, between
 from analysis.inference import pairs_for_power, pairs_for_width
 from analysis.rounding import REPLICATE_KEYS, rounding_of
 from analysis.stats import BASELINE, Estimate, estimate, pairs_of
@@ -38,7 +39,7 @@ def seeds(cells: Sequence[Cell]) -> list[Row]:
     what = f"standard deviation of the AUC of `{_STRATEGY}` less that of `none`, 10⁻³"
     for part, place in _PARTS.items():
         value = _jackknife(table_ST if part != "between traces" else table_ST.T, _spread_of(place, part))
-        rows.append(Row(f"{what}: {part}", "–", shown(value, 1e3), table_ST.size, "ours", _groups(table_ST)))
+        rows.append(Row(f"{what}: {part}", "–", _shown(value), table_ST.size, "ours", _groups(table_ST)))
     rows += _rounding(cells)
     total = _jackknife(table_ST, _spread_of(3, ""))
     low, high = total.interval or (total.mean, total.mean)
@@ -48,6 +49,12 @@ def seeds(cells: Sequence[Cell]) -> list[Row]:
             found = f"{number(total.mean, difference)} ({first}–{last})"
             rows.append(Row(f"pairs for {text} {1e3 * difference:g}·10⁻³", "–", found, table_ST.size, "ours"))
     return rows
+
+
+def _shown(value: Estimate) -> str:
+    """A standard deviation with its interval, cut at 0, in thousandths of AUC."""
+    low, high = value.interval or (value.mean, value.mean)
+    return f"{1e3 * value.mean:.2f} ({between(max(0.0, 1e3 * low), 1e3 * high)})"
 
 
 def _groups(table_ST: F64) -> str:
@@ -109,7 +116,7 @@ def _rounding(cells: Sequence[Cell]) -> list[Row]:
     what = "standard deviation of the AUC of `none` less that of another `none`, 10⁻³: by rounding"
     why = f"runs of a seed that differ in {' and '.join(f'`{key}`' for key in REPLICATE_KEYS)}; at most "
     why += f"{1e3 * floor.largest:.2f}"
-    return [Row(what, "–", shown(value, 1e3), sum(map(len, several)), "ours", why)]
+    return [Row(what, "–", _shown(value), sum(map(len, several)), "ours", why)]
 
 
 def planning(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
@@ -131,6 +138,6 @@ def planning(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         axes[1].plot(1e3 * wanted, [number(spread, each) for each in wanted], line, color=THEMES["ink"][0], label=name)
     for name in ("x", "y"):
         log_scale(axes[1], name)
-    axes[1].set_xlabel("difference of AUC, 10⁻³")
-    axes[1].set_ylabel("pairs of seed and trace")
-    axes[1].legend(fontsize=7)
+    axes[1].set_xlabel("difference of AUC, 10⁻³ (log)")
+    axes[1].set_ylabel("pairs of seed and trace (log)")
+    common_legend(axes)

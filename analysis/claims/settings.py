@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from analysis.cells import Cell
 from analysis.claims.measures import LOSS, OVERHEAD, PLS, Measure
-from analysis.claims.rows import Row, Verdict, shown, sign
+from analysis.claims.rows import NO_RUN, Row, Verdict, shown, signed
 from analysis.stats import BASELINE, Estimate, estimate
 
 
@@ -47,8 +47,6 @@ REMOVED = Measure("part of full recovery's overhead that it removes", " %", lamb
 Reference = Callable[[str, Any], tuple[str, Any]]
 """The strategy and the value of the key with which those of a row are compared."""
 
-_NO_RUN = "no finished run"
-
 
 def settings(
     key: str,
@@ -70,7 +68,7 @@ def settings(
         for name in dict.fromkeys(cell["strategy"] for cell in done if cell["strategy"] != BASELINE):
             for value in (*values, None):
                 if own := cells_at(done, name, key, value):
-                    text = f"`{name}`" if value is None else _joined(f"`{name}`,", what, str(value))
+                    text = f"`{name}`" if value is None else _spaced(f"`{name}`,", what, str(value))
                     others = cells_at(done, *_at(key, reference(name, value))) if reference else []
                     rows.append(replace(means(text, own, done, measures), why=_compared(own, others, measures)))
         for each in trends:
@@ -115,42 +113,42 @@ def _compared(own: Sequence[Cell], others: Sequence[Cell], measures: Sequence[Me
 def _trend_row(cells: Sequence[Cell], trend: Trend, key: str, values: Sequence[Any], what: str) -> Row:
     label = f"`{trend.strategy}`: {trend.measure.label}"
     if not values:
-        return Row(label, trend.paper, "–", 0, "cannot be told", _NO_RUN)
+        return Row(label, trend.paper, "–", 0, "cannot be told", NO_RUN)
     since = values[0] if trend.since is None else trend.since
     until = values[-1] if trend.until is None else trend.until
     first, last = (by_seed(cells, trend.strategy, trend.measure, key, value) for value in (since, until))
     change = _difference(last, first)
-    text = _joined(f"{label};", what, f"{until} less {since}")
+    text = _spaced(f"{label};", what, f"{until} less {since}")
     if change is None:
-        return Row(text, trend.paper, "–", 0, "cannot be told", _NO_RUN)
-    if trend.paper == "–":
-        return Row(text, trend.paper, shown(change), change.num, "ours")
-    if trend.sign == 0:
-        return Row(text, trend.paper, shown(change), change.num, _flat(change), f"flat: within {FLAT}")
-    verdict = sign(change if trend.sign > 0 else change.negated)
-    return Row(text, trend.paper, shown(change), change.num, verdict)
+        return Row(text, trend.paper, "–", 0, "cannot be told", NO_RUN)
+    if trend.sign == 0 and trend.paper != "–":
+        verdict, why = _flat(change)
+        return Row(text, trend.paper, shown(change), change.num, verdict, why)
+    return signed(text, trend.paper, change, sign=-1 if trend.sign < 0 else 1)
 
 
 def _less_row(cells: Sequence[Cell], less: Less, key: str, value: Any, what: str) -> Row:
     own = by_seed(cells, less.strategy, less.measure, key, value)
     other = by_seed(cells, less.other, less.measure, key, value)
     change = _difference(own, other or by_seed(cells, less.other, less.measure, key, None))
-    text = _joined(f"`{less.strategy}` less `{less.other}`: {less.measure.label};", what, str(value))
+    text = _spaced(f"`{less.strategy}` less `{less.other}`: {less.measure.label};", what, str(value))
     if change is None:
-        return Row(text, less.paper, "–", 0, "cannot be told", _NO_RUN)
-    verdict: Verdict = "ours" if less.paper == "–" else sign(change.negated)
-    return Row(text, less.paper, shown(change), change.num, verdict, "paired by seed")
+        return Row(text, less.paper, "–", 0, "cannot be told", NO_RUN)
+    return signed(text, less.paper, change, sign=-1, why="paired by seed")
 
 
 def _difference(left: dict[int, float], right: dict[int, float]) -> Estimate | None:
     return estimate([left[seed] - right[seed] for seed in sorted(left.keys() & right.keys())])
 
 
-def _flat(change: Estimate) -> Verdict:
+def _flat(change: Estimate) -> tuple[Verdict, str]:
+    """Whether the interval of a change lies within ``FLAT`` of 0, and the rule, or why not."""
     low, high = change.interval or (-math.inf, math.inf)
     if low > -FLAT and high < FLAT:
-        return "reproduced"
-    return "not reproduced" if low > FLAT or high < -FLAT else "cannot be told"
+        return "reproduced", f"flat: within {FLAT}"
+    if low > FLAT or high < -FLAT:
+        return "not reproduced", f"flat: within {FLAT}, and the interval lies outside"
+    return "cannot be told", f"flat: within {FLAT}, and the interval lies in part outside"
 
 
 def by_seed(cells: Sequence[Cell], name: str, measure: Measure, key: str, value: Any) -> dict[int, float]:
@@ -163,7 +161,7 @@ def by_seed(cells: Sequence[Cell], name: str, measure: Measure, key: str, value:
     return {seed: 100 * (1 - part[seed] / full[seed]) for seed in part if full.get(seed)}
 
 
-def _joined(*words: str) -> str:
+def _spaced(*words: str) -> str:
     return " ".join(filter(None, words))
 
 

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from analysis.cells import Cell
-from analysis.claims.rows import Row, Verdict, shown, sign
+from analysis.claims.rows import Row, signed
 from analysis.stats import BASELINE, estimate, pairs_of
 
 _LEAST_CELLS = 3  # of one seed, that a slope needs
@@ -23,28 +24,18 @@ def slopes(cells: Sequence[Cell]) -> list[Row]:
         if value is None:
             continue
         every = [point for own in points.values() for point in own]
-        verdict: Verdict = "ours"
+        what = f"AUC loss for each percent of lost samples, 10⁻³, `{name}`"
+        why = f"correlation {_correlation(every):.2f}, residual {1e3 * _residual(every):.2f}·10⁻³; {value.num} seeds"
+        paper = "–"
         if name == "cpr_vanilla":
-            verdict = sign(value)
-        paper = "linear, correlation about 0.88 [recalled]" if name == "cpr_vanilla" else "–"
-        rows.append(
-            Row(
-                f"AUC loss for each percent of lost samples, 10⁻³, `{name}`",
-                paper,
-                shown(value, 10.0),
-                len(every),
-                verdict,
-                f"correlation {_correlation(every):.2f}, residual {1e3 * _residual(every):.2f}·10⁻³; {value.num} seeds",
-            )
-        )
+            paper, why = "linear, correlation about 0.88 [recalled]", f"judged: that the slope is above 0; {why}"
+        rows.append(replace(signed(what, paper, value, sign=1, scale=10.0, why=why), num=len(every)))
     for name in ("cpr_mfu", "cpr_ssu"):
         both = by_name.get(name, {}).keys() & by_name.get("cpr_vanilla", {}).keys()
         value = estimate([by_name[name][seed] - by_name["cpr_vanilla"][seed] for seed in sorted(both)])
         if value is not None:
             what = f"slope of `{name}` less that of `cpr_vanilla`"
-            rows.append(
-                Row(what, "lower [recalled]", shown(value, 10.0), value.num, sign(value.negated), "paired by seed")
-            )
+            rows.append(signed(what, "lower [recalled]", value, sign=-1, scale=10.0, why="paired by seed"))
     return rows
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from analysis.cells import Cell
 from analysis.claims.arms import arms_of
 from analysis.claims.measures import LOSS, LOST, LOST_TRACKED, WRITTEN, Measure
-from analysis.claims.rows import Row, shown, sign
+from analysis.claims.rows import Row, joined, shown, signed
 from analysis.claims.settings import means
 from analysis.stats import Estimate, estimate
 
@@ -28,7 +28,7 @@ def tracker_part(cells: Sequence[Cell]) -> list[Row]:
             rows += _gain(f"by the tracker, `{name}` on `{_RANDOM}`", arms[name], arms[_RANDOM], measure)
             for row in _gain(f"in all, `{name}` on `{_ALL}`", arms[name], arms[_ALL], measure, _PAPER.get(name, "–")):
                 part, whole = (measure.differences(arms[other], arms[name]) for other in (_RANDOM, _ALL))
-                rows.append(replace(row, why=_share(part, whole)))
+                rows.append(replace(row, why=joined(row.why, _share(part, whole))))
     return rows
 
 
@@ -38,7 +38,7 @@ def _gain(text: str, own: Sequence[Cell], others: Sequence[Cell], measure: Measu
     if value is None:
         return []
     what = f"gain {text}: {measure.title}, {measure.unit.strip(' ·')}"
-    return [Row(what, paper, shown(value), value.num, "ours" if paper == "–" else sign(value))]
+    return [signed(what, paper, value, sign=1)]
 
 
 def _share(part: Mapping[int, float], whole: Mapping[int, float]) -> str:
@@ -47,7 +47,7 @@ def _share(part: Mapping[int, float], whole: Mapping[int, float]) -> str:
     if gain is None or gain.interval is None or gain.interval[0] <= 0:
         return "the gain is not shown"
     value = ratio([part[seed] for seed in whole], [*whole.values()])
-    return f"the tracker's share: {shown(value, 100, 0)} % of it"
+    return f"the tracker's share: {shown(value, 100, 0)} % of the whole gain"
 
 
 def ratio(parts: Sequence[float], wholes: Sequence[float]) -> Estimate:

@@ -1,6 +1,7 @@
 """What runs show of a claim: ranges, slopes, trends, and the page."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from analysis.claims.claim import Benchmark
 from analysis.claims.claims import CLAIMS
 from analysis.claims.measures import SAVES
 from analysis.claims.mirror import mirror
-from analysis.claims.page import Finding, finding, html, markdown, write_figures
-from analysis.claims.rows import Row, sign, within
+from analysis.claims.page import Finding, claim_table, finding, html, markdown, write_figures
+from analysis.claims.rows import Row, measured, signed, within
+from analysis.claims.rows import shown as rows_shown
 from analysis.claims.settings import REMOVED, Trend, settings
 from analysis.claims.slopes import slopes
 from analysis.stats import estimate
 from harness.config.experiment import load_experiment
+from tests.analysis.drawn import figure_of
+from tests.analysis.shown import shown
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -56,7 +60,9 @@ def test_a_sign_needs_an_interval_without_zero() -> None:
     for given, verdict in {**values, (1.0,): "cannot be told"}.items():
         value = estimate(given)
         assert value is not None
-        assert sign(value) == verdict
+        assert signed("change", "rises", value, sign=1).verdict == verdict
+        assert signed("change", "falls", value.negated, sign=-1).verdict == verdict
+        assert signed("change", "–", value, sign=1).verdict == "ours"
 
 
 def test_slopes_are_those_of_the_runs() -> None:
@@ -126,6 +132,7 @@ def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
         ]
     given = {"target": cells, "pls": cells, "share": [], "overhead": cells}
     found = {name: finding(name, own) for name, own in given.items()}
+    assert all(figure_of(found[name]).axes for name in ("target", "pls"))
     write_figures(found, tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"target.svg", "pls.svg"}
     shown = "![CPR's benefit shrinks as the target of lost samples is tightened](figures/target.svg)"
@@ -146,6 +153,49 @@ def test_each_claim_has_an_experiment_that_names_it(name: str) -> None:
     assert len({cell.config.seed for cell in experiment.cells}) >= 5
 
 
+def test_a_column_that_is_empty_in_all_rows_of_a_claim_is_left_out() -> None:
+    """On the console, in Markdown and in HTML; one reason is enough for the column."""
+    plain = Row("what", "8 [read]", "8.3", 1000, "reproduced")
+    for rows, has_why in (([plain, plain], False), ([plain, replace(plain, why="noise of -1.5")], True)):
+        found = {"overhead": Finding(rows)}
+        texts = (shown(claim_table("overhead", rows)), markdown(found, "", "figures"), html(found, ""))
+        assert ["why" in texts[0], "| why |" in texts[1], ">why<" in texts[2]] == [has_why] * 3
+        assert all("noise of −1.5" in text for text in texts) == has_why
+        assert all("1,000" in text for text in texts)
+
+
+@pytest.mark.parametrize(
+    ("values", "digits", "text"),
+    [
+        ([0.5, 0.6], 2, "0.55 ± 0.64"),
+        ([0.5596, 0.5599], 2, "0.560 ± 0.002"),
+        ([0.55961, 0.55963], 2, "0.5596 ± 0.0001"),
+        ([0.5, 0.5], 2, "0.50 ± 0.00"),
+        ([0.5, 0.5 + 1e-9], 2, "0.50 ± 0.00"),
+        ([-0.001], 2, "0.00"),
+    ],
+)
+def test_a_half_width_is_shown_with_digits_that_are_not_zero(values: list[float], digits: int, text: str) -> None:
+    """With at most four; an exact 0 needs none."""
+    value = estimate(values)
+    assert value is not None
+    assert rows_shown(value, digits=digits) == text
+
+
+def test_every_open_verdict_has_a_reason() -> None:
+    """Whatever rule a row is judged by: a range, a sign, what is flat, what a machine was measured at."""
+    value = {values: estimate(values) for values in ((1.0, 1.1, 0.9), (1.0, -1.0), (1.0,), ())}
+    rows = [within("what", "8", each, low, 8.5) for each in value.values() for low in (-9.0, 0.95, 1.05, 2.0)]
+    rows += [signed("what", "up", each, sign=sign) for each in value.values() if each for sign in (1, -1)]
+    rows += [measured("what", "75", own, 65, 85) for own in ([], [60.0, 70.0], [40.0], [90.0], [-90.0, 60.0])]
+    given = [cell(name, seed, save_h=seed, profile=p) for name in ("none", "full") for seed in (0, 9) for p in "ab"]
+    given += [cell("full", seed, save_h=60 + seed, profile="c") for seed in (0, 9)]
+    flat = [Trend("full", 0, "flat", SAVES, since="a", until=until) for until in "bc"]
+    rows += settings("profile", "", [*flat, Trend("cpr_mfu", 0, "flat"), Trend("full", 1, "rises", SAVES)])(given)
+    assert {row.verdict for row in rows} == {"reproduced", "not reproduced", "cannot be told", "ours"}
+    assert all(row.why for row in rows if row.verdict in ("not reproduced", "cannot be told"))
+
+
 def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
     """Claims without runs say so; the HTML has no reference off the page."""
     found = {"overhead": Finding([Row("what", "8 [read]", "8.3", 10, "reproduced")])}
@@ -154,7 +204,8 @@ def test_the_page_has_every_claim_and_needs_no_other_file() -> None:
         assert f"## {claim.title}" in text
         assert f"run.py reproduce {name}" in text
         assert f'id="{name}"' in page
-    assert "| what | 8 [read] | 8.3 | 10 | reproduced |  |" in text
+    assert "| what | 8 [read] | 8.3 | 10 | reproduced |\n" in text
+    assert max(len(line) for line in text.splitlines() if not line.startswith("|")) <= 120
     assert text.count("Not run here.") == page.count("Not run here.") == len(CLAIMS) - 1
     assert not re.search(r'(src|href)="(?!#)', page)
     assert "`" not in page
