@@ -7,6 +7,7 @@ sorts its table; without script the tables are as written.
 from collections.abc import Iterable
 from html import escape
 
+from analysis.render import Html
 from analysis.style import theme_css
 
 _STYLE = """\
@@ -89,6 +90,7 @@ def notes(lines: Iterable[str]) -> Iterable[str]:
 
 def figure_html(svg: str, title: str = "", caption: str = "", *, is_broad: bool = False) -> str:
     """A figure with its title and caption below it. ``is_broad``: of two panels."""
-    words = f"<b>{escape(title)}</b> {escape(caption)}".strip() if title else escape(caption)
+    text = caption if isinstance(caption, Html) else escape(caption)
+    words = f"<b>{escape(title)}</b> {text}".strip() if title else text
     kind = ' class="broad"' if is_broad else ""
     return f"<figure{kind}>{svg}<figcaption>{words}</figcaption></figure>"

@@ -43,7 +43,7 @@ def _share_verdict(each: Cell) -> tuple[Verdict, str]:
     return "not reproduced", "the share is 92 % or less"
 
 
-_ABOUT = "about 75 [read]"
+_ABOUT = "about 75 (65 to 85) [read]"
 _STEPS = {  # by variant of benchmarks/step.py: what is measured, and BagPipe's part, which is without a cache
     "plain": ("plain DLRM in one process: lookups, their gradients and updates", _ABOUT),
     "local": ("`local`: all but the dense network", "–"),

@@ -1,7 +1,10 @@
 """Phrases that captions of several claims share."""
 
 RUNS = "10 seeds (0 to 9), each with a failure trace of its own"
-MEANS = f"A point is the mean over {RUNS}; bars are 95 % intervals of it (Student's t)"
+MEANS = (
+    "A point is the mean over 10 seeds (0 to 9), a bar its 95 % interval (Student's t). Each seed has a failure trace "
+    "of its own"
+)
 PAIRED = "AUC loss is paired with `none`, the run of the same seed without failures"
 BESIDE = "Strategies at one value stand side by side."
 LEFT = "Left: overhead of the emulated job."

@@ -67,7 +67,7 @@ def production(results: Sequence[Cell]) -> list[Row]:
             continue
         why = f"costs {drawn[0]['scale']:.2f} times those of `cpr56`; sigma {drawn[0]['sigma']:g}"
         mean = f"mean overhead of `full`, % ({where})"
-        rows.append(calibrated(within(mean, "13 [read]", over(drawn, "full", np.mean), 12, 14, why=why)))
+        rows.append(calibrated(within(mean, "13 (12 to 14) [read]", over(drawn, "full", np.mean), 12, 14, why=why)))
         found = within(tail, "over 30 [read]", over(drawn, "full", p90), 30, math.inf, why=why)
         rows.append(calibrated(found) if found.verdict == "reproduced" else found)
         for name in dict.fromkeys(each["strategy"] for each in drawn if each["strategy"] != "full"):

@@ -41,7 +41,7 @@ CACHES: dict[str, Claim] = {
         draw_step,
         "Batch 128, 2 threads, one machine, 7 rounds of 100 steps. `plain` is DLRM of 26 nn.EmbeddingBag in one "
         "process, `local` and `rpc` are the harness's engines, `rpc` with 2 PS ranks, `rpc_lookahead` also with the "
-        "lookahead cache. Left: milliseconds of a step, medians of the rounds. `the rest` is embedding access and "
+        "lookahead cache. Left: milliseconds of a step, medians of the rounds. The rest is embedding access and "
         "synchronisation; reading of batches is in it, but for `plain`, where it is with the dense network. Right: "
         "the rest as a part of the step; a point is the median of the rounds, bars are the least and the greatest. A "
         "round is below 0 where the dense network alone took longer than the step. Dotted: BagPipe's figure.",
@@ -60,7 +60,7 @@ CACHES: dict[str, Claim] = {
         draw_lookahead,
         "A point is one run of 2,000 steps with one seed; bytes and rows are counted, so there is no interval. Left: "
         "the share of the bytes that a run without a cache moves, and of the rows that it fetches, which the cache "
-        "saves. Dotted: the bytes that the best possible cache of the same lookahead would save; the points lie on it. "
+        "saves. Dotted: the bytes that the best possible cache of the same lookahead would save. "
         "Right: the greatest number of rows that the cache held.",
     ),
     "wire": Claim(

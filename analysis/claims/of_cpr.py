@@ -51,7 +51,8 @@ CPR: dict[str, Claim] = {
         f"A point is a run; {RUNS}, under 1, 5, 10, 20 and 40 failures of one of 8 ranks in 56 h. {PAIRED}. Lines "
         "are least squares through the origin, over all points of a strategy, so they have no interval here. Left: all "
         "strategies. Right: without the control `never_save`. Runs of one seed and number of failures have about the "
-        "same PLS under all strategies that save, so points of a strategy are moved by at most 1.5 % of the axis.",
+        "same PLS under all strategies that save, so points of a strategy are moved by at most 1.5 % of the greatest "
+        "PLS.",
     ),
     "failures": Claim(
         "The more failures, the more hours CPR saves on full recovery; the part that it saves falls",

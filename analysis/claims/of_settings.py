@@ -94,10 +94,11 @@ SETTINGS: dict[str, Claim] = {
             ],
         ),
         "The interval is chosen by the believed MTBF; two failures strike in 56 h, so the true one is 28 h. Full "
-        "recovery has its least overhead at the true MTBF in expectation, so either error costs. Partial recovery "
-        "trades overhead for lost samples: too short an MTBF costs saves, too long a one lost samples, for which the "
-        "target is 10 %. From an MTBF of 35 h on, its interval is longer than the job: `cpr_vanilla` then saves "
-        "nothing, and `cpr_mfu` makes priority saves within the interval, which PLS does not count.",
+        "recovery has its least overhead at the true MTBF in expectation, so either error costs: half a point at half "
+        "or twice the true one [derived], which so few failures need not show. Partial recovery trades overhead for "
+        "lost samples: too short an MTBF costs saves, too long a one lost samples, for which the target is 10 %. From "
+        "an MTBF of 35 h on, its interval is longer than the job: `cpr_vanilla` then saves nothing, and `cpr_mfu` "
+        "makes priority saves within the interval, which PLS does not count.",
         sweep("profile", "believed MTBF, h (true: 28 h)", (OVERHEAD, PLS), scale="log"),
         f"{MEANS}: two failures of one of 8 ranks in 56 h, the same at each MTBF. {BESIDE} {LEFT} Right: portion of "
         "lost samples, of which `full` has none; CPR's target is 10 %.",

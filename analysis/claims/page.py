@@ -146,7 +146,7 @@ def _html_section(name: str, claim: Claim, each: Finding) -> Iterator[str]:
     if each.figure is not None:
         with style():
             svg = to_svg(each.figure, name, claim.title)
-        yield figure_html(svg, caption=_caption(name).replace("`", ""), is_broad=True)
+        yield figure_html(svg, caption=Html(_prose(_caption(name))), is_broad=True)
 
 
 def _caption(name: str) -> str:
@@ -179,7 +179,7 @@ def _minus(text: str) -> str:
 def _html_cells(row: Row) -> list[str]:
     what, paper, ours, num, verdict, why = (_prose(cell) for cell in _cells(row))
     marked = f'<span class="{_CLASSES.get(row.verdict, "")}">{verdict}</span>'
-    ours = ours.replace(" ± ", "\u00a0±\u00a0")  # on one line
+    ours = ours.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")  # on one line
     return [Html(cell) for cell in (f'<span class="wraps">{what}</span>', paper, ours, num, marked, why)]
 
 

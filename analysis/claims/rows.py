@@ -30,7 +30,8 @@ def within(what: str, paper: str, value: Estimate | None, low: float, high: floa
     """Reproduced where our 95 % interval lies in the published range, not where it lies outside; else open."""
     if value is None:
         return Row(what, paper, "–", 0, "cannot be told", NO_RUN)
-    verdict, reason = _placed("the interval", *(value.interval or (value.mean, value.mean)), low, high)
+    first, last = value.interval or (value.mean, value.mean)
+    verdict, reason = _placed("the interval" if value.interval else "the value", first, last, low, high)
     return Row(what, paper, shown(value), value.num, verdict, joined(reason, why))
 
 

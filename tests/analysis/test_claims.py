@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from analysis.claims.claim import Benchmark
@@ -138,6 +139,18 @@ def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
     shown = "![CPR's benefit shrinks as the target of lost samples is tightened](figures/target.svg)"
     assert shown in markdown(found, "", "figures")
     assert html(found, "").count("<svg") == 2
+
+
+def test_strategies_at_one_value_stand_side_by_side() -> None:
+    """No two marks of a panel hide each other, whatever is equal; categories are not joined by lines."""
+    keys: dict[str, Any] = {"cluster.placement": "row", "strategy.pls_target": 0.1}
+    cells = [cell(name, seed, update_pls=0.1, **keys) for name in ("none", "cpr_vanilla", "cpr_mfu") for seed in (0, 1)]
+    for name, line in (("target", "-"), ("placement", "None")):
+        panel = figure_of(finding(name, cells)).axes[0]
+        marks = [each for each in panel.lines if each.get_marker() in ("^", "o", ".")]
+        assert {each.get_linestyle() for each in marks if each.get_marker() in ("^", "o")} == {line}
+        places = [place for each in marks for place in map(tuple, np.asarray(each.get_xydata()).tolist())]
+        assert len({*places}) == len(places) == (2 if name == "target" else 2 + 4)
 
 
 @pytest.mark.parametrize("name", CLAIMS)
