@@ -7,5 +7,5 @@ MEANS = (
 )
 PAIRED = "AUC loss is paired with `none`, the run of the same seed without failures"
 BESIDE = "Strategies at one value stand side by side."
-LEFT = "Left: overhead of the emulated job."
+LEFT = "Left: overhead of the emulated job (saves, loads, lost work, rescheduling)."
 TRACKED = "Left: updates of tracked tables that no save held when their rank died."

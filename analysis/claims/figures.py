@@ -31,7 +31,7 @@ LETTERS = 9
 _MARKS = ".Xs<>^voDP*hp"
 _MOST_LETTERS = 32  # of all labels of an axis, side by side
 _MOST_COLUMNS = 6
-_SPREADS: dict[Scale, float] = {"category": 0.5, "linear": 0.25, "log": 0.25}
+_SPREADS: dict[Scale, float] = {"category": 0.5, "linear": 0.12, "log": 0.25}
 """Of the least gap between two values: what the strategies at one value take."""
 
 
@@ -87,9 +87,8 @@ def scatter(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
             moved_P = 100 * pls_P + 0.03 * most_pct * apart(number, len(shown))
             panel.plot(moved_P, 1e3 * loss_P, mark(name), markersize=3, color=colour(name), alpha=0.7, linewidth=0)
             ends = np.array([0.0, pls_P.max()])
-            panel.plot(
-                100 * ends, 1e3 * slope(own) * ends, mark(name), ls="-", markersize=4, color=colour(name), label=name
-            )
+            panel.plot(100 * ends, 1e3 * slope(own) * ends, color=colour(name))
+            panel.plot([], [], mark(name), ls="-", markersize=4, color=colour(name), label=name)
         panel.set_xlabel("lost samples (PLS), %")
         panel.set_ylabel(LOSS.label)
     common_legend(axes)
@@ -102,15 +101,17 @@ def sweep(
     *,
     scale: Scale = "category",
     has_runs: bool = False,
+    without: Sequence[Sequence[str]] = ((), ()),
 ) -> Draw:
     """Two measures of each strategy by the values of ``key``, with 95 % intervals; without the key, a dashed line.
 
-    ``has_runs``: with each run of the first measure as a dot.
+    ``has_runs``: with each run of the first measure as a dot. ``without``: strategies that a panel does not show.
     """
 
     def draw(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         for number, measure in enumerate(measures):
-            draw_sweep(axes[number], cells, key, what, measure, scale=scale, has_runs=has_runs and number == 0)
+            own = [cell for cell in cells if cell["strategy"] not in without[number]]
+            draw_sweep(axes[number], own, key, what, measure, scale=scale, has_runs=has_runs and number == 0)
         common_legend(axes)
 
     return draw
@@ -189,7 +190,7 @@ def _beside(values: Sequence[float], x: float) -> list[float]:
     """Places right of ``x``; a value that is close to earlier ones stands beside them."""
     near = 0.02 * (max(values, default=0.0) - min(values, default=0.0))
     before = (sum(abs(other - value) <= near for other in values[:number]) for number, value in enumerate(values))
-    return [x + 0.025 * (1 + count) for count in before]
+    return [x + 0.018 * (1 + count) for count in before]
 
 
 def dots(places: Callable[[Cell], Any], measures: Sequence[Measure], *, log: Sequence[int] = ()) -> Draw:

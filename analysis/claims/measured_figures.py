@@ -53,7 +53,7 @@ def draw_step(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     _bars(axes[1], range(len(names)), shares)
     axes[1].set_xticks(range(len(names)), names)
     axes[1].axhline(75, color=_INK, linestyle=":", label="BagPipe: about 75 %")
-    axes[1].set_ylabel("embedding access, % of a step")
+    axes[1].set_ylabel("the rest, % of a step")
     axes[0].invert_yaxis()
     common_legend(axes)
 
@@ -65,8 +65,8 @@ def draw_lookahead(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     most = [100 * (1 - each["minimum_bytes"] / each["uncached_bytes"]) for each in results]
     axes[0].plot(steps, [100 * each["saved_frac"] for each in results], "o", markersize=9, label="bytes saved")
     axes[0].plot(steps, [100 * each["hit_rate"] for each in results], "s", markersize=4, label="rows not fetched")
-    axes[0].plot(steps, most, ":", color=_INK, label="the most that any cache can save")
-    axes[0].set_ylabel("share of a run without a cache, %")
+    axes[0].plot(steps, most, ":", color=_INK, label="the most that a cache of this lookahead can save")
+    axes[0].set_ylabel("saved, % of a run without a cache")
     common_legend(axes)
     axes[1].plot(steps, [each["peak_rows"] / 1e3 for each in results], "^-", color=_INK)
     axes[1].set_ylabel("most rows cached at once, 10³")
@@ -123,12 +123,15 @@ def draw_trackers(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
     """Memory by embedding dim, and time as a part of a step. Trackers at one dim are moved apart by a little."""
     _colour(axes)
     names = [each["tracker"] for each in results]
+    strategies = {"changed": "differential"}
     for number, each in enumerate(results):
+        hue = colour(strategies.get(each["tracker"], f"cpr_{each['tracker']}"))
         dims = [int(dim) for dim in each["memory_fracs"]]
         moved = [dim * 2 ** (0.4 * apart(number, len(results))) for dim in dims]
         memory = [100 * frac for frac in each["memory_fracs"].values()]
-        axes[0].plot(moved, memory, _MARKS[number % len(_MARKS)], linestyle="-", linewidth=1, label=each["tracker"])
-        _bars(axes[1], [number], [each["steps_pct"]], mark=_MARKS[number % len(_MARKS)])
+        mark = _MARKS[number % len(_MARKS)]
+        axes[0].plot(moved, memory, mark, linestyle="-", linewidth=1, color=hue, label=each["tracker"])
+        _bars(axes[1], [number], [each["steps_pct"]], mark=mark, hue=hue)
     for name in ("x", "y"):
         log_scale(axes[0], name)
     axes[0].set_xticks(sorted({int(dim) for each in results for dim in each["memory_fracs"]}))
@@ -165,6 +168,9 @@ def draw_production(axes: Sequence["Axes"], results: Sequence[Cell]) -> None:
             color=colour("full"),
             label=f"full, jobs of {length_h:g} h",
         )
+        if own and (best := max(own, key=lambda e: e["p90"])):
+            ring = {"markersize": 14, "markerfacecolor": "none", "markeredgecolor": _INK, "linestyle": "none"}
+            axes[1].plot([best["sigma"]], [100 * best["p90"]], "o", **ring)
     axes[1].axhline(30, color=_INK, linestyle=":", label="published P90: over 30 %")
     axes[1].set_xlabel("sigma, spread of the costs over jobs")
     axes[1].set_ylabel("P90 of the overhead, % of the job")
@@ -177,9 +183,15 @@ def _colour(axes: Sequence["Axes"]) -> None:
 
 
 def _bars(
-    axes: "Axes", places: Sequence[float], values: Sequence[Sequence[float]], label: str | None = None, mark: str = "o"
+    axes: "Axes",
+    places: Sequence[float],
+    values: Sequence[Sequence[float]],
+    label: str | None = None,
+    *,
+    mark: str = "o",
+    hue: str | None = None,
 ) -> None:
     """The median of each group of values, with a bar from the least to the greatest."""
     ends: list[Any] = [(np.median(own), min(own), max(own)) for own in values]
     middle, low, high = np.array(ends).T
-    axes.errorbar(places, middle, yerr=[middle - low, high - middle], fmt=mark, capsize=3, label=label)
+    axes.errorbar(places, middle, yerr=[middle - low, high - middle], fmt=mark, color=hue, capsize=3, label=label)

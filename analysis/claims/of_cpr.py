@@ -39,23 +39,23 @@ CPR: dict[str, Claim] = {
         "`never_save` resets a lost shard to its initial values. If that were not seen, nothing finer would be.",
     ),
     "pls": Claim(
-        "AUC loss is linear in the portion of lost samples; priority saves lower its slope",
+        "AUC loss grows with the portion of lost samples; priority saves lower its slope",
         "CPR, section 4",
         FOLDER / "pls.yaml",
         slopes,
         "Slopes are through the origin, one for each seed over 1 to 40 failures; the interval is over the 10 slopes, "
         "and n counts runs. `reproduced` says that the slope is above 0. Priority saves do not count for PLS "
         "(docs/CPR.md), so strategies of equal intervals have equal PLS. The line of the figure is one fit over all "
-        "points of a strategy.",
+        "points of a strategy. CPR says that the loss is linear in PLS; these runs are too noisy to tell.",
         scatter,
-        f"A point is a run; {RUNS}, under 1, 5, 10, 20 and 40 failures of one of 8 ranks in 56 h. {PAIRED}. Lines "
-        "are least squares through the origin, over all points of a strategy, so they have no interval here. Left: all "
-        "strategies. Right: without the control `never_save`. Runs of one seed and number of failures have about the "
-        "same PLS under all strategies that save, so points of a strategy are moved by at most 1.5 % of the greatest "
-        "PLS.",
+        f"A point is a run; {RUNS}, under 1, 5, 10, 20 and 40 failures of one of 8 ranks in 56 h. {PAIRED}. Lines are "
+        "least squares through the origin, over all points of a strategy; the table has intervals of slopes. Left: "
+        "all strategies. Right: without the control `never_save`. Runs of one seed and number of failures have about "
+        "the same PLS under all strategies that save, so points of a strategy are moved by at most 1.5 % of the "
+        "greatest PLS.",
     ),
     "failures": Claim(
-        "The more failures, the more hours CPR saves on full recovery; the part that it saves falls",
+        "The more failures, the more overhead CPR saves on full recovery, and the smaller a part of it",
         "CPR, section 6 (its shape), for 1 to 40 failures; this project",
         FOLDER / "failures.yaml",
         settings(
@@ -75,12 +75,12 @@ CPR: dict[str, Claim] = {
         "interval follows from the MTBF, and CPR's target of lost samples is 0.1 for all. With few failures a save or "
         "two is all that CPR makes in the job, and one failure may then lose much more or less than the target. "
         "[derived]: the closed forms of docs/CPR.md.",
-        sweep("profile", "failures of one of 8 ranks in 56 h", scale="linear"),
+        sweep("profile", "failures of one of 8 ranks in 56 h", scale="log"),
         f"{MEANS}. Each number of failures has its own MTBF, so its own interval between saves. {BESIDE} {LEFT} Right: "
         f"{PAIRED}; `full` equals it.",
     ),
     "target": Claim(
-        "CPR's benefit shrinks as the target of lost samples is tightened",
+        "CPR's benefit shrinks a little as the target of lost samples is tightened",
         "CPR, section 6",
         FOLDER / "target.yaml",
         settings(
@@ -90,12 +90,13 @@ CPR: dict[str, Claim] = {
         ),
         "The target sets the interval between saves, if partial recovery pays at all. Two failures of one of 8 ranks in"
         " 56 h. Priority saves do not count for PLS (docs/CPR.md).",
-        sweep("strategy.pls_target", "target of lost samples (PLS)", scale="log"),
+        sweep("strategy.pls_target", "target of lost samples (PLS), fraction", scale="log"),
         f"{MEANS}: two failures of one of 8 ranks in 56 h, the same at each target. {BESIDE} Dashed: the mean of "
-        f"`full`, which has no target, over the same seeds. {LEFT} Right: {PAIRED}; `full` equals it.",
+        f"`full`, which has no target, over the same seeds; CPR's benefit is the distance to it. {LEFT} Right: "
+        f"{PAIRED}; `full` equals it.",
     ),
     "fraction": Claim(
-        "CPR's benefit with the part of the ranks that a failure takes",
+        "CPR's benefit shrinks as a failure takes more of the ranks",
         "CPR, section 6 (12.5, 25 and 50 %)",
         FOLDER / "fraction.yaml",
         settings("profile", "ranks", [Trend("cpr_mfu", -1, "–", REMOVED)]),
@@ -105,7 +106,7 @@ CPR: dict[str, Claim] = {
         f"Right: {PAIRED}; `full` equals it.",
     ),
     "nodes": Claim(
-        "With more ranks full recovery gets worse and the saves of partial recovery do not",
+        "With more ranks full recovery gets worse; partial recovery saves no more often and loses no more",
         "CPR, section 6",
         FOLDER / "nodes.yaml",
         settings(
@@ -121,11 +122,12 @@ CPR: dict[str, Claim] = {
         "is constant; loads and rescheduling are charged for each failure, whatever its size, and so they rise with N "
         "here.",
         sweep("profile", "PS ranks", (OVERHEAD, PLS), scale="log"),
-        f"{MEANS}: Poisson failures of one rank in 56 h, with the MTBF of so many ranks, 56 h at 4 of them. {BESIDE} "
-        f"{LEFT} Right: lost samples, of which `full` has none.",
+        f"{MEANS}: Poisson failures of one rank in 56 h, with an MTBF of 56 h at 4 ranks, which falls as 1 / ranks. "
+        f"{BESIDE} {LEFT} Right: lost samples, of which `full` has none; with so few failures at 4 ranks that "
+        "Student's interval reaches below 0.",
     ),
     "trackers": Claim(
-        "Counters of accesses cost little memory, sampled lists a sixth of that, copies of the rows all of it",
+        "Trackers: counters of accesses take little memory, sampled lists an eighth of that, copies of rows most",
         "CPR, section 4",
         Benchmark(
             BENCHMARKS / "trackers.py",
@@ -142,12 +144,13 @@ CPR: dict[str, Claim] = {
         draw_trackers,
         "`mfu`, `ssu`, `mass` and `scar` are the trackers of the strategies `cpr_mfu` and so on, `changed` is that of "
         "`differential`. Left: bytes of a tracker over those of the tables that CPR tracks, by arithmetic, at an "
-        "embedding dim of 16, 32, 64 and 128; both axes are logarithmic. Trackers at one dim stand side by side. "
-        "Right: what recording accesses adds to a step, without the choice of rows: a point is the median of 5 rounds "
-        "of 96 steps, bars are the least and the greatest; one machine, batch 128, 8 ranks.",
+        "embedding dim of 16, 32, 64 and 128; both axes are logarithmic. Those of `mfu`, `mass` and `changed` are "
+        "equal, and stand side by side. Right: what recording accesses adds to a step, without the choice of rows: a "
+        "point is the median of 5 rounds of 96 steps, bars are the least and the greatest; one machine, batch 128, 8 "
+        "ranks.",
     ),
     "production": Claim(
-        "In production failures cost 13 % of a job on average and over 30 % of one job in ten",
+        "Simulated jobs that are fitted to CPR's production figures: 13 % on average, P90 over 30 %",
         "CPR, its poster",
         Benchmark(BENCHMARKS / "production.py"),
         production,
@@ -159,11 +162,13 @@ CPR: dict[str, Claim] = {
         "assumption that one failure takes one of 8 ranks. A lognormal overhead alone has a P90 of at most 2.27 times "
         "its mean, and 30 / 13 is 2.31: so the two published figures together ask for a very wide spread over jobs.",
         draw_production,
-        "Simulated jobs, without training; 14 and 56 h are median lengths. Left: a line is the distribution of "
-        "overhead over 10 populations of 1,000 jobs under a strategy, at the scale and sigma that were found; failures "
-        "of a job are the same for all. The axis of overhead is linear up to 1 %, then logarithmic. The cross is the "
-        "published figure, a P90 of 30 %. Right: a point is P90 of `full` in one other population of 1,000 jobs, at "
-        "the scale at which its mean is 13 %; sigma was chosen by the greatest of these points, so that point is too "
-        "high by chance. The dotted line is the published P90, over 30 %.",
+        "Simulated jobs, without training; 14 and 56 h are median lengths. The hours of a save, a load and "
+        "rescheduling of a job are those of `cpr56`, times one scale for all jobs, times lognormal factors of median "
+        "1 and spread sigma. Right: for each sigma the scale is found at which the mean overhead of `full` is 13 %, "
+        "and a point is its P90 in 1,000 jobs; the greatest point chooses sigma (ringed), so it is too high by "
+        "chance. Left: a line is the distribution of overhead over 10,000 other jobs, at the scale and sigma so "
+        "found; failures of a job are the same for all strategies. A job of CPR that is over before a save is due and "
+        "meets no failure has no overhead. The axis of overhead is linear up to 1 %, then logarithmic, and ends at "
+        "200 %. Cross and dotted line: CPR's poster, over 30 %.",
     ),
 }

@@ -136,7 +136,7 @@ def test_figures_are_drawn_of_what_was_run(tmp_path: Path) -> None:
     assert all(figure_of(found[name]).axes for name in ("target", "pls"))
     write_figures(found, tmp_path / "figures")
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"target.svg", "pls.svg"}
-    shown = "![CPR's benefit shrinks as the target of lost samples is tightened](figures/target.svg)"
+    shown = "![CPR's benefit shrinks a little as the target of lost samples is tightened](figures/target.svg)"
     assert shown in markdown(found, "", "figures")
     assert html(found, "").count("<svg") == 2
 
