@@ -167,7 +167,7 @@ def draw_sweep(
     axes.set_xlabel(f"{what} (log)" if scale == "log" else what)
     axes.set_ylabel(measure.label)
     if scale == "category" and values:
-        axes.set_xlim(-0.5, len(values) - 0.5)
+        axes.set_xlim(-0.5, len(values) - (0.35 if has_runs else 0.5))
 
 
 def _places(values: Sequence[Any], scale: Scale) -> list[float]:
