@@ -72,7 +72,7 @@ class Handshakes:
         return found
 
     def close(self) -> None:
-        """Close what nobody took."""
+        """Close the connections that have authenticated and were not taken, and the notice."""
         for connection in self._done:
             connection.close()
         self.ended.close()

@@ -56,7 +56,8 @@ class RankLost(HarnessError):
         self.ranks = frozenset(ranks)
         self.replies = dict(replies)
         self.detail = dict(detail or {})
-        super().__init__(f"lost {', '.join(sorted(self.ranks))}")
+        known = {rank: f" ({self.detail[rank]})" if rank in self.detail else "" for rank in sorted(self.ranks)}
+        super().__init__(f"lost {', '.join(rank + words for rank, words in known.items())}")
 
     def __reduce__(self) -> tuple[type["RankLost"], tuple[Any, ...]]:
         """Pickle the constructor's arguments: by default an exception is rebuilt from its message alone."""

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Iterator
+from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from threading import Thread
 
@@ -45,7 +46,7 @@ def rank(listener: socket.socket, key: bytes, said: list[str]) -> Thread:
     def run() -> None:
         try:
             connection = control.connect(host, port, key, PATIENCE_S)
-        except Exception as error:  # noqa: BLE001 - whatever refuses it
+        except (AuthenticationError, EOFError, OSError) as error:
             said.append(type(error).__name__)
         else:
             connection.send("hello")

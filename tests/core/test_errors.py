@@ -9,4 +9,4 @@ def test_a_lost_rank_survives_pickling() -> None:
     """Who died, what the others answered and the transport's words reach another process unchanged."""
     lost = pickle.loads(pickle.dumps(RankLost(["ps3"], {"ps0": 1}, {"ps3": "eof"})))
     assert (lost.ranks, lost.replies, lost.detail) == (frozenset({"ps3"}), {"ps0": 1}, {"ps3": "eof"})
-    assert str(lost) == "lost ps3"
+    assert str(lost) == "lost ps3 (eof)"

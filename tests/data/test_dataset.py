@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from harness.core.errors import DataError
+from harness.data import digest
 from harness.data.dataset import Batch, Dataset, Split
 from harness.data.digest import VERIFIED_NAME
 from harness.data.records import META_NAME, NUM_COLUMNS, NUM_TABLES, RECORDS_NAME
@@ -235,13 +236,16 @@ def test_records_that_changed_are_refused_before_they_train(folder: Path) -> Non
 
 def test_a_folder_is_hashed_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Law: the same file is not read again; what was remembered of it may be missing or damaged."""
+    real, read = digest.blocks, list[Path]()
+    monkeypatch.setattr(digest, "blocks", lambda path, meta: read.append(path) or real(path, meta))
     Dataset.open(folder, split="dlrm", seed=0).verify()
-    with monkeypatch.context() as patch:
-        patch.setattr("harness.data.digest.blocks", lambda *_: pytest.fail("hashed again"))
-        Dataset.open(folder, split="dlrm", seed=0).verify()
+    assert read == [folder]
+    Dataset.open(folder, split="dlrm", seed=0).verify()
+    assert read == [folder]
     for content in ("", "[" * 100_000, "null"):
         (folder / VERIFIED_NAME).write_text(content)
         Dataset.open(folder, split="dlrm", seed=0).verify()
+    assert read == [folder] * 4
 
 
 def test_too_few_rows_cannot_be_split(tmp_path: Path) -> None:
