@@ -10,6 +10,7 @@ Messages are tuples, the kind first:
                          ("get", generation, key)
                          ("compare_set", generation, key, expected, desired)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
+                         ("alive",) from a trainer, often: it runs
     supervisor -> rank   ("join", place)             ("stop",)                           ("spares",)
                          ("value", generation, bytes)                    ("broken", generation)
                          ("result", value, error)

@@ -33,10 +33,6 @@ class WorldBroken(HarnessError):
     """A generation could not be formed, since a rank died. The supervisor orders the next one."""
 
 
-class WorldIncomplete(WorldBroken):
-    """A generation was not complete in time: a rank neither joined nor died."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions:
     """Settings of the RPC world; see ClusterConfig for their meaning."""

@@ -5,12 +5,14 @@ One class and one entry in :data:`LAUNCHERS` for each; config key ``cluster.laun
 
 import os
 import signal
+import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol
 
+from harness.cluster.fork_server import ForkServer, current, is_readable, start
 from harness.cluster.spawn import fork_server
 from harness.core.errors import RunFailed
 from harness.core.names import LAUNCHER_NAMES, PartTable
@@ -45,6 +47,7 @@ class RankContext:
         supervisor_pid: process whose end must also end the rank.
         host, port, authkey: of the supervisor's control channel.
         entrance: of the network that the ranks have to themselves; None where they have none.
+        parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
     """
 
     rank: Rank
@@ -56,6 +59,7 @@ class RankContext:
     authkey: bytes
     options: "GroupOptions"
     entrance: "Entrance | None" = None
+    parent_pid: int | None = None
 
 
 Main = Callable[[RankContext, Any], None]
@@ -72,7 +76,10 @@ class RankProcess(Protocol):
 
     @property
     def exitcode(self) -> int | None:
-        """Exit code, or minus the number of the signal that ended the process; None while it runs."""
+        """Exit code, or minus the number of the signal that ended the process; None while it runs.
+
+        Raises RunFailed if that cannot be told any more.
+        """
         ...
 
     def kill(self) -> None:
@@ -80,7 +87,10 @@ class RankProcess(Protocol):
         ...
 
     def join(self, timeout_s: float) -> None:
-        """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs."""
+        """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
+
+        Raises RunFailed if it has ended, but not how.
+        """
         ...
 
 
@@ -92,7 +102,14 @@ class Launcher(Protocol):
         ...
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """Objects for ``multiprocessing.connection.wait``; one of them is ready once one of ``processes`` has ended."""
+        """Objects for ``multiprocessing.connection.wait``; one of them is ready once one of ``processes`` has ended.
+
+        So is one if :meth:`check` has something to say.
+        """
+        ...
+
+    def check(self) -> None:
+        """Raise RunFailed if processes cannot be started or watched any more."""
         ...
 
     def close(self) -> None:
@@ -101,48 +118,92 @@ class Launcher(Protocol):
 
 
 class ForkedProcess:
-    """A process forked on this machine."""
+    """A process that a fork server forked on this machine.
 
-    def __init__(self, process: BaseProcess) -> None:
+    Its pidfd says that it has ended, whatever became of the server. Only the server, its parent, knows how.
+    """
+
+    def __init__(self, process: BaseProcess, server: ForkServer | None) -> None:
         assert process.pid is not None, "it was started"
         self._process = process
+        self._server = server
         self.pid = process.pid
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended and been reaped
+            self._pidfd = None
+        else:
+            weakref.finalize(self, os.close, self._pidfd)
 
     @property
     def exitcode(self) -> int | None:
         """See :class:`RankProcess`."""
+        if not self._has_ended(0):
+            return None
+        if self._process.exitcode == _UNTOLD and self._server is not None and is_readable(self._server.pidfd, _END_S):
+            raise self._server.failure()
         return self._process.exitcode
 
     @property
     def sentinel(self) -> int:
-        """File descriptor that is readable once the process has ended."""
+        """File descriptor that is readable once the server has told of the end of the process, or has ended itself."""
         return self._process.sentinel
 
     def kill(self) -> None:
-        """Send SIGKILL to the process id; a no-op if the process has ended."""
-        with suppress(ProcessLookupError):  # it has ended already
-            os.kill(self.pid, signal.SIGKILL)
+        """Send SIGKILL to the process; a no-op if it has ended."""
+        if self._pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
 
     def join(self, timeout_s: float) -> None:
         """See :class:`RankProcess`."""
-        self._process.join(timeout_s)
+        if not self._has_ended(timeout_s):
+            return
+        self._process.join(_TELL_S)
+        if self._process.exitcode is None and self._server is not None:
+            self._server.give_up(_TELL_S, f"tell how {self._process.name} ended")
+            raise self._server.failure()
+
+    def _has_ended(self, timeout_s: float) -> bool:
+        return self._pidfd is None or is_readable(self._pidfd, timeout_s)
+
+
+_UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
+_TELL_S = 10.0  # within which a fork server tells how a process ended
+_END_S = 1.0  # between the first sign of a process's end and its end
 
 
 class ForkLauncher:
-    """Forks ranks on this machine from a server that has torch loaded: 10 ms instead of 1.3 s of import."""
+    """Forks ranks on this machine from a server that has torch loaded: 10 ms instead of 1.3 s of import.
+
+    The kernel ends the ranks with the server, which ends the run.
+    """
+
+    def __init__(self) -> None:
+        self._server: ForkServer | None = None
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> ForkedProcess:
         """See :class:`Launcher`."""
-        process = fork_server().Process(target=main, args=(context, work), name=context.rank)
+        self.check()
+        forks = fork_server()
+        self._server = current()
+        context = replace(context, parent_pid=self._server and self._server.pid)
+        process = forks.Process(target=main, args=(context, work), name=context.rank)
         try:
-            process.start()
+            start(process, context.options.join_timeout_s)
         except (OSError, EOFError) as error:  # the fork server failed to fork and has ended
             raise RunFailed(f"{context.rank} could not be started: {error}; check memory and limits") from error
-        return ForkedProcess(process)
+        return ForkedProcess(process, self._server)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
-        """The sentinels of the processes: readable once a process has ended."""
-        return [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
+        """The sentinels of the processes, and the server's end."""
+        sentinels = [process.sentinel for process in processes if isinstance(process, ForkedProcess)]
+        return sentinels if self._server is None else [*sentinels, self._server.pidfd]
+
+    def check(self) -> None:
+        """See :class:`Launcher`."""
+        if self._server is not None and self._server.has_ended():
+            raise self._server.failure()
 
     def close(self) -> None:
         """A no-op: the fork server ends with this process."""

@@ -1,6 +1,9 @@
 """A rank's end of the control channel, and the supervisor as a trainer reaches it."""
 
 import os
+import threading
+import time
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -14,13 +17,16 @@ class Stopped(Exception):
 
 
 class ControlLink:
-    """A rank's end of the control channel. Used by the rank's main thread alone."""
+    """A rank's end of the control channel. Used by the rank's main thread alone.
+
+    It waits for the supervisor without limit: the supervisor may be stopped, and go on. It ends with the supervisor.
+    """
 
     def __init__(self, rank_context: RankContext) -> None:
         self.rank_context = rank_context
-        self._timeout_s = rank_context.options.join_timeout_s
+        self._sending = threading.Lock()
         self._connection: Connection = control.connect(
-            rank_context.host, rank_context.port, rank_context.authkey, self._timeout_s
+            rank_context.host, rank_context.port, rank_context.authkey, rank_context.options.join_timeout_s
         )
         self._world: object = None  # keeps a generation's store alive
         self._orders: list[control.Message] = []
@@ -30,7 +36,18 @@ class ControlLink:
 
     def send(self, *message: Any) -> None:
         """Send a message without waiting for a reply."""
-        self._connection.send(message)
+        with self._sending:
+            self._connection.send(message)
+
+    def begin_beats(self, every_s: float) -> None:
+        """From now on tell the supervisor, from another thread, that this process runs."""
+        threading.Thread(target=self._beat, args=(every_s,), name="beats", daemon=True).start()
+
+    def _beat(self, every_s: float) -> None:
+        with suppress(OSError):  # the supervisor has ended
+            while True:
+                self.send("alive")
+                time.sleep(every_s)
 
     def order(self) -> control.Message:
         """Wait without limit for the next order of the supervisor, and return it."""
@@ -82,7 +99,7 @@ class ControlLink:
         self.send(kind, generation, *args)
         if kind == "set":
             return b""
-        while self._connection.poll(self._timeout_s):
+        while True:
             message = self._connection.recv()
             if message[0] == "spares":
                 self._has_spares = True
@@ -95,9 +112,6 @@ class ControlLink:
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
             )
-        raise group.WorldIncomplete(
-            f"generation {generation} of the RPC world: expected all ranks to join within {self._timeout_s:g} s"
-        )
 
 
 class RemoteSupervisor:

@@ -18,6 +18,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
 from harness.cluster import control
+from harness.cluster.fork_server import start
 from harness.cluster.spawn import fork_server
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
@@ -53,7 +54,7 @@ class PrivateNetwork:
         ours, theirs = Pipe()
         try:
             process = fork_server().Process(target=_make, args=(theirs, host, port), name="network")
-            process.start()
+            start(process, _START_S)
             theirs.close()
             with socket.socket(fileno=os.dup(ours.fileno())) as channel:
                 channel.settimeout(_START_S)

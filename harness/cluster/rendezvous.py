@@ -18,6 +18,7 @@ class Rendezvous:
         self.generation = 0
         self._keys: dict[int, dict[str, bytes]] = defaultdict(dict)  # by generation
         self._waiting: list[tuple[Rank, int, str]] = []  # unanswered ``get``: rank, generation, key
+        self._present: set[Rank] = set()  # ranks that have published their address in the present generation
         self._broken = -1  # the newest generation in which a rank died before it was complete
 
     @property
@@ -30,15 +31,20 @@ class Rendezvous:
         self.generation = generation
         self._keys = defaultdict(dict, {generation: self._keys[generation]})
         self._waiting = [entry for entry in self._waiting if entry[1] >= generation]
+        self._present = set()
 
     def abandon(self) -> None:
         """Tell everyone that waits, now or later, that the present generation will not be complete."""
         self._broken = self.generation
         self._answer_waiting()
 
-    def has_begun(self, index: int) -> bool:
-        """Whether member number ``index`` has begun to join the present generation."""
-        return f"names/{index}" in self._keys[self.generation]  # the first key that an agent publishes
+    def is_mute(self, rank: Rank) -> bool:
+        """Whether the others of the present generation wait for ``rank``, and it waits for none of them.
+
+        A rank publishes its name, reads the names of all, publishes its address, and reads the addresses of all. While
+        no key is published that others wait for, there is such a rank.
+        """
+        return rank not in self._present and all(rank != waiting for waiting, _, _ in self._waiting)
 
     def handle(self, rank: Rank, kind: str, generation: int, key: str, *values: bytes) -> None:
         """Handle a message ``set``, ``get`` or ``compare_set``."""
@@ -47,6 +53,8 @@ class Rendezvous:
             self._waiting.append((rank, generation, key))
         elif kind == "set":
             keys[key] = values[0]
+            if generation == self.generation and key.startswith("addrs/"):  # the last key that an agent publishes
+                self._present.add(rank)
         else:
             expected, desired = values
             if keys.get(key, b"") == expected:

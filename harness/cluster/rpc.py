@@ -17,8 +17,9 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import control, group, wire
+from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.leash import hold_leash, ignore_interrupts
+from harness.cluster.leash import hold_leash, ignore_interrupts, ignore_stops
 from harness.cluster.link import ControlLink, RemoteSupervisor, Stopped
 from harness.cluster.protocol import (
     Cluster,
@@ -34,9 +35,10 @@ from harness.cluster.protocol import (
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.world import Formation
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
+
+_BEAT = 0.1  # of the time after which a mute trainer is given up
 
 # The server of this process. RPC calls a module-level function, which finds its rank here.
 _server: RankServer | None = None
@@ -88,11 +90,13 @@ def connect() -> None:
 
 
 def _begin(rank_context: RankContext) -> None:
-    """What every rank does first. Entering a namespace comes before the leash, which is a thread."""
+    """What every rank does first. Entering a namespace comes before the leash: that is a thread, and entering would
+    undo what ties this process to its parent."""
     ignore_interrupts()
+    ignore_stops()
     if rank_context.entrance is not None:
         rank_context.entrance.enter()
-    hold_leash(rank_context.supervisor_pid)
+    hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
 
 
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
@@ -128,6 +132,7 @@ def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorCl
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
     _begin(rank_context)
     link = ControlLink(rank_context)
+    link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
     try:
         cluster = RpcCluster(link)
         job(cluster, RemoteSupervisor(link))
@@ -169,8 +174,9 @@ class RpcCluster:
         try:
             self._join(self._link.call("formation"))
         except group.WorldBroken as error:
-            dead = ", ".join(self._link.call("dead")) or "no rank"
-            raise RunFailed(f"the first RPC world was not formed: {error}; dead ranks: {dead}") from error
+            dead = self._link.call("dead")
+            words = "; ".join(f"{rank}: {how}" for rank, how in dead.items()) or str(error)
+            raise RunFailed(f"the first RPC world was not formed: {words}") from error
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -277,9 +283,9 @@ class RpcCluster:
             try:
                 self._join(formation)
             except group.WorldBroken as error:
-                dead = self._link.call("absent" if isinstance(error, group.WorldIncomplete) else "dead")
+                dead = self._link.call("dead")
                 if dead:
-                    raise RankLost(dead, {}, dict.fromkeys(dead, str(error))) from error
+                    raise RankLost(dead, {}, dead) from error
                 broken, formation = formation, self._link.call("regroup")
                 if formation == broken:
                     raise RunFailed(f"the RPC world could not be formed again: {error}") from error

@@ -6,11 +6,12 @@ import os
 import signal
 import socket
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from multiprocessing import forkserver, resource_tracker, util
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, NoReturn
@@ -88,9 +89,7 @@ def nest_fork_server() -> bool:
         return False
     owner = os.getpid()
     with socket.socket(socket.AF_UNIX) as listener:
-        address = f"{util.get_temp_dir()}/forkserver-{owner}"  # in a folder for this user alone, removed at the end
-        listener.bind(address)
-        listener.listen()
+        address = _listen_without_a_name(listener)
         alive_r, alive_w = os.pipe()
         with _interrupts_blocked(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: the leash's thread runs
@@ -102,6 +101,25 @@ def nest_fork_server() -> bool:
     return True
 
 
+def _listen_without_a_name(listener: socket.socket) -> str:
+    """Listen at a path of this process alone, and return it. No file is left behind, however this process ends.
+
+    The socket's file is unlinked at once. Who holds it open can connect to it (``man 2 open``, O_PATH).
+    """
+    folder = tempfile.mkdtemp(prefix="cpr-harness-")  # for this user alone
+    try:
+        file = f"{folder}/fork-server"
+        listener.bind(file)
+        try:
+            held = os.open(file, os.O_PATH | os.O_CLOEXEC)
+        finally:
+            os.unlink(file)
+    finally:
+        os.rmdir(folder)
+    listener.listen()
+    return f"/proc/{os.getpid()}/fd/{held}"
+
+
 def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
     """The main function of the nested fork server. It ends the process, and never returns to its caller."""
     try:
@@ -109,6 +127,9 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
         for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
             with suppress(OSError):  # of the listing itself, closed by now
                 os.close(fd)
+        for number in signal.valid_signals():  # handlers of the command line are for the process that the user started
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
         hold_leash(owner)
         forkserver.main(listener_fd, alive_fd, [])
     except SystemExit:

@@ -7,58 +7,30 @@ these are connected, the trainer asks for a generation that has them as members,
 
 import os
 import secrets
-import signal
-import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
 from harness.cluster import control
-from harness.cluster.launcher import Launcher, Main, Place, RankContext, RankProcess
+from harness.cluster.connections import Connections
+from harness.cluster.deadlines import ListeningClock
+from harness.cluster.formation import Formation
+from harness.cluster.launcher import Launcher, Place, RankContext
 from harness.cluster.network import PrivateNetwork
+from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, is_ps, ps_rank, spare_name
+from harness.core.plans import CHIEF, Rank, ps_rank, spare_name
 
 if TYPE_CHECKING:
     from harness.cluster.group import GroupOptions
 
-_REAP_S = 10.0  # between SIGKILL and the end of a process
-_STOP_S = 2.0  # between the order to stop and SIGKILL
+_TICK = 0.05  # of the shorter deadline: how often the supervisor looks at the clock
 
 Services = Mapping[str, Callable[..., Any]]
 """Functions in the supervisor's process that a trainer may call, by name."""
-
-
-@dataclass(frozen=True)
-class RankJob:
-    """The job of a rank's process: it runs ``main(context, work)``."""
-
-    main: Main
-    work: Any
-
-
-@dataclass(frozen=True, kw_only=True)
-class Formation:
-    """A generation of the RPC world as the trainer sees it; can be pickled.
-
-    Attributes:
-        members: in the order of their indexes: PS ranks, the trainer, spares.
-        takeovers: spares that serve under the names of PS ranks since the generation was formed, by PS rank.
-        keeps_spares: whether missing spares are started, and announced to the trainer.
-    """
-
-    generation: int
-    members: tuple[Rank, ...]
-    takeovers: Mapping[Rank, Rank]
-    keeps_spares: bool
-
-    def place(self, rank: Rank) -> Place:
-        """The place of a member."""
-        return Place(self.generation, rank, self.members.index(rank), len(self.members))
 
 
 class World:
@@ -89,7 +61,7 @@ class World:
         network: PrivateNetwork | None = None,
     ) -> None:
         try:
-            self._listener: socket.socket = control.listen(host, port) if network is None else network.listener
+            listener = control.listen(host, port) if network is None else network.listener
         except OSError as error:
             raise ConfigError(
                 f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
@@ -97,8 +69,7 @@ class World:
             ) from error
         self._host = host
         self._network = network
-        self.port: int = self._listener.getsockname()[1]
-        self._launcher = launcher
+        self.port: int = listener.getsockname()[1]
         self._options = options
         self._authkey = secrets.token_bytes(32)
         self.names = (*(ps_rank(k) for k in range(num_ps)), CHIEF)
@@ -107,16 +78,18 @@ class World:
         self._spares: list[Rank] = []
         self._spares += self._new_spares()
         self._ps, self._trainer = ps, trainer
-        self._processes: dict[Rank, RankProcess] = {}
-        self._connections: dict[Rank, Connection] = {}
-        self._handshakes = control.Handshakes(self._authkey)
-        self._strangers: list[Connection] = []  # connections whose rank is not known yet
+        self._processes = Processes(launcher)
+        self._connections = Connections(listener, self._authkey)
         self._formation = Formation(
             generation=0, members=(*self.names, *self._spares), takeovers={}, keeps_spares=num_spares > 0
         )
         self._is_formed = False  # whether the trainer has joined the present generation
+        self._has_met_trainer = False  # whether it has connected
         self._refill_after: int | None = None  # step after which missing spares are started
-        self._rendezvous = Rendezvous(self._send)
+        self._rendezvous = Rendezvous(self._connections.send)
+        self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
+        self._begun_s = self._heard_s = 0.0  # when the generation began, when the trainer was last heard
+        self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
 
     @property
     def network_words(self) -> str:
@@ -126,12 +99,13 @@ class World:
     @property
     def pids(self) -> dict[Rank, int]:
         """Process id of each rank and spare."""
-        return {rank: process.pid for rank, process in self._processes.items()}
+        return self._processes.pids
 
     def start(self) -> None:
         """Start all ranks and spares into generation 0. Raises RunFailed."""
         for rank in self._formation.members:
             self._spawn(rank, self._formation.place(rank))
+        self._begun_s = self._clock.read()
 
     def _spawn(self, rank: Rank, place: Place | None) -> None:
         context = RankContext(
@@ -145,27 +119,14 @@ class World:
             options=self._options,
             entrance=self._network and self._network.entrance,
         )
-        job = self._trainer if rank == CHIEF else self._ps
-        self._processes[rank] = self._launcher.spawn(context, job.main, job.work)
+        self._processes.spawn(context, self._trainer if rank == CHIEF else self._ps)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status."""
+        machines = self._processes.kill(ranks)
         for rank in ranks:
-            self._processes[rank].kill()
-        number = int(signal.SIGKILL)
-        return {
-            rank: {"pid": self._processes[rank].pid, "signal": number, "exitcode": self._reap(rank)} for rank in ranks
-        }
-
-    def _reap(self, rank: Rank) -> int:
-        process = self._processes[rank]
-        process.join(_REAP_S)
-        if process.exitcode is None:
-            raise RunFailed(f"{rank} (pid {process.pid}) did not end within {_REAP_S:g} s of SIGKILL")
-        connection = self._connections.pop(rank, None)
-        if connection is not None:
-            connection.close()
-        return process.exitcode
+            self._connections.drop(rank)
+        return machines
 
     # --- generations ------------------------------------------------------------------------------------------------
 
@@ -181,9 +142,9 @@ class World:
         """
         dead = list(ranks)
         old = {rank: self._processes[rank].pid for rank in dead}
-        self.kill([rank for rank in dead if self._processes[rank].exitcode is None])
+        mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         for rank in dead:
-            self._reap(rank)
+            self._connections.drop(rank)
         spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members] if self._is_formed else []
         if len(members) >= len(dead):
@@ -197,13 +158,13 @@ class World:
                 self._rename(spare, rank)
             self._begin_generation([rank for rank in dead if rank not in takeovers])
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
-        return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "port": self.port}
+        return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port}
 
     def _rename(self, spare: Rank, rank: Rank) -> None:
         """From now on the process of ``spare`` is that of ``rank``."""
         self._spares.remove(spare)
-        self._processes[rank] = self._processes.pop(spare)
-        self._connections[rank] = self._connections.pop(spare)
+        self._processes.rename(spare, rank)
+        self._connections.rename(spare, rank)
 
     def _begin_generation(self, fresh: Sequence[Rank] = ()) -> None:
         """Order all PS ranks and connected spares to join the next generation; start ``fresh`` ranks into it."""
@@ -215,8 +176,9 @@ class World:
             self._spawn(rank, self._formation.place(rank))
         for rank in members:
             if rank not in fresh and rank != CHIEF:
-                self._send(rank, "join", self._formation.place(rank))
+                self._connections.send(rank, "join", self._formation.place(rank))
         self._rendezvous.begin(self._formation.generation)
+        self._begun_s = self._clock.read()
 
     def regroup(self) -> Formation:
         """Begin a generation whose members are all ranks and connected spares, if that is not the present one."""
@@ -228,15 +190,42 @@ class World:
         """Record that the trainer has joined ``generation``: all members are up."""
         self._is_formed = generation == self._formation.generation
 
-    def dead(self) -> list[Rank]:
-        """PS ranks whose process has ended."""
-        return [rank for rank in self.names if rank != CHIEF and self._processes[rank].exitcode is not None]
+    def dead(self) -> dict[Rank, str]:
+        """PS ranks whose process has ended, and how, in words."""
+        codes = {rank: self._processes[rank].exitcode for rank in self.names if rank != CHIEF}
+        return {rank: self._end_of(rank, code) for rank, code in codes.items() if code is not None}
 
-    def absent(self) -> list[Rank]:
-        """PS ranks that have not begun to join the present generation: dead or suspended. Such spares are ended."""
-        absent = [rank for k, rank in enumerate(self._formation.members) if not self._rendezvous.has_begun(k)]
-        self.kill([rank for rank in absent if rank in self._spares])
-        return [rank for rank in absent if is_ps(rank)]
+    def _end_of(self, rank: Rank, exitcode: int) -> str:
+        pid = self._processes[rank].pid
+        if rank not in self._mute:
+            return f"pid {pid} ended with exit code {exitcode} while a generation was formed"
+        return (
+            f"pid {pid} did not join within {self._options.join_timeout_s:g} s (cluster.join_timeout_s), and was killed"
+        )
+
+    # --- deadlines --------------------------------------------------------------------------------------------------
+
+    def _end_the_mute(self) -> None:
+        """Kill the ranks that have not joined a generation in time, and a trainer that is not heard. Raises RunFailed
+        if the trainer is one of them; it is not replaced."""
+        now_s, options = self._clock.read(), self._options
+        if CHIEF in self._connections and now_s - self._heard_s > options.rpc_timeout_s:
+            raise self._end_trainer(f"gave no sign of life for {options.rpc_timeout_s:g} s (cluster.rpc_timeout_s)")
+        if self._is_formed or now_s - self._begun_s <= options.join_timeout_s:
+            return
+        mute = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)]
+        if CHIEF in mute or not mute:
+            others = "".join(f", nor did {rank}" for rank in mute if rank != CHIEF)
+            why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s){others}"
+            raise self._end_trainer(why)
+        for rank, machine in self.kill(mute).items():
+            self._mute[rank] = {"pid": machine["pid"], "seconds": now_s - self._begun_s, "action": "killed"}
+        self._begun_s = now_s
+
+    def _end_trainer(self, why: str) -> RunFailed:
+        """Kill the trainer; the error that says so."""
+        (machine,) = self.kill([CHIEF]).values()
+        return RunFailed(f"{CHIEF} (pid {machine['pid']}) {why}, and was killed")
 
     # --- spares -----------------------------------------------------------------------------------------------------
 
@@ -249,9 +238,9 @@ class World:
         """Reap spares that have ended; whether one of them was a member of the present generation."""
         dead = [spare for spare in self._spares if self._processes[spare].exitcode is not None]
         for spare in dead:
-            self._reap(spare)
+            self._connections.drop(spare)
             self._spares.remove(spare)
-            del self._processes[spare]
+            self._processes.forget(spare)
         return any(spare in self._formation.members for spare in dead)
 
     def _new_spares(self) -> list[Rank]:
@@ -271,7 +260,7 @@ class World:
     def _announce_spares(self) -> None:
         """Tell the trainer when all spares are connected."""
         if all(spare in self._connections for spare in self._spares):
-            self._send(CHIEF, "spares")
+            self._connections.send(CHIEF, "spares")
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
@@ -283,25 +272,31 @@ class World:
         """
         services = {**services, **self._own_services(services)}
         while True:
-            chief = self._processes[CHIEF]
             # The trainer finds the death of a PS rank by a request that fails. Only while a generation is being formed
             # must the supervisor report it, since no request can be sent yet.
-            watched = self._launcher.watched(self._processes.values() if self._rendezvous.is_awaited else [chief])
-            connections = [*self._connections.values(), *self._strangers]
-            ready = wait([self._listener, self._handshakes.ended, *watched, *connections])
-            if self._listener in ready:
-                with suppress(OSError):  # it has hung up
-                    self._handshakes.begin(self._listener)
-            self._strangers += self._handshakes.take()
-            for connection in connections:
-                if connection in ready and self._receive(connection, services):
+            is_awaited = self._rendezvous.is_awaited
+            watched = self._processes.watched(None if is_awaited else [CHIEF])
+            ready = wait([*self._connections.waited(), *watched], self._clock.tick_s)
+            self._processes.check()
+            for connection, message in self._connections.received(ready):
+                if self._handle(connection, message, services):
                     return
             if self._rendezvous.is_awaited and (self._forget_dead_spares() or self.dead()):
                 self._rendezvous.abandon()
-            if CHIEF not in self._connections and chief.exitcode is not None:
-                raise RunFailed(
-                    f"{CHIEF} (pid {chief.pid}) ended with exit code {chief.exitcode} before its job was done"
-                )
+            self._fail_without_trainer()
+            self._end_the_mute()
+
+    def _fail_without_trainer(self) -> None:
+        """Raise RunFailed if the trainer has ended, or has closed its connection, as its end does."""
+        if CHIEF in self._connections:
+            return
+        chief = self._processes[CHIEF]
+        if self._has_met_trainer:
+            chief.join(REAP_S)
+        if chief.exitcode is not None:
+            raise RunFailed(f"{CHIEF} (pid {chief.pid}) ended with exit code {chief.exitcode} before its job was done")
+        if self._has_met_trainer:
+            raise self._end_trainer("closed its connection")
 
     def _own_services(self, services: Services) -> Services:
         """Functions about processes and generations, and two of ``services`` that change them."""
@@ -315,22 +310,18 @@ class World:
             services["status"](**values)
             self._refill(values.get("step", 0))
 
-        own = {"dead": self.dead, "absent": self.absent, "regroup": self.regroup, "formed": self.formed}
+        own = {"dead": self.dead, "regroup": self.regroup, "formed": self.formed}
         return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
 
-    def _receive(self, connection: Connection, services: Services) -> bool:
+    def _handle(self, connection: Connection, message: control.Message, services: Services) -> bool:
         """Handle one message; True if the trainer has finished."""
-        try:
-            message = connection.recv()
-        except (EOFError, OSError):
-            self._forget(connection)
-            return False
         kind, *args = message
         if kind == "hello":
-            self._strangers.remove(connection)
             self._greet(connection, *args)
             return False
-        rank = next(rank for rank, known in self._connections.items() if known is connection)
+        rank = self._connections.rank_of(connection)
+        if rank == CHIEF:
+            self._heard_s = self._clock.read()
         if kind == "finished":
             return True
         if kind == "failed":
@@ -339,52 +330,35 @@ class World:
             services[args[0]](**args[1])
         elif kind == "call":
             self._answer(rank, services[args[0]], args[1])
-        else:
+        elif kind != "alive":
             self._rendezvous.handle(rank, kind, *args)
         return False
 
-    def _greet(self, connection: Connection, rank: Rank, _pid: int, generation: int | None) -> None:
+    def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
         """A rank has connected; it joins ``generation`` now, or waits for an order if that is None."""
-        self._connections[rank] = connection
+        if self.pids.get(rank) != pid:
+            self._connections.refuse(connection)  # the last word of a process that has been replaced
+            return
+        self._connections.admit(connection, rank)
+        if rank == CHIEF:
+            self._has_met_trainer, self._heard_s = True, self._clock.read()
         if generation is None:
             self._announce_spares()
         elif generation != self._formation.generation:
-            self._send(rank, "join", self._formation.place(rank))
+            self._connections.send(rank, "join", self._formation.place(rank))
 
     def _answer(self, rank: Rank, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:
             result, failure = method(*args), None
         except HarnessError as error:
             result, failure = None, error
-        self._send(rank, "result", result, failure)
-
-    def _send(self, rank: Rank, *message: Any) -> None:
-        connection = self._connections.get(rank)
-        if connection is None:
-            return  # not connected yet: "hello" will get the order; or dead: a request to it will fail
-        try:
-            connection.send(message)
-        except OSError:
-            self._forget(connection)
-
-    def _forget(self, connection: Connection) -> None:
-        self._strangers = [known for known in self._strangers if known is not connection]
-        self._connections = {rank: known for rank, known in self._connections.items() if known is not connection}
-        connection.close()
+        self._connections.send(rank, "result", result, failure)
 
     def close(self) -> None:
         """Order every rank to stop; kill and reap those that have not ended two seconds later."""
-        for rank in self._processes:
-            self._send(rank, "stop")
-        for process in self._processes.values():
-            process.join(_STOP_S)
-            if process.exitcode is None:
-                process.kill()
-                process.join(_REAP_S)
-        for connection in [*self._connections.values(), *self._strangers]:
-            connection.close()
-        self._handshakes.close()
-        self._listener.close()
+        for rank in self.pids:
+            self._connections.send(rank, "stop")
+        self._processes.close()
+        self._connections.close()
         if self._network is not None:
             self._network.close()
-        self._launcher.close()

@@ -9,8 +9,10 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from harness.cluster.fork_server import start
 from harness.cluster.spawn import fork_server
 from harness.config.experiment import Cell
+from harness.core.errors import RunFailed
 from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
 
 _PATIENCE_S = 10.0  # for a fork server that dies
+_ANSWER_S = 30.0  # within which a fork server starts a process
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,14 +123,17 @@ class CellStarter:
 
 
 def _start(process: ForkServerProcess) -> None:
-    """Start ``process``. A fork server that was killed refuses connections for a moment before it counts as dead."""
+    """Start ``process``, by a new fork server if the former has died or is mute.
+
+    One that was killed refuses connections for a moment before it counts as dead.
+    """
     deadline_s = time.monotonic() + _PATIENCE_S
     while True:
         fork_server()  # a new one if the former has died
         try:
-            return process.start()
-        except (ConnectionError, FileNotFoundError):
-            if time.monotonic() > deadline_s:
+            return start(process, _ANSWER_S)
+        except (RunFailed, EOFError, ConnectionError, FileNotFoundError):
+            if time.monotonic() > deadline_s + _ANSWER_S:
                 raise
             time.sleep(0.01)
 

@@ -17,11 +17,12 @@ from harness.cluster.group import GroupOptions
 from harness.cluster.launcher import LAUNCHERS, Launcher, Main
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.network import NoPrivateNetwork, PrivateNetwork
+from harness.cluster.processes import RankJob
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.spawn import own_fork_server
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.world import RankJob, World
+from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine

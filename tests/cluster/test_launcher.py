@@ -51,6 +51,10 @@ class Noting:
         """Of the inner processes."""
         return self._fork.watched([process.inner for process in processes if isinstance(process, Renamed)])
 
+    def check(self) -> None:
+        """As the inner one."""
+        self._fork.check()
+
     def close(self) -> None:
         """Write it down."""
         self.notes.append(("close",))

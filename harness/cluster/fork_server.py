@@ -1,0 +1,101 @@
+"""The fork server of this process as a process that may end, or be stopped: who waits for it has a deadline."""
+
+import os
+import select
+import signal
+import threading
+from contextlib import suppress
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
+
+from harness.core.errors import RunFailed
+
+_FIRST_ANSWER_S = 120.0  # a new server imports everything before it answers
+
+
+class ForkServer:
+    """A running fork server. ``pidfd`` is readable once it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.has_answered = False
+        self._why = ""
+
+    def has_ended(self) -> bool:
+        """Whether the process has ended."""
+        return is_readable(self.pidfd, 0)
+
+    def give_up(self, timeout_s: float, what: str) -> None:
+        """Kill it, since it has not done ``what`` within ``timeout_s``. A no-op if it has ended."""
+        if self.has_ended():
+            return
+        self._why = f"was killed, since it took more than {timeout_s:g} s to {what}"
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    @property
+    def is_given_up(self) -> bool:
+        """Whether it was killed since it was late."""
+        return bool(self._why)
+
+    def failure(self) -> RunFailed:
+        """The error that says how it ended."""
+        return RunFailed(f"the fork server (pid {self.pid}) {self._why or self._end()}")
+
+    def _end(self) -> str:
+        try:
+            status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:  # multiprocessing has reaped it
+            status = None
+        if status is not None and status.si_code != os.CLD_EXITED:
+            return f"was ended by {signal.Signals(status.si_status).name}, and all ranks with it"
+        return "has ended, and all ranks with it"
+
+
+_current: ForkServer | None = None
+
+
+def current() -> ForkServer | None:
+    """The fork server of this process; None before it starts, and where this Python does not tell its process id."""
+    global _current  # noqa: PLW0603 - as multiprocessing's own, one for each process
+    pid = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_pid", None)
+    if pid is None:
+        return None
+    if _current is None or _current.pid != pid:
+        with suppress(ProcessLookupError):
+            _current = ForkServer(pid)
+    return _current
+
+
+def start(process: BaseProcess, timeout_s: float) -> None:
+    """Start ``process`` by the running fork server.
+
+    Raises RunFailed if that does not answer within ``timeout_s``, longer at first; it is then killed, since it may be
+    stopped. Raises OSError or EOFError if it could not fork.
+    """
+    server = current()
+    if server is None:
+        process.start()
+        return
+    if not server.has_answered:
+        timeout_s = max(timeout_s, _FIRST_ANSWER_S)
+    deadline = threading.Timer(timeout_s, server.give_up, (timeout_s, f"start {process.name}"))
+    deadline.daemon = True
+    deadline.start()
+    try:
+        process.start()
+    except (OSError, EOFError) as error:
+        if server.is_given_up:
+            raise server.failure() from error
+        raise
+    finally:
+        deadline.cancel()
+    server.has_answered = True
+
+
+def is_readable(fd: int, timeout_s: float) -> bool:
+    """Wait at most ``timeout_s`` until ``fd`` is readable; whether it is."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(max(0.0, timeout_s) * 1e3))

@@ -1,0 +1,99 @@
+"""The processes of a world by rank: started and watched by a launcher, killed and reaped."""
+
+import signal
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
+from harness.core.errors import RunFailed
+from harness.core.events import Machine
+from harness.core.plans import Rank
+
+REAP_S = 10.0  # between SIGKILL, or the end of the control connection, and the end of a process
+_STOP_S = 2.0  # between the order to stop and SIGKILL
+_DYING_S = 0.1  # between the end of a process's connections and its own
+
+
+@dataclass(frozen=True)
+class RankJob:
+    """The job of a rank's process: it runs ``main(context, work)``."""
+
+    main: Main
+    work: Any
+
+
+class Processes:
+    """The process of each rank and spare. The launcher is closed with them."""
+
+    def __init__(self, launcher: Launcher) -> None:
+        self._launcher = launcher
+        self._by_rank: dict[Rank, RankProcess] = {}
+
+    def __getitem__(self, rank: Rank) -> RankProcess:
+        """The process of ``rank``."""
+        return self._by_rank[rank]
+
+    @property
+    def pids(self) -> dict[Rank, int]:
+        """Process id of each rank and spare."""
+        return {rank: process.pid for rank, process in self._by_rank.items()}
+
+    def spawn(self, context: RankContext, job: RankJob) -> None:
+        """Start the process of a rank. Raises RunFailed."""
+        self._by_rank[context.rank] = self._launcher.spawn(context, job.main, job.work)
+
+    def watched(self, ranks: Iterable[Rank] | None = None) -> list[Any]:
+        """Objects to wait for, as of a launcher; of ``ranks``, or of all."""
+        processes = self._by_rank.values() if ranks is None else [self._by_rank[rank] for rank in ranks]
+        return self._launcher.watched(processes)
+
+    def check(self) -> None:
+        """Raise RunFailed if processes cannot be started or watched any more."""
+        self._launcher.check()
+
+    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status."""
+        for rank in ranks:
+            self._by_rank[rank].kill()
+        number = int(signal.SIGKILL)
+        return {rank: {"pid": self[rank].pid, "signal": number, "exitcode": self._reap(rank)} for rank in ranks}
+
+    def _reap(self, rank: Rank) -> int:
+        process = self._by_rank[rank]
+        process.join(REAP_S)
+        if process.exitcode is None:
+            raise RunFailed(f"{rank} (pid {process.pid}) did not end within {REAP_S:g} s of SIGKILL")
+        return process.exitcode
+
+    def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Kill those of ``ranks`` that still run, and reap all; what was done to those that were killed."""
+        for rank in ranks:
+            self[rank].join(_DYING_S)
+        mute = [rank for rank in ranks if self[rank].exitcode is None]
+        killed = self.kill(mute)
+        return {rank: {"pid": machine["pid"], "action": "killed"} for rank, machine in killed.items()}
+
+    def rename(self, old: Rank, new: Rank) -> None:
+        """From now on the process of ``old`` is that of ``new``."""
+        self._by_rank[new] = self._by_rank.pop(old)
+
+    def forget(self, rank: Rank) -> None:
+        """Forget a process that has ended."""
+        del self._by_rank[rank]
+
+    def close(self) -> None:
+        """Wait for processes that were ordered to stop; kill and reap those that have not ended two seconds later."""
+        self._await_all(_STOP_S)
+        for process in self._by_rank.values():
+            process.kill()
+        self._await_all(REAP_S)
+        self._launcher.close()
+
+    def _await_all(self, timeout_s: float) -> None:
+        ends_s = time.monotonic() + timeout_s
+        for process in self._by_rank.values():
+            with suppress(RunFailed):  # it has ended, and nobody knows how
+                process.join(max(0.0, ends_s - time.monotonic()))

@@ -1,0 +1,154 @@
+"""Jobs and main functions that stop, or stop others, by SIGSTOP. Ranks import this file, and not pytest."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from harness.cluster import fork_server as server
+from harness.cluster import group, rpc
+from harness.cluster.launcher import RankContext
+from harness.cluster.protocol import Cluster, Initialise, SupervisorClient
+from harness.cluster.rpc import RpcCluster
+from harness.cluster.server import RankSpec
+from harness.cluster.spawn import fork_server, nest_fork_server
+from harness.config.model import Config
+from harness.core.errors import RankLost, RunFailed
+from tests.cluster import worlds
+
+DEADLINE_S = 1.5
+PAUSE_S = 2 * DEADLINE_S
+
+
+def ask(cluster: Cluster) -> None:
+    """A message to every rank."""
+    cluster.call({rank: worlds._pull() for rank in cluster.ranks})
+
+
+def stop_self(note: Path) -> None:
+    """Note pid and time, and stop."""
+    note.write_text(f"{os.getpid()} {time.monotonic()}")
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def newborn(note: Path, stage: str, which: Callable[[int], bool], context: RankContext, spec: RankSpec) -> None:
+    """Main function of a PS rank; one born into a generation of ``which`` stops before it publishes key ``stage``."""
+    real = group.ControlStore.set
+
+    def stopping(self: group.ControlStore, key: str, value: bytes) -> None:
+        if key.startswith(stage):
+            stop_self(note)
+        real(self, key, value)
+
+    if context.place is not None and which(context.place.generation):
+        if not stage:
+            stop_self(note)
+        group.ControlStore.set = stopping
+    rpc.ps_main(context, spec)
+
+
+def is_first(generation: int) -> bool:
+    """The first replacement."""
+    return generation == 1
+
+
+def is_replacement(generation: int) -> bool:
+    """Every replacement."""
+    return generation > 0
+
+
+def replace_twice(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """A kill whose replacement is mute, and has to be replaced too."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    cluster.kill_planned(5, 20)
+    try:
+        ask(cluster)
+    except RankLost as lost:
+        try:
+            cluster.replace(lost.detail, 5, 20, 0.0)
+        except RankLost as mute:
+            cluster.replace(mute.detail, 5, 20, 0.0)
+    cluster.call({"ps1": Initialise(step=5)})
+    ask(cluster)
+
+
+def stop_the_trainer(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """In the middle of a job."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    stop_self(note)
+
+
+def compute(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """A step that takes longer than the deadline."""
+    ends_s = time.monotonic() + PAUSE_S
+    while time.monotonic() < ends_s:
+        pass
+    supervisor.record("computed")
+
+
+def stop_the_supervisor(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """Stop and continue it, as Ctrl-Z and ``fg`` do, with a longer pause than any deadline."""
+    assert isinstance(cluster, RpcCluster)
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    owner = cluster._link.rank_context.supervisor_pid
+    ranks = [os.getpid(), *worlds.pids_of(cluster).values()]
+    os.kill(owner, signal.SIGSTOP)
+    for pid in ranks:
+        os.kill(pid, signal.SIGTSTP)
+    ends_s = time.monotonic() + PAUSE_S
+    while time.monotonic() < ends_s:
+        ask(cluster)
+    os.kill(owner, signal.SIGCONT)
+    supervisor.record([*worlds.pids_of(cluster).values()] == ranks[1:])
+
+
+def run_and_say(config: Config, root: Path) -> None:
+    """Body of a supervisor's process."""
+    nest_fork_server()
+    sys.stdout.write(str(worlds.run_job(config, root, stop_the_supervisor)))
+
+
+def kill_the_supervisor(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """While the fork server and a rank are stopped."""
+    assert isinstance(cluster, RpcCluster)
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    pids = worlds.pids_of(cluster)
+    note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids.values()])))
+    os.kill(os.getppid(), signal.SIGSTOP)
+    os.kill(pids["ps1"], signal.SIGSTOP)
+    os.kill(cluster._link.rank_context.supervisor_pid, signal.SIGKILL)
+
+
+def run_until_killed(config: Config, root: Path, note: Path) -> None:
+    """Body of a supervisor's process."""
+    nest_fork_server()
+    worlds.run_job(config, root, partial(kill_the_supervisor, note))
+
+
+def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """Send a signal to the fork server, then go on with a planned kill."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    pids = worlds.pids_of(cluster)
+    note.write_text(" ".join(map(str, [time.monotonic(), os.getppid(), os.getpid(), *pids.values()])))
+    os.kill(os.getppid(), number)
+    cluster.kill_planned(5, 20)
+
+
+def start_by_a_stopped_server() -> None:
+    """Body: a process is started well, then the server is stopped."""
+    assert nest_fork_server()
+    first = fork_server().Process(target=os.getpid)
+    server.start(first, 20.0)
+    first.join()
+    stopped = server.current()
+    assert stopped is not None
+    os.kill(stopped.pid, signal.SIGSTOP)
+    began_s = time.monotonic()
+    try:
+        server.start(fork_server().Process(target=os.getpid, name="ps1"), 0.5)
+    except RunFailed as error:
+        sys.stdout.write(f"{error}\n")
+    sys.stdout.write(f"{time.monotonic() - began_s}\n{server.is_readable(stopped.pidfd, 1.0)}\n")

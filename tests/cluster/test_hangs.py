@@ -1,0 +1,194 @@
+"""Whoever is mute past a deadline is named and killed, and replaced where that is possible. Real processes, SIGSTOP."""
+
+import re
+import signal
+import time
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster import launcher
+from harness.cluster.deadlines import ListeningClock
+from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
+from harness.cluster.spawn import fork_server
+from harness.config.model import Config
+from harness.core.errors import RunFailed
+from harness.core.events import Killed, Lost, Regrouped
+from harness.core.plans import PlannedKill
+from harness.run import assemble
+from harness.run.assemble import Parts
+from tests.cluster import hangs, worlds
+from tests.cluster.hangs import DEADLINE_S
+from tests.cluster.test_rpc import alive
+from tests.forked import said_by
+from tests.runs import changed
+
+pytestmark = pytest.mark.timeout(90)
+
+LOAD_S = 0.5  # what a busy machine may add
+ONE_KILL = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
+
+
+class Timed:
+    """A process whose ``kill`` is timed."""
+
+    def __init__(self, inner: RankProcess, kills: dict[int, float]) -> None:
+        self.inner, self.pid, self._kills = inner, inner.pid, kills
+
+    @property
+    def exitcode(self) -> int | None:
+        """As of the inner one."""
+        return self.inner.exitcode
+
+    def kill(self) -> None:
+        """Note the time, and do it."""
+        self._kills.setdefault(self.pid, time.monotonic())
+        self.inner.kill()
+
+    def join(self, timeout_s: float) -> None:
+        """As the inner one."""
+        self.inner.join(timeout_s)
+
+
+class TimedLauncher(ForkLauncher):
+    """Forks; ``kills`` has the time of the first SIGKILL of each process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kills: dict[int, float] = {}
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+        """Fork a timed process."""
+        return Timed(super().spawn(context, main, work), self.kills)
+
+    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
+        """Of the inner ones."""
+        return super().watched([process.inner for process in processes if isinstance(process, Timed)])
+
+
+def seconds_to_kill(note: Path, kills: dict[int, float]) -> float:
+    """From the stop of the process that wrote ``note`` to its SIGKILL."""
+    pid, stopped_s = note.read_text().split()
+    assert not alive(int(pid))
+    return kills[int(pid)] - float(stopped_s)
+
+
+def short(config: Config, **more: Any) -> Config:
+    """With short deadlines."""
+    return changed(config, cluster__join_timeout_s=DEADLINE_S, cluster__rpc_timeout_s=DEADLINE_S, **more)
+
+
+# --- newborns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("stage", ["", "names/", "addrs/"])
+def test_a_mute_newborn_is_killed_at_its_deadline_and_replaced(config: Config, tmp_path: Path, stage: str) -> None:
+    """Law: wherever it stops on its way into the world, the record says who, when and what was done."""
+    note, timed = tmp_path / "note", TimedLauncher()
+    parts = Parts(launcher=timed, ps_main=partial(hangs.newborn, note, stage, hangs.is_first))
+    events = worlds.run_job(short(config), tmp_path, hangs.replace_twice, ONE_KILL, parts)
+    assert seconds_to_kill(note, timed.kills) < 1.1 * DEADLINE_S + LOAD_S
+    pid = int(note.read_text().split()[0])
+    lost = [event.machine["detail"] for event in events if isinstance(event, Lost)]
+    assert lost[1] == {
+        "ps1": f"pid {pid} did not join within {DEADLINE_S:g} s (cluster.join_timeout_s), and was killed"
+    }
+    first, second = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
+    assert first == {}
+    assert (second["ps1"]["pid"], second["ps1"]["action"]) == (pid, "killed")
+    assert DEADLINE_S < second["ps1"]["seconds"] < 1.1 * DEADLINE_S + LOAD_S
+
+
+def test_newborns_that_stay_mute_end_the_run(config: Config, tmp_path: Path) -> None:
+    """Law: they are replaced ``cluster.max_replacements_in_a_row`` times, and the run ends in one line."""
+    (tmp_path / "one.csv").write_text("hour,rank\n20,ps1\n")
+    config = short(config, engine="rpc", cluster__max_replacements_in_a_row=2, trace__path=str(tmp_path / "one.csv"))
+    config = changed(config, strategy__name="partial", data__max_train_samples=200)
+    parts = Parts(ps_main=partial(hangs.newborn, tmp_path / "note", "addrs/", hangs.is_replacement))
+    with pytest.raises(RunFailed, match=r"^step \d+: ranks kept dying during 2 recoveries in a row \(cluster\.max_r"):
+        assemble.run(config, tmp_path / "run", parts=parts)
+
+
+# --- the trainer ------------------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_trainer_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
+    """Law: the run ends in one line that names it, and no rank is left behind."""
+    note, timed = tmp_path / "note", TimedLauncher()
+    words = (
+        rf"^trainer0 \(pid \d+\) gave no sign of life for {DEADLINE_S:g} s \(cluster.rpc_timeout_s\), and was killed$"
+    )
+    with pytest.raises(RunFailed, match=words):
+        worlds.run_job(short(config), tmp_path, partial(hangs.stop_the_trainer, note), parts=Parts(launcher=timed))
+    assert 0.85 * DEADLINE_S < seconds_to_kill(note, timed.kills) < 1.1 * DEADLINE_S + LOAD_S
+
+
+def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:
+    """Law: who computes is not mute, however long a step takes."""
+    assert worlds.run_job(short(config), tmp_path, hangs.compute) == ["computed"]
+
+
+# --- the supervisor ---------------------------------------------------------------------------------------------------
+
+
+def test_a_supervisor_that_was_stopped_goes_on(config: Config, tmp_path: Path) -> None:
+    """Law: it blames nobody for what it could not hear; ranks do not stop by Ctrl-Z, and wait for it."""
+    assert said_by(hangs.run_and_say, short(config), tmp_path) == "[True]"
+
+
+def test_time_in_which_nobody_listened_is_not_silence() -> None:
+    """Law: between two readings at most two ticks count."""
+    times = iter([0.0, 1.0, 1.5, 100.0, 101.0])
+    clock = ListeningClock(1.0, lambda: next(times))
+    assert [clock.read() for _ in range(4)] == [1.0, 1.5, 3.5, 4.5]
+
+
+def test_nobody_survives_the_supervisor(config: Config, tmp_path: Path) -> None:
+    """Law: ranks and fork server end with it, stopped ones too."""
+    process = fork_server().Process(target=hangs.run_until_killed, args=(config, tmp_path, tmp_path / "note"))
+    process.start()
+    process.join(60)
+    pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]
+    assert len(pids) == 6
+    ends_s = time.monotonic() + 2.0 + LOAD_S
+    while any(map(alive, pids)):
+        assert time.monotonic() < ends_s, [pid for pid in pids if alive(pid)]
+        time.sleep(0.01)
+
+
+# --- the fork server --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_fork_server_that_is_lost_ends_the_run(
+    config: Config, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: in one line, at once if it died, at its deadline if it is mute; no rank and no server is left behind."""
+    monkeypatch.setattr(launcher, "_TELL_S", 0.5)
+    note = tmp_path / "note"
+    words = {
+        signal.SIGKILL: "was ended by SIGKILL, and all ranks with it",
+        signal.SIGSTOP: "was killed, since it took more than 0.5 s to tell how ps1 ended",
+    }
+    with pytest.raises(RunFailed, match=rf"^the fork server \(pid \d+\) {words[signal.Signals(number)]}$"):
+        worlds.run_job(config, tmp_path, partial(hangs.signal_the_server, note, number), ONE_KILL)
+    sent_s, *pids = note.read_text().split()
+    assert time.monotonic() - float(sent_s) < 1.0 + LOAD_S
+    assert not any(alive(int(pid)) for pid in pids)
+
+
+def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:
+    """Law: at its deadline, by name; it is killed, since it would outlive everybody."""
+    words, seconds, has_ended = said_by(hangs.start_by_a_stopped_server).splitlines()
+    assert re.fullmatch(r"the fork server \(pid \d+\) was killed, since it took more than 0.5 s to start ps1", words)
+    assert float(seconds) < 0.55 + LOAD_S
+    assert has_ended == "True"
+
+
+def test_kills_are_recorded_as_before(config: Config, tmp_path: Path) -> None:
+    """The wait status of a planned kill comes from the fork server."""
+    events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, ONE_KILL)
+    assert [event.machine["exitcode"] for event in events if isinstance(event, Killed)] == [-9]
