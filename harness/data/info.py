@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from harness.core.placement import tracked_tables
 from harness.data.digest import blocks, refuse_other
+from harness.data.leftovers import sweep
 from harness.data.records import (
     NUM_DENSE,
     NUM_TABLES,
@@ -60,12 +61,13 @@ class Info:
 
 
 def info(path: Path, *, num_tracked: int = NUM_TRACKED, progress: Progress | None = None) -> Info:
-    """Count every access of a prepared folder and verify its digest.
+    """Count every access of a prepared folder and verify its digest. Removes what killed preparations of it left.
 
     ``progress`` is called with the number of records read and of all records. Memory: 8 bytes per table row, and one
     block of records. Raises DataError as ``Dataset.open`` does, and if the
     records do not match their digest.
     """
+    sweep(Path(path))
     meta = read_meta(Path(path))
     counts_F = count_accesses(Path(path), meta, progress)
     tracked = tracked_tables(meta.cardinalities, num_tracked)

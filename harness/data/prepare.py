@@ -5,8 +5,6 @@ Files are written to a temporary folder beside the target, which is renamed at t
 
 import json
 import os
-import secrets
-import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ import xxhash
 
 from harness.core.errors import DataError
 from harness.data.criteo import FIRST_CATEGORY, Rows, parse_rows
+from harness.data.leftovers import sweep, temporary_beside
 from harness.data.numbering import Numbering
 from harness.data.records import (
     FORMAT_VERSION,
@@ -63,6 +62,7 @@ def prepare(
     _check(sources, categories, max_ind_range, table_sizes)
     sizes = tuple(table_sizes) if table_sizes else (max_ind_range,) * NUM_TABLES if max_ind_range else None
     counter = _Counter(total_bytes(sources), progress)
+    sweep(out)
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
         return _existing(
             sources,
@@ -197,14 +197,10 @@ def _existing(sources: Sequence[Path], out: Path, counter: _Counter, **options: 
 @contextmanager
 def _replacing(out: Path) -> Iterator[Path]:
     """A temporary folder that is renamed to ``out`` if the block succeeds and removed if it fails."""
-    folder = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir()
-        yield folder
-        folder.rename(out)  # takes the place of an empty folder, refuses any other
+        with temporary_beside(out, "folder") as folder:
+            yield folder
+            folder.rename(out)  # takes the place of an empty folder, refuses any other
         fsync_folder(out.parent)
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)

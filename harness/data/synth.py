@@ -6,7 +6,6 @@ possible AUC like that of real clicks, and a drift over seven days.
 
 import gzip
 import os
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import numpy as np
 
 from harness.core.errors import DataError
 from harness.core.seeds import generator
+from harness.data.leftovers import sweep, temporary_beside
 from harness.data.records import Synthetic
 from harness.data.sidecar import write_sidecar
 from harness.data.sources import Progress
@@ -149,19 +149,17 @@ class _Quality:
 @contextmanager
 def _creating(out: Path) -> Iterator[IO[bytes]]:
     """A temporary file that is renamed to ``out`` if the block succeeds and removed if it fails."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    sweep(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("xb") as file:
-            if out.suffix == ".gz":
-                with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
-                    yield cast(IO[bytes], packed)
-            else:
-                yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.rename(out)
+        with temporary_beside(out, "file") as temporary:
+            with temporary.open("wb") as file:
+                if out.suffix == ".gz":
+                    with gzip.GzipFile("", "wb", _GZIP_LEVEL, file, mtime=0) as packed:
+                        yield cast(IO[bytes], packed)
+                else:
+                    yield file
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.rename(out)
     except OSError as error:
         raise DataError(f"{out}: cannot be written ({error.strerror or error})") from error
-    finally:
-        temporary.unlink(missing_ok=True)

@@ -1,13 +1,19 @@
 import gzip
 import json
+import os
+import re
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from harness.cluster.spawn import fork_server
 from harness.core.errors import DataError
 from harness.data.dataset import Dataset
+from harness.data.info import info
+from harness.data.leftovers import temporary_beside
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Words, map_records, read_meta
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
@@ -163,6 +169,42 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, rows: list[Row]) -> None:
     with pytest.raises(KeyboardInterrupt):
         prepare([source], tmp_path / "out", chunk_bytes=SMALL_CHUNK, progress=interrupt)
     assert _left_over(tmp_path) == ["a"]
+
+
+def killed_in_preparation(source: Path, out: Path) -> None:
+    """Body of a process that is killed while it writes ``out``."""
+
+    def kill(done: int, _: int) -> None:
+        if done > 50_000:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    prepare([source], out, chunk_bytes=SMALL_CHUNK, progress=kill)
+
+
+@pytest.mark.parametrize("again", ["prepare", "info"])
+def test_the_next_command_removes_what_a_killed_one_left(
+    tmp_path: Path, rows: list[Row], again: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: it is named with its size. What a process still writes, or another target's, stays."""
+    source = _write(tmp_path / "a", to_text(rows))
+    if again == "info":
+        prepare([source], tmp_path / "data" / "out")
+    process = fork_server().Process(target=killed_in_preparation, args=(source, tmp_path / "data" / "out.killed"))
+    process.start()
+    process.join()
+    (left,) = (tmp_path / "data").glob(".*.tmp")
+    left = left.rename(left.with_name(left.name.replace("out.killed", "out")))
+    with caplog.at_level("INFO", "harness"), temporary_beside(tmp_path / "data" / "out", "folder") as written:
+        other = tmp_path / "data" / ".outer.1-ab.tmp"
+        other.mkdir()
+        if again == "info":
+            info(tmp_path / "data" / "out")
+        else:
+            prepare([source], tmp_path / "data" / "out")
+        assert written.exists()
+    assert _left_over(tmp_path / "data") == [other.name, "out"]
+    (line,) = caplog.messages
+    assert re.fullmatch(rf"note: {left}: removed \(\d\.\d MB\), which a process that was killed had left", line)
 
 
 def test_the_same_preparation_again_is_a_no_op(tmp_path: Path, rows: list[Row]) -> None:

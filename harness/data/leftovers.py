@@ -1,0 +1,79 @@
+"""Temporary files and folders beside their target: locked while they are written, and removed by the next who comes.
+
+A process that is killed cannot remove what it wrote; its lock (flock) ends with it.
+"""
+
+import fcntl
+import logging
+import os
+import re
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Literal
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def temporary_beside(out: Path, kind: Literal["file", "folder"]) -> Iterator[Path]:
+    """A new empty file or folder beside ``out``, hidden; removed at the end unless it was renamed. Raises OSError."""
+    out.parent.mkdir(parents=True, exist_ok=True)
+    path, lock = _make_locked(out, kind)
+    try:
+        yield path
+    finally:
+        _remove(path)
+        os.close(lock)
+
+
+def _make_locked(out: Path, kind: Literal["file", "folder"]) -> tuple[Path, int]:
+    while True:
+        path = out.with_name(f".{out.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+        if kind == "folder":
+            path.mkdir()
+        else:
+            path.open("xb").close()
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with suppress(OSError):  # a file system without locks: nobody can find this one unlocked, and remove it
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return path, lock
+        os.close(lock)  # removed before it was locked
+
+
+def sweep(out: Path) -> None:
+    """Remove what killed processes left of earlier tries to write ``out``, and log each with its size."""
+    out = Path(os.path.abspath(out))
+    pattern = re.compile(rf"\.{re.escape(out.name)}\.\d+-[0-9a-f]+\.tmp")
+    with suppress(OSError):  # no such folder, or not ours
+        for path in sorted(out.parent.iterdir()):
+            if pattern.fullmatch(path.name) and (size := _remove_unlocked(path)) is not None:
+                _log.info("note: %s: removed (%.1f MB), which a process that was killed had left", path, size / 1e6)
+
+
+def _remove_unlocked(path: Path) -> int | None:
+    """The bytes that were removed; None if a process still writes them, or they cannot be removed."""
+    try:
+        lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        files = [path, *path.rglob("*")]
+        size = sum(file.lstat().st_size for file in files if not file.is_dir())
+        _remove(path)
+    except OSError:
+        return None
+    finally:
+        os.close(lock)
+    return None if path.exists() else size
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
