@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """The command line: parses arguments and returns the exit code. The commands are in harness/cli/commands.py.
 
-Exit codes: 0 success; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130 interrupted.
+Exit codes: 0 success; 1 a run, a cell or a comparison failed; 2 bad input, one line on stderr; 130, 143, 129
+interrupted, terminated, hung up (128 + number of the signal).
 """
 
 import sys
@@ -10,12 +11,16 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before an import fails with many
     sys.exit("Python 3.11 or newer is needed, got %d.%d" % sys.version_info[:2])  # noqa: UP031
 
-from harness.cli.arguments import parser as make_parser
-from harness.cli.plugins import requested
+from harness.cli import interrupts
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code."""
+    """Run one command, of the command line by default, and return the exit code."""
+    if arguments is None:
+        interrupts.install()
+    from harness.cli.arguments import parser as make_parser  # noqa: PLC0415 - imports may be interrupted
+    from harness.cli.plugins import requested  # noqa: PLC0415
+
     parser = make_parser()
     options, rest = parser.parse_known_args(arguments)
     after: list[str] | None = next((getattr(options, name) for name in ("overrides", "words") if name in options), None)

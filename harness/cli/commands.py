@@ -10,8 +10,8 @@ import json
 import shlex
 from collections.abc import Callable, Sequence
 
-from harness.cli import console, record_commands, run_commands, wandb_commands
-from harness.cli.record_commands import BAD_INPUT, FAILED, INTERRUPTED, OK
+from harness.cli import console, interrupts, record_commands, run_commands, wandb_commands
+from harness.cli.record_commands import BAD_INPUT, FAILED, OK
 from harness.config.keys import schema
 from harness.core.errors import HarnessError, UserError
 from harness.grid.worker import one_line
@@ -27,6 +27,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     console.open_streams()
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
+    hint = _RERUN_HINTS.get(options.command)
+    interrupts.begin(f"{hint}: {options.command_line}" if hint else "")
     try:
         return COMMANDS[options.command](options) or OK
     except UserError as error:
@@ -35,10 +37,10 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     except HarnessError as error:
         console.print_error("failed", one_line(error))
         return FAILED
-    except KeyboardInterrupt:
-        hint = _RERUN_HINTS.get(options.command)
-        console.note(f"interrupted; {hint}: run.py {shlex.join(arguments)}" if hint else "interrupted")
-        return INTERRUPTED
+    except KeyboardInterrupt as error:
+        line, exit_code = interrupts.line(error)
+        console.note(line)
+        return exit_code
     except BrokenPipeError:  # the reader of stdout, e.g. `head`, has ended
         console.discard_stdout()
         return FAILED
@@ -47,6 +49,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
             raise
         console.print_error("error", f"{error.filename}: {error.strerror}")
         return BAD_INPUT
+    finally:
+        interrupts.end()
 
 
 def data(options: argparse.Namespace) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from harness.cli import console
 from harness.core.errors import UserError
 
-OK, FAILED, BAD_INPUT, INTERRUPTED = 0, 1, 2, 130
+OK, FAILED, BAD_INPUT = 0, 1, 2
 """Exit codes of every command."""
 
 

@@ -1,0 +1,79 @@
+"""Signals that end a command: one line, an exit code that says which, and nothing left behind."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+IN_A_COMMAND = """
+import argparse, os, signal, sys, time
+from harness.cli import commands, interrupts
+
+def work(options):
+    try:
+        os.kill(os.getpid(), {first})
+        time.sleep(60)
+    finally:
+        if {second}:
+            os.kill(os.getpid(), {second})
+            time.sleep(60)
+
+commands.COMMANDS["train"] = work
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
+interrupts.install()
+sys.exit(commands.run(argparse.Namespace(command={command!r}), ["train", "a b.yaml"]))
+"""
+IN_AN_IMPORT = """
+import os, signal, sys
+import run
+
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["run.py", "schema"]
+sys.exit(run.main())
+"""
+AFRESH = "the same command starts this run afresh: run.py train 'a b.yaml'"
+
+
+def outcome(code: str) -> tuple[int, str]:
+    """Exit code and what was said, in a process of its own."""
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT, timeout=100
+    )
+    assert not ran.stdout
+    return ran.returncode, ran.stderr
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated"), (signal.SIGHUP, 129, "hung up")],
+)
+@pytest.mark.parametrize("is_twice", [False, True])
+def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word: str, is_twice: bool) -> None:
+    """Law: the same line and exit code whether it comes once or again while the command ends itself."""
+    second = int(number) if is_twice else 0
+    program = IN_A_COMMAND.format(first=int(number), second=second, command="train")
+    assert outcome(program) == (code, f"{word}; {AFRESH}\n")
+
+
+@pytest.mark.parametrize("module", ["harness.cli.arguments", "harness.cli.commands", "pydantic"])
+def test_an_interrupt_of_an_import_is_one_line(module: str) -> None:
+    """Law: no traceback, whatever is being imported."""
+    assert outcome(IN_AN_IMPORT.format(module=module)) == (130, "interrupted\n")
+
+
+def test_ignored_signals_stay_ignored() -> None:
+    """Law: a command under ``nohup`` survives the terminal."""
+    program = IN_A_COMMAND.format(first=int(signal.SIGHUP), second=0, command="train")
+    program = program.replace("time.sleep(60)", "return 0").replace(
+        "interrupts.install()", "signal.signal(signal.SIGHUP, signal.SIG_IGN); interrupts.install()"
+    )
+    assert outcome(program) == (0, "")
