@@ -10,7 +10,7 @@ from multiprocessing.process import BaseProcess
 
 from harness.core.errors import RunFailed
 
-_FIRST_ANSWER_S = 120.0  # a new server imports everything before it answers
+_FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
 
 
 class ForkServer:

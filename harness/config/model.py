@@ -184,9 +184,10 @@ class ClusterConfig(_Model):
     num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
     """RPC threads in every rank."""
     rpc_timeout_s: Seconds = 60.0
-    """Seconds after which a rank that does not answer counts as lost; it is killed before it is replaced."""
+    """Seconds after which a rank that does not answer counts as lost; it is killed before it is replaced. A trainer
+        that gives no sign of life for as long is killed too, and the run fails."""
     join_timeout_s: Seconds = 60.0
-    """Seconds within which all ranks must join a generation of the RPC world."""
+    """Seconds within which all ranks must join a generation of the RPC world. Who has not is killed and replaced."""
     max_replacements_in_a_row: PositiveInt = 5
     """The run fails after this many recoveries in a row during which ranks died."""
 
