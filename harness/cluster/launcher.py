@@ -140,6 +140,7 @@ class ForkedProcess:
         """See :class:`RankProcess`."""
         if not self._has_ended(0):
             return None
+        self._process.join(_END_S)  # the server tells how a moment later
         if self._process.exitcode == _UNTOLD and self._server is not None and is_readable(self._server.pidfd, _END_S):
             raise self._server.failure()
         return self._process.exitcode

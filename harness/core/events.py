@@ -124,7 +124,8 @@ class Lost(Event):
 class Regrouped(Event):
     """Dead ranks were replaced: by new processes in a new RPC world of all ranks, or by spares of the present one.
 
-    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds.
+    machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
+    pid, action, seconds since the generation began if it missed that deadline}.
     """
 
     kind: ClassVar[str] = "regroup"
