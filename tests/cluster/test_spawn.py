@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 from multiprocessing import forkserver
 from pathlib import Path
 
@@ -61,22 +60,13 @@ def test_a_python_without_the_private_name_is_unknown(monkeypatch: pytest.Monkey
     assert not spawn.can_nest()
 
 
-def nest_and_die(folder: str, ended: signal.Signals) -> None:
-    """Body: a fork server is nested, serves, and its owner is ended by a signal."""
-    tempfile.tempdir = folder
-    assert spawn.nest_fork_server()
-    process = spawn.fork_server().Process(target=os.getpid)
-    process.start()
-    process.join()
-    assert process.exitcode == 0
-    os.kill(os.getpid(), ended)
+ENDS_AFTER_A_PROCESS = STARTS_A_PROCESS.replace("print(nested, process.exitcode)", "os.kill(os.getpid(), {number})")
 
 
 @pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
 def test_a_nested_fork_server_leaves_nothing_in_the_temporary_folder(tmp_path: Path, ended: signal.Signals) -> None:
     """Law: however its owner ends."""
-    process = spawn.fork_server().Process(target=nest_and_die, args=(str(tmp_path), ended))
-    process.start()
-    process.join()
-    assert process.exitcode == -ended
+    command = [sys.executable, "-c", ENDS_AFTER_A_PROCESS.format(change="", number=int(ended))]
+    ran = subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert ran.returncode == -ended
     assert list(tmp_path.iterdir()) == []
