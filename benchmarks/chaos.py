@@ -216,7 +216,8 @@ class Attempt:
             event = json.loads(line)
         except (OSError, ValueError):  # no record yet, no whole line
             return "start", 0
-        return _PHASES.get(event["event"], event["event"]), event["step"]
+        kind, step = str(event["event"]), int(event["step"])
+        return _PHASES.get(kind, kind), step
 
 
 def _command(arguments: list[str], output: Path, temporary: Path) -> None:

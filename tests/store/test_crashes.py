@@ -19,7 +19,7 @@ from harness.store import (
     wants_compaction,
     write_dense,
 )
-from tests.store.crashes import LOSSES, Disk
+from tests.crashes import LOSSES, Disk
 from tests.store.helpers import chosen, manifest, rows_of
 
 NUM_ROWS = 7
