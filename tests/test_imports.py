@@ -4,6 +4,7 @@ Every exemption stands in a table here, with its reason.
 """
 
 import ast
+import subprocess
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -169,6 +170,14 @@ def test_every_file_has_a_room() -> None:
     """The laws below read the whole product; every room of FLOORS exists, and no module stands outside of one."""
     assert len(MODULES) > 50
     assert {room_of(name) for name in NAMES} == {"", *FLOOR_OF}
+
+
+def test_no_link_is_committed() -> None:
+    """A link names a place on the machine of whoever made it."""
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "--stage"], capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("not a checkout of git")
+    assert [line for line in listed.stdout.splitlines() if line.startswith("120000")] == []
 
 
 def test_imports_point_down_only() -> None:

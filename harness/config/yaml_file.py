@@ -19,7 +19,7 @@ from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
 
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, printable
 
 _MAX_DEPTH = 20  # lists and mappings inside each other; a grid file needs six
 _MAX_SHOWN = 80  # characters of a word of the command line
@@ -79,12 +79,12 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
 def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
     """The settings of the command-line argument ``key=value``. The value is YAML; empty is null. Raises ConfigError."""
     key, equals, text = argument.partition("=")
-    shown = argument if len(argument) <= _MAX_SHOWN else f"{argument[: _MAX_SHOWN - 3]}..."
+    shown = printable(argument, _MAX_SHOWN)
     source = f"{shown} on the command line"
     if not equals or not key.strip():
         raise ConfigError(f"{source}: expected the form key=value")
     if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are no text, as Python reads them
-        raise ConfigError(f"{shown!a} on the command line: expected UTF-8 text")
+        raise ConfigError(f"{shown} on the command line: expected UTF-8 text")
     try:
         document = _Document(text, source, groups)
     except NotYaml:

@@ -10,11 +10,14 @@
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
     └── RunFailed            a run ended without a result: exit code 1
 
-A message states what is wrong, where (``file:line`` or a dotted key), and what was expected.
+A message states what is wrong, where (``file:line`` or a dotted key), and what was expected. It may quote input, so
+that of a ``UserError`` is made printable.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+_MOST_CHARACTERS = 600  # of a line of a message
 
 
 class HarnessError(Exception):
@@ -22,7 +25,13 @@ class HarnessError(Exception):
 
 
 class UserError(HarnessError):
-    """An error in the user's input. The command line prints its message as one line and exits with code 2."""
+    """An error in the user's input. The command line prints its message, a line a mistake, and exits with code 2.
+
+    Control characters of the message are escaped, and a long line is shortened in its middle.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__("\n".join(map(printable, message.split("\n"))))
 
 
 class ConfigError(UserError):
@@ -39,6 +48,16 @@ class TraceError(UserError):
 
 class StoreError(UserError):
     """An unusable checkpoint or run folder."""
+
+
+def printable(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """``text`` as one line of ``most`` characters at most: what no terminal shows is escaped, the middle cut out."""
+    if not text.isprintable():
+        text = "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+    if len(text) <= most:
+        return text
+    half = (most - 3) // 2
+    return f"{text[:half]}...{text[-half:]}"
 
 
 class RankLost(HarnessError):

@@ -55,6 +55,13 @@ class Synthetic:
     scale: float
     taper: float
 
+    def __post_init__(self) -> None:
+        kinds = {"rows": int, "seed": int, "scale": int | float, "taper": int | float}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool) or not abs(value) < 2**64:
+                raise ValueError(f"{name}: expected a number of `run.py data synth`, got {value!r:.40}")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:

@@ -38,5 +38,5 @@ def read_sidecar(log: Path, source: Source) -> Synthetic | None:
         return Synthetic(**values["synthetic"])
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"{path}: expected what `run.py data synth` wrote, got {error}; remove it") from error

@@ -8,7 +8,8 @@ Conventions of all files of this folder: arrays are in C order; a result is a ne
 ``out_…`` or the docstring says that an argument changes; no index is checked, the caller has made or checked them.
 
 Machine code is cached in ``__pycache__``, or in ``NUMBA_CACHE_DIR`` where that is set, in a folder named by a digest
-of all sources of this folder: a compiled loop holds code of other files too, and Numba looks at one file only.
+of all sources of this folder: a compiled loop holds code of other files too, and Numba looks at one file only. Beside
+each file lies its digest, ``FILE.digest``: machine code that was changed is not run.
 """
 
 import hashlib
@@ -24,6 +25,9 @@ from numba.core import config as numba_settings
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 _HERE = Path(__file__).parent
+
+_CODE = (".nbi", ".nbc")  # Numba's index of a function, and its machine code
+_SEAL = ".digest"
 
 AHEAD = 16
 """Rows or records to prefetch before they are needed. More of them in flight bring nothing."""
@@ -61,7 +65,32 @@ def _compile(function: _F, signatures: Sequence[Any], cache_folder: Path | None)
     for each in signatures:
         compiled.compile(each)
     compiled.disable_compile()
+    if cache_folder is not None and compiled.stats.cache_misses:
+        _seal(cache_folder, f"*.{function.__qualname__}-{function.__code__.co_firstlineno}.*")
     return compiled
+
+
+def _seal(folder: Path, pattern: str) -> None:
+    """Write the digest of each file of machine code whose name is as ``pattern`` says."""
+    for file in folder.rglob(pattern):
+        if file.suffix in _CODE:
+            with suppress(OSError):  # gone, since another process found the folder damaged
+                temporary = file.with_name(f"{file.name}.{os.getpid()}")
+                temporary.write_text(_digest(file))
+                temporary.replace(file.with_name(file.name + _SEAL))
+
+
+def _is_sound(folder: Path) -> bool:
+    """Whether every file has the digest that lies beside it; one without a digest is being written."""
+    try:
+        seals = {seal.with_name(seal.name.removesuffix(_SEAL)): seal.read_text() for seal in folder.rglob(f"*{_SEAL}")}
+        return all(_digest(file) == digest for file, digest in seals.items())
+    except FileNotFoundError:  # another process found the folder damaged, and removes it
+        return True
+
+
+def _digest(file: Path) -> str:
+    return hashlib.blake2b(file.read_bytes(), digest_size=16).hexdigest()
 
 
 def is_cold() -> bool:
@@ -80,6 +109,9 @@ def _make_cache_folder() -> Path | None:
         with suppress(OSError, RuntimeError):  # not writable; no home
             folder = parent.expanduser() / name
             folder.mkdir(parents=True, exist_ok=True)
+            if not _is_sound(folder):
+                shutil.rmtree(folder, ignore_errors=True)
+                folder.mkdir(exist_ok=True)
             if parent == beside:
                 for old in set(parent.glob("kernels-*")) - {folder}:
                     shutil.rmtree(old, ignore_errors=True)

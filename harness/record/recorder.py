@@ -5,8 +5,9 @@ are on disk when ``record`` returns.
 """
 
 import json
-import math
 import os
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -124,9 +125,12 @@ def to_line(event: Event) -> str:
         ) from error
 
 
+_HUGE = sys.float_info.max
+
+
 def _not_finite(value: Any, where: str) -> Iterator[str]:
     """Places of numbers that JSON cannot represent."""
-    if isinstance(value, float) and not math.isfinite(value):
+    if isinstance(value, float | int) and not -_HUGE < value < _HUGE:
         yield where
     elif isinstance(value, dict):
         for key, part in value.items():
@@ -155,13 +159,24 @@ def read_record(path: Path) -> Record:
     events: list[Event] = []
     for number, line in enumerate(lines, start=1):
         try:
-            events.append(from_json(json.loads(line)))
+            events.append(from_json(_values(line)))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise StoreError(f"{path}:{number}: not an event of harness/core/events.py: {error}") from error
     end = next((number for number, event in enumerate(events, start=1) if isinstance(event, Finished)), None)
     if end is not None and (rest or end < len(events)):
         raise StoreError(f"{path}:{end + 1}: expected the end of the record after its finish event, got more")
     return Record(events, is_torn=bool(rest))
+
+
+def _values(line: bytes) -> dict[str, Any]:
+    """The JSON of one line. Raises ValueError, also for a number that no run computes with."""
+    values = json.loads(line)
+    if _PERHAPS_HUGE.search(line) and (field := next(_not_finite(values, ""), None)) is not None:
+        raise ValueError(f"{field} is not finite")
+    return values
+
+
+_PERHAPS_HUGE = re.compile(rb"[eE]\+?[0-9]{3}|[0-9]{300}|NaN|Infinity")  # searched for at memory speed
 
 
 def read_events(path: Path) -> list[Event]:

@@ -176,7 +176,7 @@ class Manifest:
         """
         try:
             fields = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise StoreError(
                 f"{where}: expected the JSON of a manifest; it is damaged or incomplete ({error})"
             ) from error

@@ -8,14 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import xxhash
 
 from harness.cluster.spawn import fork_server
 from harness.core.errors import DataError
 from harness.data.dataset import Dataset
+from harness.data.digest import refuse_other
 from harness.data.info import info
 from harness.data.leftovers import temporary_beside
 from harness.data.prepare import prepare
-from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Words, map_records, read_meta
+from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta
+from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
 
 REAL = Path(__file__).parents[3] / "shared/data/terabyte_day0_first10000.tsv"
@@ -310,3 +313,25 @@ def test_real_rows(tmp_path: Path) -> None:
     assert (meta.num_rows, meta.num_positives) == (10_000, 265)
     assert list(meta.cardinalities) == sizes
     assert np.array_equal(_words(tmp_path / "out")[:, 14:], ids)
+
+
+def test_a_crash_at_any_call_leaves_whole_data_or_none(tmp_path: Path, rows: list[Row]) -> None:
+    """Law: wherever a process or the power ends, the folder is whole or is not there; once it is made, it stays."""
+    root, left = tmp_path / "disk", tmp_path / "left"
+    root.mkdir()
+    source = tmp_path / "log.tsv"
+    source.write_bytes(to_text(rows))
+    made: list[Meta] = []
+
+    def check() -> None:
+        for loss in LOSSES:
+            data = disk.after(loss, left) / "data"
+            assert not made or data.exists()
+            if data.exists():
+                refuse_other(data, meta := read_meta(data), xxhash.xxh3_128((data / RECORDS_NAME).read_bytes()))
+                assert meta.num_rows == len(rows)
+
+    disk = Disk(root, check)
+    with disk.installed():
+        made.append(prepare([source], root / "data", chunk_bytes=2000))
+    assert disk.num_calls > 5

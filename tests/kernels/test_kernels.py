@@ -3,6 +3,7 @@
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numba
@@ -103,11 +104,31 @@ def test_a_change_in_any_file_compiles_anew(kernels: Path) -> None:
     assert len(list((kernels / "__pycache__").glob("kernels-*"))) == 1, "machine code of older sources is removed"
 
 
-@pytest.mark.parametrize(("suffix", "keep"), [("nbi", 0.5), ("nbc", 0.0)])
-def test_a_torn_cache_file_is_made_anew(kernels: Path, suffix: str, keep: float) -> None:
-    """A cached file that was cut short or zeroed is removed and compiled again, for the next process too."""
+def cut(content: bytes) -> bytes:
+    return content[: len(content) // 2]
+
+
+def flipped(content: bytes) -> bytes:
+    """With another bit in the middle, which Numba would load."""
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize("damage", [cut, flipped, lambda content: bytes(len(content))])
+@pytest.mark.parametrize("suffix", ["nbi", "nbc"])
+def test_a_damaged_cache_file_is_made_anew(kernels: Path, suffix: str, damage: Callable[[bytes], bytes]) -> None:
+    """A cached file that was cut short, zeroed or changed by a bit is not run: it is removed, and compiled again."""
     run_loops(kernels)
     (file,) = (kernels / "__pycache__").rglob(f"*.{suffix}")
-    content = file.read_bytes()
-    file.write_bytes(content[: int(keep * len(content))] or bytes(len(content)))
+    file.write_bytes(damage(file.read_bytes()))
+    assert [run_loops(kernels), run_loops(kernels)] == ["42 0", "42 1"]
+
+
+def test_a_torn_cache_file_without_a_digest_is_made_anew(kernels: Path) -> None:
+    """As of a process that ended between the two: loading fails, and all are compiled again."""
+    run_loops(kernels)
+    for seal in (kernels / "__pycache__").rglob("*.digest"):
+        seal.unlink()
+    (file,) = (kernels / "__pycache__").rglob("*.nbi")
+    file.write_bytes(cut(file.read_bytes()))
     assert [run_loops(kernels), run_loops(kernels), run_loops(kernels)] == ["42 0", "42 0", "42 1"]
