@@ -11,6 +11,7 @@ from harness.core.errors import RunFailed
 from harness.core.events import Started
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir, read_config
+from harness.record.seal import verify
 from harness.record.wandb_facts import facts_of
 from harness.record.wandb_history import History
 from harness.record.wandb_session import Session, WandbError, require_key, server_problem, server_url
@@ -61,6 +62,7 @@ class Uploader:
 
 def view_of(run: RunDir, figures: Mapping[str, Any], target: Mapping[str, Any]) -> RunView | None:
     """The view of a run that has ended, made from its record; None if it has no event. Raises StoreError."""
+    verify(run)
     events = read_events(run.events) if run.events.exists() else []
     if not events or not isinstance(started := events[0], Started):
         return None
