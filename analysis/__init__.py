@@ -10,7 +10,7 @@ from analysis.compare import comparisons, comparisons_to, show_comparison, show_
 from analysis.files import write_files
 from analysis.frames import FORMATS, compare, compare_to, comparison_text, table, table_text
 from analysis.report import report
-from analysis.show import is_damaged, show
+from analysis.show import is_sound, show
 from analysis.table import show_table
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ __all__ = [
     "comparisons",
     "comparisons_to",
     "draw_trace",
-    "is_damaged",
+    "is_sound",
     "load",
     "regimes_of",
     "report",

@@ -1,4 +1,4 @@
-"""The audit of a run: PLS, overhead, kills and updates, computed from the events and compared with what they claim.
+"""The audit of a run: quality, PLS, overhead, kills and updates, computed from the events and compared with its result.
 
 Independent of the ledgers in harness.core: it repeats their formulas (docs/CPR.md), so that an error in either shows.
 """
@@ -9,7 +9,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from harness.core.events import BUCKETS, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started, Trained
+from harness.core.events import (
+    BUCKETS,
+    Evaluated,
+    Event,
+    Finished,
+    Killed,
+    Lost,
+    Recovered,
+    Regrouped,
+    Saved,
+    Started,
+    Trained,
+)
 
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
 
@@ -82,6 +94,7 @@ class _Auditor:
         self._since_samples = dict.fromkeys(ranks, 0)  # position from which a death of the rank loses samples
         self._saved: Saved | None = None
         self._losses: list[float] = []
+        self._evaluated: Evaluated | None = None  # the final evaluation
         self._step = 0
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
@@ -122,6 +135,10 @@ class _Auditor:
             self._problem(f"steps {event.first_step + 1} to {event.step}: losses differ from those of the first run")
         self._losses[event.first_step : event.step] = event.losses
         self._step = event.step
+
+    def _evaluate(self, event: Evaluated) -> None:
+        if event.final:
+            self._evaluated = event
 
     def _clock_h(self, step: int) -> float:
         """The clock of failures at a boundary, with the hours charged so far; before the last step the job's end."""
@@ -271,6 +288,7 @@ class _Auditor:
     def _finish(self, event: Finished) -> None:
         result = self.result
         self._expect("samples", event.samples, self._started.total_samples)
+        self._finish_quality(event)
         self._expect("pls", event.pls, result.total_pls)
         for bucket, hours in result.hours.items():
             self._expect(f"{bucket}_h", getattr(event, f"{bucket}_h"), hours)
@@ -282,6 +300,18 @@ class _Auditor:
             self._problem(f"{', '.join(unmatched)} was killed, but no `lost` event names it")
         self._finish_updates(event, "updates", "update_pls")
         self._finish_updates(event, "tracked", "update_pls_tracked")
+
+    def _finish_quality(self, event: Finished) -> None:
+        """AUC, log loss and accuracy of the final evaluation; the mean loss of the last tenth of the steps."""
+        evaluated = self._evaluated
+        if evaluated is None or evaluated.step != event.step:
+            self._problem("a result, but no final evaluation of its model is on record")
+        else:
+            for name in ("auc", "log_loss", "accuracy"):
+                self._expect(name, getattr(event, name), getattr(evaluated, name))
+        self._expect("number of steps", len(self._losses), self._started.num_steps)
+        last = self._losses[-max(1, self._started.num_steps // 10) :]
+        self._expect("train_loss", event.train_loss, sum(last) / len(last) if last else None)
 
     def _finish_resources(self, event: Finished) -> None:
         """Node-hours, where the profile has a number of trainers, and bytes on the wire, where the record has them."""
@@ -312,6 +342,7 @@ class _Auditor:
 
     _HANDLERS: ClassVar[dict[type[Event], Callable[..., None]]] = {
         Trained: _trained,
+        Evaluated: _evaluate,
         Saved: _save,
         Killed: _kill,
         Lost: _lose,

@@ -14,12 +14,14 @@ from harness.record.code import code_of
 from harness.record.files import read_json
 from harness.record.recorder import Record, read_record
 from harness.record.rundir import RunDir, find_runs, flatten, read_config
+from harness.record.seal import SEALED, verify
 
 if TYPE_CHECKING:
     import pandas as pd
 
 STATUSES = ("done", "copy", "damaged", "failed", "unfinished")
-"""Values of a cell's status. ``damaged``: config or record cannot be read, or no result despite a DONE file.
+"""Values of a cell's status. ``damaged``: config or record cannot be read, is not what the run wrote, or has no result
+despite a DONE file.
 ``copy``: another folder holds the same cell, which counts once.
 """
 
@@ -164,6 +166,7 @@ def identity(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _config_or_error(run_dir: Path) -> dict[str, Any] | StoreError:
     try:
+        verify(RunDir(run_dir), ["config.yaml"])
         return read_config(run_dir)
     except StoreError as error:
         return error
@@ -181,6 +184,7 @@ def _row(root: Path, run_dir: Path, config: Mapping[str, Any]) -> dict[str, Any]
     run = RunDir(run_dir)
     row = identity(config) | _place(root, run_dir) | {"status": run.status, "failure": run.failure()}
     try:
+        verify(run, set(SEALED) - {"config.yaml"})
         events = record_of(run).events
     except StoreError as error:
         return row | {"status": "damaged", "failure": str(error)}

@@ -15,7 +15,9 @@ from analysis.style import UNKNOWN
 from analysis.table import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
+from harness.record.files import read_json
 from harness.record.rundir import RunDir, flatten, read_config
+from harness.record.seal import is_sealed, verify
 
 _HEADINGS = (
     *(Heading(name) for name in ("event", "step", "samples")),
@@ -27,17 +29,20 @@ _HEADINGS = (
 def show(path: Path | str) -> RenderableType:
     """Config, timeline, results and newest checkpoint of the run directory ``path``.
 
-    Raises StoreError if it is not a run directory, or its record cannot be read.
+    Raises StoreError if it is not a run directory, or its record cannot be read or is not what the run wrote.
     """
     run = RunDir(Path(path))
     if run.status == "absent":
         raise StoreError(f"{path}: expected a run folder (one with config.yaml), got none")
+    verify(run)
     config = read_config(run.path)
     record = record_of(run)
     damage = damage_of(run, record.events)
     parts: list[RenderableType] = [Text(_headline(run, config, is_damaged=bool(damage)), style="bold")]
     if damage:
         parts.append(Text(damage, style="red"))
+    if run.status == "done" and not is_sealed(run):
+        parts.append(Text(_unsealed(run)))
     if record.is_torn:
         parts.append(Text("The last line of the record is incomplete, as after a kill of the writer."))
     if failure := run.failure():
@@ -50,10 +55,24 @@ def show(path: Path | str) -> RenderableType:
     return Group(*parts)
 
 
-def is_damaged(path: Path | str) -> bool:
-    """Whether the run at ``path`` has a DONE file, but no result on record. Raises StoreError as ``show``."""
+def is_sound(path: Path | str) -> bool:
+    """Whether the run at ``path`` has a result if it has a DONE file, and its figures follow from its events.
+
+    Raises StoreError as ``show``.
+    """
     run = RunDir(Path(path))
-    return damage_of(run, record_of(run).events) is not None
+    events = record_of(run).events
+    return damage_of(run, events) is None and not (events and check(events, read_config(run.path)))
+
+
+def _unsealed(run: RunDir) -> str:
+    """What is said of a finished run that cannot be verified."""
+    try:
+        commit = (read_json(run.env).get("git") or {}).get("commit")
+    except (StoreError, AttributeError):
+        commit = None
+    code = f"commit {commit[:12]}" if isinstance(commit, str) else "code of an unknown commit"
+    return f"DONE has no digests, as {code} wrote none: this record cannot be verified."
 
 
 def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> str:

@@ -10,6 +10,7 @@ import json
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from harness.record.wandb_session import (
     server_problem,
     server_url,
 )
+from harness.record.wandb_worker import Worker
 
 _AXIS_TITLES = {"samples": "samples", "hours": "emulated hours, overhead included"}
 _COLUMNS = (
@@ -85,14 +87,14 @@ def save(workspace: Workspace, folder: Path) -> str:
         raise RunFailed(f"{problem}; nothing was saved")
     server, marker = server_url(), folder / _MARKER
     try:
-        with one_line_errors():
-            workspace.entity = workspace.entity or default_entity()
+        with one_line_errors(), closing(Worker(server)) as worker:
+            workspace.entity = workspace.entity or worker.call(default_entity)
             place = [server, workspace.entity, workspace.project]
             known = _read(marker)
             # The same name and id at the same place: the server replaces the workspace.
             workspace._internal_name = f"nw-{hashlib.blake2b(str(folder.resolve()).encode()).hexdigest()[:11]}-v"
             workspace._internal_id = known["id"] if known.get("place") == place else ""
-            workspace.save()
+            worker.call(workspace.save)
     except WandbError as error:
         raise RunFailed(f"wandb: {server}: the workspace was not saved: {error}") from error
     write_text(marker, json.dumps({"place": place, "id": workspace._internal_id}) + "\n")

@@ -26,6 +26,7 @@ from harness.record.folder import State, claim_grid, claim_run, inspect
 from harness.record.plugins import LOADED
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
+from harness.record.seal import verify
 from harness.run import assemble
 from harness.run.spec import cell_hash, check
 
@@ -50,6 +51,7 @@ def run(config: Config | Mapping[str, Any]) -> Finished:
         assemble.prepare_fork_server()
     run_dir, digest = Path(config.out), cell_hash(config)
     if inspect(run_dir, digest) is State.DONE:
+        verify(RunDir(run_dir))
         finished = read_events(RunDir(run_dir).events)[-1]
         assert isinstance(finished, Finished)
         return finished

@@ -17,9 +17,14 @@ KEY = "0123456789abcdef" * 2 + "01234567"
 
 @dataclass
 class WandbServer:
-    """What the stand-in has received. ``unknown``: requests that it could not answer; a test fails on any."""
+    """What the stand-in has received. ``unknown``: requests that it could not answer; a test fails on any.
+
+    ``mute_after``: the operation after which no request is answered any more.
+    """
 
     url: str = ""
+    mute_after: str | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
     operations: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
     runs: dict[str, dict[str, Any]] = field(default_factory=dict)  # by id: variables of the upserts, the last counts
@@ -88,6 +93,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """GraphQL, or a part of a run's stream."""
         body = json.loads(self._body())
+        self._hang_if_mute()
         if self.path == "/graphql":
             self._reply({"data": self.received.answer(body)})
         elif self.path.endswith("/file_stream"):
@@ -99,11 +105,16 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         """A run's file."""
         self._body()
+        self._hang_if_mute()
         self._reply({}) if self.path.startswith("/upload/") else self._refuse()
 
     def do_GET(self) -> None:
         """Nothing is asked for by GET."""
         self._refuse()
+
+    def _hang_if_mute(self) -> None:
+        if self.received.mute_after in self.received.operations:
+            self.received.ended.wait()
 
     def _body(self) -> bytes:
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -134,6 +145,7 @@ def serve() -> Iterator[WandbServer]:
         try:
             yield received
         finally:
+            received.ended.set()
             server.shutdown()
             thread.join()
     if received.unknown:

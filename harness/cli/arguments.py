@@ -49,7 +49,7 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
 
 The run is written to the folder that the key `out` names; without `out=`, the values of other overrides are added to
 that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run; an unfinished run
-starts afresh; a folder that holds a run of another config is refused.""",
+starts afresh; a folder that another process is writing to, or that holds a run of another config, is refused.""",
     )
     _add_stale(train)
     grid = _add_config(

@@ -1,23 +1,47 @@
-"""Output of the command line: results on stdout, progress and errors on stderr. The only module that prints."""
+"""Output of the command line: results on stdout, progress and errors on stderr. The only module that prints.
+
+Control characters in what is printed, which may come from a file, are escaped: a terminal would obey them.
+"""
 
 import dataclasses
 import io
 import logging
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO
 
 from rich.box import SIMPLE
-from rich.console import Console, Group, RenderableType
+from rich.console import Console as RichConsole
+from rich.console import ConsoleOptions, Group, RenderableType
 from rich.measure import Measurement
+from rich.segment import Segment
 from rich.table import Column, Table
 
 from harness.core.errors import UserError
 
 _FILE_WIDTH = 160  # characters of a line of text in a file
 _MAX_WIDTH = 10_000  # wider than any table
+_CONTROLS = (
+    *(code for code in range(0x20) if chr(code) not in "\n\t"),
+    *range(0x7F, 0xA0),
+    *(0x200E, 0x200F, 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)),  # direction of text, lines
+)
+_ESCAPES = {code: chr(code).encode("unicode_escape").decode() for code in _CONTROLS}
+
+
+class Console(RichConsole):
+    """A rich console that escapes control characters in text; its own control codes stay."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """The segments of ``renderable``."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_escaped(segment.text))
+
+
+def _escaped(text: str) -> str:
+    return text.translate(_ESCAPES)
 
 
 def open_streams() -> None:
@@ -61,7 +85,7 @@ def _stdout() -> Iterator[TextIO]:
 def say(text: str) -> None:
     """Write one plain line to stdout."""
     with _stdout() as stdout:
-        stdout.write(text + "\n")
+        stdout.write(_escaped(text) + "\n")
 
 
 def show(result: RenderableType) -> None:
@@ -80,7 +104,7 @@ def show(result: RenderableType) -> None:
 
 def note(text: str) -> None:
     """Write one plain line to stderr."""
-    sys.stderr.write(text + "\n")
+    sys.stderr.write(_escaped(text) + "\n")
     sys.stderr.flush()
 
 

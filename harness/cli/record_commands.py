@@ -58,4 +58,4 @@ def show_run(run_dir: Path) -> int:
     import analysis
 
     console.show(analysis.show(run_dir))
-    return FAILED if analysis.is_damaged(run_dir) else OK
+    return OK if analysis.is_sound(run_dir) else FAILED

@@ -1,12 +1,13 @@
 """The folder of a run or a grid: its lock, its state, and which of its files may be removed.
 
 A folder of this package contains a ``.lock`` file. It is created before any other file, is locked (flock) by the
-process that writes into the folder, and its text says what the folder is for: ``cpr-harness run HASH pid PID`` or
-``cpr-harness grid pid PID``.
+process that writes into the folder, and its text says what the folder is for, and whose the lock is:
+``cpr-harness run HASH pid PID host HOST`` or ``cpr-harness grid pid PID host HOST``.
 """
 
 import fcntl
 import os
+import platform
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from harness.core.errors import StoreError
 
 _LOCK = ".lock"
 _MARK = "cpr-harness"
-_WAIT_S = 5.0  # for the processes of a killed runner to release the lock
+_WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
 _RUN_FILES = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb", "error.txt", "output.txt", "DONE")
 _REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))  # and the temporary file of each
@@ -68,7 +69,7 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
     Yields the state before: EMPTY or UNFINISHED. Removes only files that a run writes, and only from a folder that
     :func:`inspect` accepts.
 
-    Raises StoreError as :func:`inspect` does, if another process holds the lock, or if the run is finished.
+    Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
     """
     inspect(run_dir, digest)
     with ExitStack() as lock:
@@ -186,13 +187,14 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
     try:
         deadline_s = time.monotonic() + wait_s
         while not _try_lock(file):
-            if time.monotonic() >= deadline_s:
-                pid = (_lock_words(folder) or ["?"])[-1]
+            pid, host = _holder(folder)
+            if time.monotonic() >= deadline_s or _is_at_work(pid, host):
                 raise StoreError(
-                    f"{folder}: process {pid} is writing to it; wait for it to end or set out to another folder"
+                    f"{folder}: process {pid} on {host} is writing to it; wait for it to end or set out to another "
+                    "folder"
                 )
             time.sleep(_RETRY_S)
-        mark = f"{_MARK} {purpose} pid {os.getpid()}\n".encode()
+        mark = f"{_MARK} {purpose} pid {os.getpid()} host {platform.node()}\n".encode()
         os.pwrite(file, mark, 0)  # overwrites the old text, so that the file is never empty
         os.ftruncate(file, len(mark))
         os.fsync(file)
@@ -207,6 +209,22 @@ def _try_lock(file: int) -> bool:
     except BlockingIOError:
         return False
     return os.fstat(file).st_nlink > 0  # zero: the previous process removed the file with its folder
+
+
+def _holder(folder: Path) -> tuple[str, str]:
+    """Process id and host of the process that took the lock last."""
+    *_, pid, word, host = ["?", "host", "?", *_lock_words(folder)]
+    return (pid, host) if word == "host" else (host, platform.node())  # older locks end with the process id
+
+
+def _is_at_work(pid: str, host: str) -> bool:
+    """Whether the process lives, as far as can be seen: on another host it does."""
+    if host != platform.node():
+        return True
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
 
 
 def _lock_words(folder: Path) -> list[str]:

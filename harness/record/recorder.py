@@ -19,8 +19,9 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.record.environment import environment, utc_now
-from harness.record.files import store_errors, write_text
+from harness.record.files import store_errors
 from harness.record.rundir import RunDir, prepare, write_reason
+from harness.record.seal import new_digest, write_seal
 from harness.record.sink import EventSink
 from harness.record.wandb_sink import wandb_sink
 
@@ -59,19 +60,23 @@ class Recorder:
         self._now = now
         self._is_finished = False
         self._view = view(self.run, config)
-        self._stream = self.run.events.open("x", encoding="utf-8")
+        self._stream = self.run.events.open("xb")
+        self._num_events = 0
+        self._digest = new_digest()
 
     def record(self, event: Event) -> None:
         """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
 
         Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written.
         """
-        line = to_line(event)
+        line = to_line(event).encode()
         with store_errors(self.run.events, "written"):
             self._stream.write(line)
             self._stream.flush()
             if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
+        self._num_events += 1
+        self._digest.update(line)
         self._is_finished |= isinstance(event, Finished)
         self._view.record(event)
 
@@ -80,13 +85,21 @@ class Recorder:
         self.close(ok=True)
 
     def close(self, ok: bool, reason: str | None = None) -> None:
-        """Force the record to disk, close the view, write DONE, or error.txt with ``reason``. Later calls do nothing.
+        """Force the events to disk, write DONE, or error.txt with ``reason``, then close the view. Later calls: no-op.
 
         Raises StoreError if the record of a successful run cannot be written; if not ``ok``, write errors are ignored.
         """
         if self._stream.closed:
             return
         assert not ok or self._is_finished, "a run that succeeded has a Finished event"
+        is_written = False
+        try:
+            self._close_record(ok, reason)
+            is_written = True
+        finally:  # a view may take its time: the result is on disk
+            self._view.close(ok and is_written, reason)
+
+    def _close_record(self, ok: bool, reason: str | None) -> None:
         try:
             with store_errors(self.run.events, "written"), self._stream:
                 self._stream.flush()
@@ -94,10 +107,9 @@ class Recorder:
         except StoreError:
             if ok:
                 raise
-        finally:
-            self._view.close(ok, reason)
         if ok:
-            write_text(self.run.done, self._now().isoformat(timespec="seconds") + "\n")
+            time = self._now().isoformat(timespec="seconds")
+            write_seal(self.run, time=time, num_events=self._num_events, events=self._digest.hexdigest())
         else:
             write_reason(self.run.path, reason or "the run ended before it was done")
 

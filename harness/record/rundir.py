@@ -4,8 +4,8 @@
     env.json          versions, git commit, machine
     events.jsonl      the event log
     checkpoints/      written by harness.store
+    DONE | error.txt  written last; DONE has the digests of the three files above (harness.record.seal)
     wandb/            a view of the event log
-    DONE | error.txt  written last
 
 Locking, and removal of what an unfinished run left, are in harness.record.folder.
 """

@@ -1,7 +1,8 @@
 """A run in wandb. The only module that imports wandb, and only when a session starts.
 
 Offline, a session writes nothing to the console and makes no network connection. Online, no call blocks longer than
-``INIT_S`` or ``FINISH_S`` on a server that does not answer. Verified for wandb 0.31: ``WANDB_ERROR_REPORTING=false``
+``INIT_S`` or ``FINISH_S`` on a server that does not answer. Where wandb-core itself does not answer, calls may block
+for good: they are made by ``harness.record.wandb_worker``. Verified for wandb 0.31: ``WANDB_ERROR_REPORTING=false``
 disables the reports of wandb-core itself, and wandb-core ends within 0.1 s of a SIGKILL of its owner.
 """
 
@@ -62,13 +63,13 @@ class Session:
                     settings=self._wandb.Settings(root_dir=str(folder), **_SETTINGS),
                     reinit="create_new",
                 )
+                for axis in AXES:
+                    self._run.define_metric(axis, hidden=True)
+                self._run.define_metric("*", step_metric=AXES[0])
         except WandbError:
             self._end_wandb()
             raise
         _OPEN.add(self)
-        for axis in AXES:
-            self._run.define_metric(axis, hidden=True)
-        self._run.define_metric("*", step_metric=AXES[0])
 
     @property
     def url(self) -> str | None:
@@ -95,9 +96,15 @@ class Session:
             self._end_wandb()
 
     def _end_wandb(self) -> None:
-        if not _OPEN:
-            with suppress(Exception):  # nothing is left to lose
-                self._wandb.teardown()
+        if _OPEN:
+            return
+        process: Any = None
+        with suppress(Exception):  # wandb-core has not been started
+            process = self._wandb.sdk.wandb_setup.singleton().assert_service()._proc
+        with suppress(Exception, SystemExit):  # SystemExit: wandb-core was killed. Nothing is left to lose
+            self._wandb.teardown()
+        if process is not None:
+            process.join()  # if wandb-core is dead, teardown has not waited for it
 
 
 @contextmanager

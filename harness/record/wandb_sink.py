@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Literal
 
 from harness.config.model import Config
 from harness.core.errors import StoreError
@@ -15,6 +16,7 @@ from harness.record.wandb_facts import RunFacts, facts_of
 from harness.record.wandb_history import History, Row
 from harness.record.wandb_session import Session, WandbError, require_key, server_problem, server_url
 from harness.record.wandb_view import RunView, mark_sent
+from harness.record.wandb_worker import Worker
 
 _log = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ def wandb_sink(run: RunDir, config: Config) -> EventSink:
 class WandbSink:
     """Logs events to wandb. Whatever happens to wandb, the run goes on, and one line is logged.
 
+    Rows are logged by a thread: no step waits for wandb. Its start and its end are waited for, within deadlines.
     If an online session does not start, an offline one does. ``run.py sync`` sends what the server has not got.
     """
 
@@ -42,6 +45,7 @@ class WandbSink:
         self._config = config
         self._history = History(config.emulated.job_h)
         self._session: Session | None = None
+        self._worker: Worker | None = None
         self._view: RunView | None = None
         self._is_online = config.wandb.mode == "online"
         self.error: str | None = None
@@ -55,13 +59,17 @@ class WandbSink:
     def close(self, ok: bool, reason: str | None = None) -> None:
         """Flush and end the wandb run, and end wandb-core with the last open run of this process."""
         self._send([], {} if reason is None else {"failure": reason})
+        state = "the run is complete" if ok else "the record is kept"
         session, self._session = self._session, None
-        if session is None or self._view is None:
+        worker, self._worker = self._worker, None
+        if worker is None or session is None or self._view is None:
             return
         self._view.is_ok = ok
-        if self._tries(partial(session.finish, ok=ok)) and self._is_online:
+        is_finished = self._tries(partial(worker.call, partial(session.finish, ok=ok)), state)
+        if is_finished and self._tries(worker.check, state) and self._is_online:
             with suppress(StoreError):  # it is sent again, to the same place
                 mark_sent(self._run, self._view, server=server_url(), url=session.url)
+        worker.close()
 
     def _start(self, started: Started) -> None:
         env = json.loads(self._run.env.read_text())
@@ -70,41 +78,47 @@ class WandbSink:
         if self._is_online:
             self._open_online(facts)
         if self._session is None:
-            self._tries(partial(self._open_offline, facts))
+            self._tries(partial(self._open, facts, "offline", "its process, wandb-core"))
 
     def _open_online(self, facts: RunFacts) -> None:
         problem = server_problem()
         if problem is None:
             try:
-                self._session = Session(facts, mode="online", folder=self._run.path)
+                self._open(facts, "online", server_url())
             except WandbError as error:
                 problem = f"wandb: {error}"
             else:
-                _log.info("wandb: %s", self._session.url)
+                _log.info("wandb: %s", self._session and self._session.url)
                 return
         self._is_online = False
         _log.warning("%s; the run goes on offline, `run.py sync %s` sends it", problem, self._run.path)
 
-    def _open_offline(self, facts: RunFacts) -> None:
-        self._session = Session(facts, mode="offline", folder=self._run.path)
+    def _open(self, facts: RunFacts, mode: Literal["online", "offline"], waits_for: str) -> None:
+        worker = Worker(waits_for)
+        try:
+            self._session = worker.call(partial(Session, facts, mode=mode, folder=self._run.path))
+        except BaseException:
+            worker.close()
+            raise
+        self._worker = worker
 
     def _send(self, rows: list[Row], summary: Row) -> None:
-        session, view = self._session, self._view
-        if session is None or view is None or self.error is not None:
+        worker, session, view = self._worker, self._session, self._view
+        if worker is None or session is None or view is None or self.error is not None:
             return
         view.rows += rows
         view.summary |= summary
-        for row in rows:
-            self._tries(partial(session.log, row))
-        if summary:
-            self._tries(partial(session.summarise, summary))
+        calls = [partial(session.log, row) for row in rows] + ([partial(session.summarise, summary)] if summary else [])
+        for call in calls:
+            self._tries(partial(worker.submit, call))
 
-    def _tries(self, call: Callable[[], None]) -> bool:
-        """Whether ``call`` succeeds, and all calls before have. The first failure is logged."""
+    def _tries(self, call: Callable[[], None], state: str = "the run goes on") -> bool:
+        """Whether ``call`` succeeds, and all calls before have. The first failure is logged, with the run's state."""
         try:
             call()
         except WandbError as error:
             if self.error is None:
                 self.error = str(error)
-                _log.warning("wandb: %s; the run goes on, `run.py sync %s` sends it", error, self._run.path)
+                path = self._run.path
+                _log.warning("note: wandb: %s; %s; send it later by `run.py sync %s`", error, state, path)
         return self.error is None

@@ -3,6 +3,8 @@
 import json
 import tempfile
 from collections.abc import Mapping
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,10 +13,12 @@ from harness.core.errors import RunFailed
 from harness.core.events import Started
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir, read_config
+from harness.record.seal import verify
 from harness.record.wandb_facts import facts_of
 from harness.record.wandb_history import History
 from harness.record.wandb_session import Session, WandbError, require_key, server_problem, server_url
 from harness.record.wandb_view import RunView, mark_sent, sent_marker
+from harness.record.wandb_worker import Worker
 
 Outcome = Literal["sent", "sent before", "not ended"]
 
@@ -52,15 +56,26 @@ class Uploader:
             self._url = marker.get("url")
             return "sent before"
         try:
-            self._url = _upload(view)
+            self._url = self._upload(view)
         except WandbError as error:
             raise RunFailed(f"{path}: wandb: {error}; the same command sends the rest") from error
         mark_sent(run, view, server=self._server, url=self._url)
         return "sent"
 
+    def _upload(self, view: RunView) -> str | None:
+        """Send ``view``; the address of its page. Raises WandbError, within a deadline if wandb does not go on."""
+        with tempfile.TemporaryDirectory() as folder, closing(Worker(self._server)) as worker:
+            session = worker.call(partial(Session, view.facts, mode="online", folder=Path(folder)))
+            try:
+                worker.call(partial(_log_all, session, view))
+            finally:
+                worker.call(partial(session.finish, ok=view.is_ok))
+            return session.url
+
 
 def view_of(run: RunDir, figures: Mapping[str, Any], target: Mapping[str, Any]) -> RunView | None:
     """The view of a run that has ended, made from its record; None if it has no event. Raises StoreError."""
+    verify(run)
     events = read_events(run.events) if run.events.exists() else []
     if not events or not isinstance(started := events[0], Started):
         return None
@@ -77,14 +92,7 @@ def view_of(run: RunDir, figures: Mapping[str, Any], target: Mapping[str, Any]) 
     return view
 
 
-def _upload(view: RunView) -> str | None:
-    """Send ``view``; the address of its page. Raises WandbError."""
-    with tempfile.TemporaryDirectory() as folder:
-        session = Session(view.facts, mode="online", folder=Path(folder))
-        try:
-            for row in view.rows:
-                session.log(row)
-            session.summarise(view.summary)
-        finally:
-            session.finish(ok=view.is_ok)
-        return session.url
+def _log_all(session: Session, view: RunView) -> None:
+    for row in view.rows:
+        session.log(row)
+    session.summarise(view.summary)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.audit import audit, check
-from harness.core.events import Event, Finished, Killed, Lost, Recovered, Saved, Trained
+from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Saved, Trained
 from tests.made_runs import altered, made_config, made_events
 
 STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
@@ -59,6 +59,13 @@ _LIES: list[tuple[str, type[Event], dict[str, Any], str]] = [
     ("cpr_vanilla", Finished, {"num_failures": 4}, "num_failures is 4"),
     ("cpr_vanilla", Finished, {"update_pls": 0.5}, "update_pls is 0.5"),
     ("cpr_vanilla", Finished, {"lost_tracked": 1}, "lost_tracked is 1"),
+    ("cpr_vanilla", Finished, {"auc": 0.9}, r"auc is 0\.9, the events give 0\.7"),
+    ("cpr_vanilla", Finished, {"auc": None}, r"auc is None, the events give 0\.7"),
+    ("cpr_vanilla", Finished, {"log_loss": 0.1}, r"log_loss is 0\.1, the events give 0\.4"),
+    ("cpr_vanilla", Finished, {"accuracy": 1.0}, r"accuracy is 1\.0, the events give 0\.76"),
+    ("full", Finished, {"train_loss": 0.1}, r"train_loss is 0\.1, the events give 0\.4"),
+    ("cpr_vanilla", Evaluated, {"auc": 0.9}, r"auc is 0\.7\d+, the events give 0\.9"),
+    ("cpr_vanilla", Evaluated, {"final": False}, "no final evaluation of its model is on record"),
     ("cpr_vanilla", Recovered, {"load_h": 0.0}, "load_h is 0.0"),
     ("cpr_vanilla", Recovered, {"pls": {"ps1": 0.2}}, "PLS of ps1 is 0.2"),
     ("cpr_vanilla", Recovered, {"ranks": ["ps2"], "pls": {"ps2": 0.0}}, "recovered ps2, but lost ps1"),

@@ -14,7 +14,7 @@ from harness.core.errors import StoreError
 from harness.core.events import Finished
 from harness.record.recorder import read_events
 from tests.analysis.shown import shown
-from tests.made_runs import made_config, made_events, write_run
+from tests.made_runs import made_config, made_events, unseal, write_run
 
 
 def test_every_run_below_is_a_row(grid: Path) -> None:
@@ -60,6 +60,7 @@ def test_missing_is_never_zero(grid: Path) -> None:
 def test_unknown_update_pls_stays_unknown(tmp_path: Path) -> None:
     """Null in the record is NaN in the frame."""
     write_run(tmp_path / "run", made_config())
+    unseal(tmp_path / "run")
     file = tmp_path / "run" / "events.jsonl"
     lines = [json.loads(line) for line in file.read_text().splitlines()]
     unknown = dict.fromkeys(("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"))
@@ -92,6 +93,7 @@ def test_a_lie_marks_its_cell(tmp_path: Path) -> None:
     """A record that contradicts itself is named in the frame and in the table."""
     write_run(tmp_path / "honest", made_config(seed=1))
     write_run(tmp_path / "liar", made_config(seed=0))
+    unseal(tmp_path / "liar")
     file = tmp_path / "liar" / "events.jsonl"
     finished = made_events(made_config(seed=0))[-1]
     assert isinstance(finished, Finished)
@@ -108,6 +110,7 @@ def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
     write_run(tmp_path / "a", made_config(seed=0))
     write_run(tmp_path / "b", made_config(seed=1))
     file = tmp_path / "a" / "events.jsonl"
+    unseal(tmp_path / "a")
     file.write_text("{\n" + file.read_text())
     frame = analysis.load(tmp_path).set_index("cell")
     assert frame["status"].to_dict() == {"a": "damaged", "b": "done"}
@@ -128,6 +131,7 @@ def test_done_without_a_result_is_damage(tmp_path: Path) -> None:
     lines: dict[str, str] = {}
     for seed, (name, (spoil, found)) in enumerate(SPOILT.items()):
         write_run(tmp_path / name, made_config(seed=seed))
+        unseal(tmp_path / name)
         file = tmp_path / name / "events.jsonl"
         left = spoil(file.read_text().splitlines(keepends=True))
         file.unlink()
@@ -135,14 +139,14 @@ def test_done_without_a_result_is_damage(tmp_path: Path) -> None:
             file.write_text("".join(left))
         expected = "expected a finish event at the end, as there is a DONE file"
         lines[name] = f"{file}: {expected}; got {found}; remove DONE to rerun"
-    assert not analysis.is_damaged(tmp_path / "well")
+    assert analysis.is_sound(tmp_path / "well")
     frame = analysis.load(tmp_path)
     told = shown(analysis.show_table(frame))
     for name, line in lines.items():
         row = frame.set_index("cell").loc[name]
         assert (row["status"], row["failure"]) == ("damaged", line)
         assert pd.isna(row["auc"])
-        assert analysis.is_damaged(tmp_path / name)
+        assert not analysis.is_sound(tmp_path / name)
         story = shown(analysis.show(tmp_path / name))
         assert ": damaged\n" in story
         assert line in story
@@ -155,6 +159,7 @@ def test_impossible_counts_cost_no_table(tmp_path: Path) -> None:
     impossible = ({"num_ps": 0, "rank_rows": []}, {"bytes_full": 0}, {"num_steps": 0}, {"rank_rows": []})
     for name, change in zip(("partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu"), impossible, strict=True):
         write_run(tmp_path / name, made_config(name))
+        unseal(tmp_path / name)
         file = tmp_path / name / "events.jsonl"
         first, *rest = file.read_text().splitlines(keepends=True)
         file.write_text(json.dumps(json.loads(first) | change) + "\n" + "".join(rest))
@@ -179,6 +184,7 @@ def test_a_config_that_is_none_is_one_line(tmp_path: Path) -> None:
     lines: dict[str, str] = {}
     for name, (text, message) in NO_CONFIGS.items():
         write_run(tmp_path / name, made_config())
+        unseal(tmp_path / name)
         file = tmp_path / name / "config.yaml"
         file.write_text(text or file.read_text().replace("job_h: 56.0", "job_h: x"))
         with pytest.raises(StoreError) as caught:

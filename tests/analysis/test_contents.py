@@ -10,7 +10,7 @@ from analysis.blocks import blocks_of, regimes_of
 from analysis.compare import comparisons, comparisons_to
 from analysis.stats import estimate
 from tests.analysis.shown import shown
-from tests.made_runs import made_config, write_run
+from tests.made_runs import made_config, unseal, write_run
 
 OLD, NEW = "1a2b3c4d5e6f", "9f8e7d6c5b4a"
 
@@ -115,5 +115,6 @@ def test_cells_of_equal_settings_and_results_are_copies(tmp_path: Path) -> None:
 
 def _rehash(run: Path) -> None:
     """Give the record of a run another config hash."""
+    unseal(run)
     file = run / "events.jsonl"
     file.write_text(file.read_text().replace('"config_hash":"', '"config_hash":"f', 1))

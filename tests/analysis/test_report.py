@@ -16,7 +16,7 @@ import analysis
 from analysis.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
 from analysis.figures import KINDS, TRADEOFF
 from harness.core.events import Event, Killed, Trained
-from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events
+from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
 
@@ -138,6 +138,7 @@ def test_one_damaged_file_does_not_stop_the_report(grid: Path, tmp_path: Path, n
     """With garbage in any file of one cell, the report, its files and comparisons are made of the others."""
     for cell in ("cpr_mfu-s0", "cpr_mfu-s1", "full-s0", "full-s1"):
         shutil.copytree(grid / cell, tmp_path / cell)
+    unseal(tmp_path / "full-s0")
     (tmp_path / "full-s0" / name).write_bytes(b"\x80{")
     page = analysis.report(tmp_path).read_text()
     assert ("3 done, 1 damaged" in page) is (name != "env.json")

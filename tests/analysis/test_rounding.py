@@ -8,7 +8,7 @@ import pytest
 import analysis
 from analysis.rounding import rounding_of, rounding_text, without_replicates
 from tests.analysis.shown import shown
-from tests.made_runs import made_config, write_run
+from tests.made_runs import made_config, unseal, write_run
 
 
 def _cell(backend: str, auc: float, **values: Any) -> dict[str, Any]:
@@ -56,6 +56,7 @@ def test_a_folder_with_replicates_shows_the_floor_in_table_and_verdicts(tmp_path
             config = made_config(strategy, seed=seed, trainer={"backend": "compiled"})
             write_run(tmp_path / f"{strategy}{seed}", config)
         write_run(tmp_path / f"again{seed}", made_config("none", seed=seed + 3, trainer={"backend": "torch"}))
+        unseal(tmp_path / f"again{seed}")
         text = (tmp_path / f"again{seed}" / "config.yaml").read_text()
         (tmp_path / f"again{seed}" / "config.yaml").write_text(text.replace(f"seed: {seed + 3}", f"seed: {seed}"))
     frame = analysis.load(tmp_path)

@@ -14,7 +14,7 @@ from analysis.stats import estimate
 from analysis.table import table_html
 from harness.core.errors import StoreError, UserError
 from tests.analysis.shown import shown as _text
-from tests.made_runs import BYTES_FULL, made_config, write_run
+from tests.made_runs import BYTES_FULL, made_config, unseal, write_run
 
 
 def test_a_block_per_setting_a_line_per_strategy(grid: Path) -> None:
@@ -156,6 +156,7 @@ def test_what_is_damaged_is_named_by_comparisons(grid: Path, tmp_path: Path) -> 
     """Where damage leaves no pair it is the error, where pairs are left it stands below them, with the file."""
     for name in ("full-s0", "full-s1", "cpr_mfu-s0", "cpr_mfu-s1"):
         shutil.copytree(grid / name, tmp_path / name[:-3] / name)
+        unseal(tmp_path / name[:-3] / name)
     file = tmp_path / "full" / "full-s0" / "events.jsonl"
     file.write_text("{\n")
     dirs = [tmp_path / "full", tmp_path / "cpr_mfu"]

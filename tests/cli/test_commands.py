@@ -27,6 +27,7 @@ from harness.record.folder import claim_run
 from harness.run.assemble import RunStatus
 from harness.run.verify import OnRunStatus, Verdict
 from tests.forked import said_by
+from tests.made_runs import unseal
 
 ROOT = Path(__file__).resolve().parents[2]
 NUM_ROWS = 700
@@ -221,17 +222,16 @@ def test_unfinished_run_starts_afresh(cli: Cli) -> None:
     assert len(whole) == sum('"train"' in line for line in Path("out/events.jsonl").read_text().splitlines())
 
 
-def test_a_run_at_work_is_not_called_cut_short(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_at_work_is_not_called_cut_short(cli: Cli) -> None:
     """Law: the only message about a folder that another process writes to is that error."""
     cli("train", "one.yaml")
     Path("out/DONE").unlink()
-    monkeypatch.setattr("harness.record.folder._WAIT_S", 0.0)
     with claim_run(Path("out"), Path("out/.lock").read_text().split()[2]):
         result = cli("train", "one.yaml")
     assert result.code == 2
     [line] = result.errors
     assert re.fullmatch(
-        r"error: out: process \d+ is writing to it; wait for it to end or set out to another folder", line
+        r"error: out: process \d+ on \S+ is writing to it; wait for it to end or set out to another folder", line
     )
 
 
@@ -269,6 +269,11 @@ def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
     """Law: DONE without a result is no success, neither of `show` nor of the same `train` again."""
     cli("train", "one.yaml", "strategy.name=none", "out=out")
     Path("out/events.jsonl").write_text("")
+    for words in ("show out", "train one.yaml strategy.name=none out=out"):
+        result = cli(*words.split())
+        assert (result.code, result.out) == (2, "")
+        assert result.errors[-1].startswith("error: out/events.jsonl: expected what the run wrote (")
+    unseal(Path("out"))
     for words in ("show out", "train one.yaml strategy.name=none out=out"):
         result = cli(*words.split())
         assert result.code == 1

@@ -1,7 +1,13 @@
 """Laws of the folders that runs and grids are written to."""
 
+import os
+import platform
+import subprocess
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from threading import Timer
 
 import pytest
 
@@ -125,12 +131,38 @@ def test_errors_of_the_owner_pass(tmp_path: Path) -> None:
             (tmp_path / "absent").read_text()
 
 
+def test_a_run_at_work_is_refused_at_once(tmp_path: Path) -> None:
+    """Law: a process that lives is not waited for; the error names it and its host, as does one on another host."""
+    began_s = time.monotonic()
+    with claim_run(tmp_path, HASH):
+        for host in (platform.node(), "elsewhere"):
+            pid = os.getpid() if host == platform.node() else 1
+            (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {pid} host {host}\n")
+            with pytest.raises(StoreError, match=rf"^{tmp_path}: process {pid} on {host} is writing to it"):
+                claim(tmp_path, HASH)
+    assert time.monotonic() - began_s < 2
+
+
+@pytest.mark.parametrize("host", ["", f" host {platform.node()}"])
+def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, host: str) -> None:
+    """Law: while processes of a dead one hold the lock, it is waited for, also if its text has no host (older)."""
+    dead = subprocess.Popen(["true"])
+    dead.wait()
+    lock = ExitStack()
+    lock.enter_context(claim_run(tmp_path, HASH))
+    (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {dead.pid}{host}\n")
+    release = Timer(0.1, lock.close)
+    release.start()
+    claim(tmp_path, HASH)
+    release.join()
+
+
 def test_one_grid_runner_at_a_time(tmp_path: Path) -> None:
     """Law: a second runner on one folder gets one line that names the first; the folder of a run takes no grid."""
     with (
         claim_grid(tmp_path),
         pytest.raises(
-            StoreError, match=r"process \d+ is writing to it; wait for it to end or set out to another folder"
+            StoreError, match=r"process \d+ on \S+ is writing to it; wait for it to end or set out to another folder"
         ),
         claim_grid(tmp_path),
     ):

@@ -67,8 +67,8 @@ def test_each_event_is_in_the_file_at_once(tmp_path: Path) -> None:
     recorder.close(ok=False)
 
 
-def test_done_is_the_last_thing_written(tmp_path: Path) -> None:
-    """While the view is being closed, after the last event, the run does not count as done; then it does."""
+def test_the_record_is_complete_before_its_view(tmp_path: Path) -> None:
+    """While the view is told of an event, the event is on file; while it is closed, the run counts as done."""
     seen: list[str] = []
 
     class _Watch:
@@ -88,7 +88,7 @@ def test_done_is_the_last_thing_written(tmp_path: Path) -> None:
         for event in made_events(made_config()):
             recorder.record(event)
         recorder.done()
-    assert (seen, recorder.run.status) == (["unfinished"], "done")
+    assert (seen, recorder.run.status) == (["done"], "done")
 
 
 def test_a_passing_error_is_the_reason(tmp_path: Path) -> None:

@@ -9,10 +9,12 @@ import pytest
 
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Evaluated, Killed, Started, Trained
+from harness.record import wandb_worker
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.record.wandb_sync import Uploader
 from harness.record.wandb_view import sent_marker
+from harness.record.wandb_worker import core_pids
 from tests.made_runs import altered, made_config, made_events, write_run
 from tests.wandb_server import WandbServer
 
@@ -111,6 +113,21 @@ def test_a_silent_server_costs_sync_one_line(silent_server: str, tmp_path: Path)
     assert sent_marker(RunDir(tmp_path / "run")) == {}
 
 
+@pytest.mark.parametrize("mute_after", ["Viewer", "UpsertBucket"])
+def test_a_server_that_falls_mute_costs_sync_one_line(
+    wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mute_after: str
+) -> None:
+    """A server that answers once or twice and never again: one line in time, and no wandb-core is left."""
+    monkeypatch.setattr(wandb_worker, "DEADLINE_S", 3.0)
+    write_run(tmp_path / "run", made_config("full"))
+    uploader = Uploader({})
+    wandb_server.mute_after = mute_after
+    with pytest.raises(RunFailed, match=r"wandb: no answer within 3 s; the same command sends the rest$"):
+        uploader.send(tmp_path / "run", {})
+    assert sent_marker(RunDir(tmp_path / "run")) == {}
+    assert core_pids(os.getpid()) == []
+
+
 def test_a_silent_server_costs_a_run_one_line(
     silent_server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -128,7 +145,7 @@ def test_a_silent_server_costs_a_run_one_line(
     assert silent_server in line
     assert "the run goes on offline" in line
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
-    assert _children() == []
+    assert core_pids(os.getpid()) == []
 
 
 def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -147,10 +164,3 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
     """What the package has logged."""
     return [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
-
-
-def _children() -> list[str]:
-    """Commands of this process's children that are wandb-core."""
-    pids = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
-    commands = [Path(f"/proc/{pid}/cmdline").read_text() for pid in pids]
-    return [command for command in commands if "wandb-core" in command]

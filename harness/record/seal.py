@@ -1,0 +1,81 @@
+"""The seal of a finished run: its DONE file, with the digest of each file that the result follows from.
+
+DONE is a JSON object: when it was written, the number of events, the digests, and the digest of all this. Before seals
+DONE held the time alone; such a run is accepted, and cannot be verified.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from harness.core.errors import StoreError
+from harness.record.files import store_errors, write_text
+from harness.record.rundir import RunDir
+
+SEALED = ("config.yaml", "env.json", "events.jsonl")
+"""The files that a seal covers."""
+
+_TIME_ALONE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\n")
+_CURE = "restore it from a copy, or remove DONE to run it again"
+
+
+def new_digest(content: bytes = b"") -> hashlib.blake2b:
+    """The hash of a sealed file: blake2b, 16 bytes."""
+    return hashlib.blake2b(content, digest_size=16)
+
+
+def write_seal(run: RunDir, *, time: str, num_events: int, events: str) -> None:
+    """Write DONE. ``events``: digest (hex) of events.jsonl as it was written. Raises StoreError."""
+    digests = {name: _digest_of(run.path / name) for name in SEALED if name != run.events.name}
+    values = {"time": time, "num_events": num_events, "digests": digests | {run.events.name: events}}
+    write_text(run.done, _text(values))
+
+
+def is_sealed(run: RunDir) -> bool:
+    """Whether DONE has digests. Raises StoreError if DONE is neither a seal nor of before seals."""
+    return _read(run.done) is not None
+
+
+def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
+    """Check DONE, and files of the run against it. A no-op for a run that is not done, or has no seal.
+
+    Raises StoreError that names a file which is not as it was when the run ended.
+    """
+    if not run.done.is_file() or (seal := _read(run.done)) is None:
+        return
+    for name in names:
+        expected, found = seal["digests"][name], _digest_of(run.path / name)
+        if found != expected:
+            what = f"{seal['num_events']} events, " if name == run.events.name else ""
+            raise StoreError(
+                f"{run.path / name}: expected what the run wrote ({what}blake2b {expected}), got {found}; {_CURE}"
+            )
+
+
+def _read(done: Path) -> dict[str, Any] | None:
+    """The values of DONE; None if it is of before seals. Raises StoreError for anything else."""
+    with store_errors(done, "read"):
+        content = done.read_bytes()
+    if _TIME_ALONE.fullmatch(content):
+        return None
+    try:
+        values: dict[str, Any] = json.loads(content)
+        del values["digest"]
+        if _text(values).encode() == content:
+            return values
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise StoreError(f"{done}: expected the digests that the run wrote at its end, got other content; {_CURE}")
+
+
+def _text(values: dict[str, Any]) -> str:
+    own = new_digest(json.dumps(values).encode()).hexdigest()
+    return json.dumps(values | {"digest": own}, indent=1) + "\n"
+
+
+def _digest_of(file: Path) -> str:
+    with store_errors(file, "read"):
+        return new_digest(file.read_bytes()).hexdigest()

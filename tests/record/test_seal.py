@@ -1,0 +1,117 @@
+"""Laws of the seal: what a finished run wrote is what is shown, or it is named."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import analysis
+import run
+from harness.core.errors import StoreError
+from harness.core.seeds import generator
+from harness.record.recorder import Recorder
+from harness.record.rundir import RunDir
+from harness.record.seal import SEALED, is_sealed, verify
+from tests.analysis.shown import shown
+from tests.made_runs import made_config, made_events, unseal, write_run
+
+FILES = (*SEALED, "DONE")
+_NUM_FLIPS = 200
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run."""
+    path = tmp_path_factory.mktemp("sealed") / "run"
+    write_run(path, made_config("cpr_mfu"))
+    return path
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_is_named_before_a_result_is_shown(finished: Path, tmp_path: Path, name: str) -> None:
+    """One bit at 200 random places of each file that decides a result: one line with the file, instead of the run."""
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    content = (path / name).read_bytes()
+    draw = generator(0, "flips", name)
+    for place, bit in zip(draw.integers(len(content), size=_NUM_FLIPS), draw.integers(8, size=_NUM_FLIPS), strict=True):
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << int(bit)
+        (path / name).write_bytes(flipped)
+        with pytest.raises(StoreError) as caught:
+            analysis.show(path)
+        assert str(caught.value).startswith(f"{path / name}: expected "), (place, bit)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("left", [None, 0, 0.5, -1])
+def test_a_file_that_was_cut_is_named(finished: Path, tmp_path: Path, name: str, left: float | None) -> None:
+    """A sealed file that is gone, empty, or shorter by a half or a byte is one line; without DONE nothing is done."""
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    content = (path / name).read_bytes()
+    if left is None:
+        (path / name).unlink()
+    else:
+        (path / name).write_bytes(content[: -1 if left < 0 else int(len(content) * left)])
+    if name == "DONE" and left is None:
+        assert RunDir(path).status == "unfinished"
+        return
+    with pytest.raises(StoreError, match=f"^{path / name}: "):
+        verify(RunDir(path))
+
+
+def test_a_changed_run_is_damaged_and_not_used(finished: Path, tmp_path: Path) -> None:
+    """A run with another AUC in its last event has no result in a frame, and is named below the table; others stay."""
+    for name in ("honest", "edited"):
+        shutil.copytree(finished, tmp_path / name)
+    file = tmp_path / "edited" / "events.jsonl"
+    *lines, last = file.read_text().splitlines(keepends=True)
+    file.write_text("".join([*lines, last.replace('"auc":0.7', '"auc":0.8')]))
+    frame = analysis.load(tmp_path)
+    cells = frame.set_index("cell")
+    assert cells["status"].to_dict() == {"honest": "done", "edited": "damaged"}
+    assert cells["auc"].isna().to_dict() == {"honest": False, "edited": True}
+    assert f"damaged: edited: {file}: expected what the run wrote ({len(lines) + 1} events, " in shown(
+        analysis.show_table(frame)
+    )
+
+
+def test_show_fails_for_a_result_that_does_not_follow(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """`show` names the figure, what is stored and what the events give, and ends with code 1, though the seal holds."""
+    *events, finished = made_events(made_config())
+    with Recorder(tmp_path / "run", made_config()) as recorder:
+        for event in events:
+            recorder.record(event)
+        recorder.record(type(finished)(**{**vars(finished), "auc": 0.9}))
+        recorder.done()
+    assert run.main(["show", str(tmp_path / "run")]) == 1
+    assert "auc is 0.9, the events give 0.7" in capsys.readouterr().out
+
+
+def test_show_of_a_changed_run_is_one_line(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, the file on stderr, and no figure on stdout."""
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    with (path / "events.jsonl").open("ab") as file:
+        file.write(b"\n")
+    assert run.main(["show", str(path)]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"error: {path / 'events.jsonl'}: expected what the run wrote")
+
+
+def test_a_run_of_before_seals_is_shown_with_a_note(tmp_path: Path) -> None:
+    """A DONE with the time alone is accepted, in one line that says by which commit, and that nothing is verified."""
+    write_run(tmp_path / "run", made_config())
+    sealed = shown(analysis.show(tmp_path / "run"))
+    unseal(tmp_path / "run")
+    assert not is_sealed(RunDir(tmp_path / "run"))
+    story = shown(analysis.show(tmp_path / "run"))
+    (note,) = set(story.splitlines()) - set(sealed.splitlines())
+    assert note.startswith("DONE has no digests, as ")
+    assert "commit" in note
+    assert "cannot be verified" in note
+    assert analysis.load(tmp_path)["status"].to_list() == ["done"]
