@@ -60,9 +60,9 @@ def same(one: Any, other: Any) -> None:
 _EXPERIMENTS = sorted(path for path in (ROOT / "experiments").rglob("*.yaml") if path.stat().st_size < 2000)
 _OVERRIDES = (
     "strategy.name=cpr_mfu", "strategy.r=0.125", "trainer.batch_size=64", "seed=3", "cluster.num_ps=4", "out=runs/x",
-    "trace.law=at:7+14", "trace.path=failure_traces/busy.csv", "cluster.spares=1", "wandb.tags=[a, b]",
+    "trace.law=at:7+14", "cluster.spares=1", "wandb.mode=offline",
     "profile=busy", "profile.job_h=30.5", "save.mode=async", "engine=rpc", "cache={mode: lookahead, lookahead: 10}",
-    "model.top_mlp=[64, 1]", "data.max_train_samples=null", "eval.num_points=4", "name=x",
+    "model.top_mlp=[64, 1]", "data.max_train_samples=null", "eval.points=4", "name=x",
 )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _read_override(path: Path) -> None:
 
 @cache
 def _base_config() -> bytes:
-    return to_yaml(made_config().model_dump(mode="json")).encode()
+    return to_yaml(made_config("cpr_mfu", trace={"path": None}).model_dump(mode="json")).encode()
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ def work(options):
 
 commands.COMMANDS["train"] = work
 signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # and those of nohup this
 interrupts.install()
 sys.exit(commands.run(argparse.Namespace(command={command!r}), ["train", "a b.yaml"]))
 """

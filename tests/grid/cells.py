@@ -153,6 +153,7 @@ def endless_grid(out: str) -> int:
     """What `run.py grid` does, with cells that do not end."""
     from harness.cli import commands, progress, run_commands
 
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
     progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
     commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, run_forever, 2)
