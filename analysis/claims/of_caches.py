@@ -30,7 +30,7 @@ CACHES: dict[str, Claim] = {
         "rows are logarithmic.",
     ),
     "embedding_share": Claim(
-        "BagPipe: embedding access takes most of a step; here, on one CPU, less than half",
+        "BagPipe: embedding access takes most of a step; here, on one CPU, it takes less",
         "BagPipe, abstract",
         Benchmark(BENCHMARKS / "step.py", ("--rounds", "7", "--steps", "100", "--rows-scale", "0.1")),
         embedding_share,
@@ -42,10 +42,11 @@ CACHES: dict[str, Claim] = {
         draw_step,
         "Batch 128, 2 threads, one machine, 7 rounds of 100 steps. `plain` is DLRM of 26 nn.EmbeddingBag in one "
         "process, `local` and `rpc` are the harness's engines, `rpc` with 2 PS ranks, `rpc_lookahead` also with the "
-        "lookahead cache. Left: milliseconds of a step, medians of the rounds. The rest is embedding access and "
-        "synchronisation; reading of batches is in it, but for `plain`, where it is with the dense network. Right: "
-        "the rest as a part of the step; a point is the median of the rounds, bars are the least and the greatest. A "
-        "round is below 0 where the dense network alone took longer than the step. Dotted: BagPipe's figure.",
+        "lookahead cache. Left: milliseconds of a step, medians of the rounds. The rest, whole step less dense "
+        "network, is embedding access and synchronisation; reading of batches is in it, but for `plain`, where it is "
+        "with the dense network. Right: the rest as a part of the step; a point is the median of the rounds, bars are "
+        "the least and the greatest. A round is below 0 where the dense network alone took longer than the step. "
+        "Dotted: BagPipe's figure.",
     ),
     "lookahead": Claim(
         "A cache that looks ahead moves only the bytes that it must",
@@ -95,7 +96,7 @@ CACHES: dict[str, Claim] = {
         draw_staleness,
         "2 M synthetic samples, 13,392 steps of batch 128, 8 workers; means over 5 seeds, no failure. Left: a point "
         "is a staleness s, the updates of a row that a copy may miss; bars are 95 % intervals of the AUC loss, paired "
-        "by seed. Dotted: the bytes that HET saves. Right: bytes saved by s, the bytes of asking for versions of rows "
-        "not counted, and counted.",
+        "by seed. Dotted: the bytes that HET saves. Right: bytes saved by s, without and with the bytes of asking for "
+        "the versions of cached rows; the left panel is without them. Bytes are against a run without a cache.",
     ),
 }

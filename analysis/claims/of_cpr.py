@@ -96,17 +96,17 @@ CPR: dict[str, Claim] = {
         f"{PAIRED}; `full` equals it.",
     ),
     "fraction": Claim(
-        "CPR's benefit shrinks as a failure takes more of the ranks",
+        "CPR's benefit shrinks a little as a failure takes more of the ranks",
         "CPR, section 6 (12.5, 25 and 50 %)",
         FOLDER / "fraction.yaml",
         settings("profile", "ranks", [Trend("cpr_mfu", -1, "–", REMOVED)]),
         "A failure of more ranks loses more samples, so the same target asks for a shorter interval.",
         sweep("profile", "ranks of 8 that a failure takes", scale="log"),
-        f"{MEANS}: two failures in 56 h, each of 1, 2 or 4 of 8 ranks at once, at the same hours. {BESIDE} {LEFT} "
-        f"Right: {PAIRED}; `full` equals it.",
+        f"{MEANS}: two failures in 56 h, each of 1, 2 or 4 of 8 ranks at once, at the same hours; the more it takes, "
+        f"the more often CPR saves. {BESIDE} {LEFT} Right: {PAIRED}; `full` equals it.",
     ),
     "nodes": Claim(
-        "With more ranks full recovery gets worse; partial recovery saves no more often and loses no more",
+        "With more ranks full recovery gets worse; partial recovery loses no more samples",
         "CPR, section 6",
         FOLDER / "nodes.yaml",
         settings(
@@ -127,7 +127,7 @@ CPR: dict[str, Claim] = {
         "Student's interval reaches below 0.",
     ),
     "trackers": Claim(
-        "Trackers: counters of accesses take little memory, sampled lists an eighth of that, copies of rows most",
+        "Trackers: counters of accesses take little memory, sampled lists a sixth of that, copies of rows all",
         "CPR, section 4",
         Benchmark(
             BENCHMARKS / "trackers.py",

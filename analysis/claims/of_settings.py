@@ -43,8 +43,8 @@ SETTINGS: dict[str, Claim] = {
         sweep("strategy.period", "period: inputs for each one that is sampled", (LOST_TRACKED, LOSS), scale="log"),
         f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same at each period. Dashed: the mean of `cpr_mfu`, "
         f"which counts all inputs, over the same seeds. {TRACKED} The list is full: the more inputs are sampled, the "
-        f"more hot rows give way to rare ones. The default period is 2. Axes do not begin at 0. Right: {PAIRED}; AUC "
-        "does not tell the periods apart.",
+        "more hot rows give way to rare ones. Tables are a tenth of the demo's, r is 0.05. The default period is 2. "
+        f"Axes do not begin at 0. Right: {PAIRED}; AUC does not tell the periods apart.",
     ),
     "eviction": Claim(
         "Which row a full list of CPR-SSU gives up",
@@ -63,7 +63,7 @@ SETTINGS: dict[str, Claim] = {
         "joined last. The job is that of claim `ssu`, at period 2.",
         sweep("strategy.eviction", "row that a new one replaces", (LOST_TRACKED, LOSS), has_runs=True),
         f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same for both. {TRACKED} Dots beside a point are the "
-        f"runs. The period is 2; axes do not begin at 0. Right: {PAIRED}.",
+        f"runs. The period is 2, tables are a tenth of the demo's, r is 0.05; axes do not begin at 0. Right: {PAIRED}.",
     ),
     "mtbf": Claim(
         "What a wrong MTBF costs",
@@ -106,7 +106,7 @@ SETTINGS: dict[str, Claim] = {
         sweep("profile", "believed MTBF, h (true: 28 h)", (OVERHEAD, PLS), scale="log"),
         f"{MEANS}: two failures of one of 8 ranks in 56 h, the same at each MTBF. {BESIDE} {LEFT} Right: portion of "
         "lost samples, of which `full` has none; CPR's target is 10 %. At the true MTBF `full` is best in expectation, "
-        "not in each ten traces. From 35 h on CPR's interval is longer than the job, so PLS rises no more.",
+        "not in these ten traces. From 35 h on CPR's interval is longer than the job, so PLS rises no more.",
     ),
     "hour": Claim(
         "A late failure costs more AUC than an early one: training heals",
@@ -124,9 +124,9 @@ SETTINGS: dict[str, Claim] = {
         f"means and 95 % intervals over them. {PAIRED}. Left: the loss at the end of 56 h by the hour of the failure. "
         "Strategies at one hour stand side by side. Right: the loss every 2 h after the failure, on the whole test "
         "set; bands are the intervals, a colour is an hour here, `cpr_vanilla` is dashed. `never_save` loses all "
-        "updates of the dead ranks, `cpr_vanilla` those of the last 13 h. At hour 13 both strategies are the same "
-        "run, since `cpr_vanilla` has saved nothing yet. After a failure at hour 55 there is one evaluation, so no "
-        "line.",
+        "updates of the dead ranks, so more the later, `cpr_vanilla` those of the last 13 h. At hour 13 both "
+        "strategies are the same run, since `cpr_vanilla` has saved nothing yet. After a failure at hour 55 there is "
+        "one evaluation, so no line.",
     ),
     "placement": Claim(
         "Whole tables on a rank: failures differ in what they lose",
@@ -139,9 +139,9 @@ SETTINGS: dict[str, Claim] = {
         sweep("cluster.placement", "placement", (LOST, LOSS), has_runs=True),
         "A point is the mean over 20 seeds (0 to 19), bars are 95 % intervals; each seed draws the one of 8 ranks "
         f"that dies at hour 27 of 56, the same for both placements. {BESIDE} Left: share of all updates that no save "
-        "held when the rank died. `row`: each rank has an eighth of each table; `table`: a table is on one rank. A "
-        "dot is a run; runs that lose about the same, such as those of one rank, stand beside each other. Right: "
-        f"{PAIRED} and the same placement.",
+        "held when the rank died. `row`: each rank has an eighth of each table, but not of its accesses; `table`: a "
+        "table is on one rank. A dot is a run; runs that lose about the same, such as those of one rank, stand beside "
+        f"each other. Right: {PAIRED} and the same placement.",
     ),
     "optimizer": Claim(
         "What partial recovery loses under other optimizers of the tables",
@@ -163,7 +163,8 @@ SETTINGS: dict[str, Claim] = {
         "The learning rate is 0.1 for all, and the dense network has SGD.",
         sweep("trainer.optimizer", "optimizer of the tables", (LOSS, LOSS), without=((), ("never_save",))),
         f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same for each optimizer, and so are the lost samples. "
-        f"{BESIDE} Left: all strategies. Right: without the control `never_save`. {PAIRED}, with the same optimizer.",
+        f"{BESIDE} Left: all strategies. Right: without the control `never_save`. {PAIRED}, with the same optimizer; "
+        "the default is `sgd`.",
     ),
     "taper": Claim(
         "Priority saves pay, also where rare rows matter as much as hot ones",
@@ -183,7 +184,8 @@ SETTINGS: dict[str, Claim] = {
         "its rank by popularity (`--taper 0.5`); in `demo/flat` rare rows have as much (`--taper 0`). Priority saves "
         "leave rare rows behind, which should cost more there. Real logs need not be like either.",
         sweep("data.path", "click log", (LOST_TRACKED, LOSS)),
-        f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same for both logs. {BESIDE} {TRACKED} Right: {PAIRED}, "
-        "on the same log.",
+        f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same for both logs; r is 1/8. In `demo/flat` a rare "
+        "row has as much effect on the label as a hot one, in `demo/data` less; rows are equally popular in both, so "
+        f"the lost updates are the same. {BESIDE} {TRACKED} Right: {PAIRED}, on the same log.",
     ),
 }

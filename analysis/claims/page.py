@@ -41,9 +41,9 @@ _EXPLANATION = (
     "reproduced: the whole interval agrees; not reproduced: none of it does; cannot be told: only a part of it does, "
     "or these data cannot decide; calibrated: constants were chosen so that it comes out, which confirms nothing; "
     "ours: no paper has the number. PLS is the portion of lost samples, AUC loss that to the run of the same seed "
-    "without failures. Overhead is the part of an emulated job's hours that saves, loads, lost work and rescheduling "
-    "add. `cpr56` and `poster50` are CPR's two jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, "
-    "50 h, five failures of four. Strategies: README."
+    "without failures. Lost updates are those that no save held when their rank died. Overhead is the part of an "
+    "emulated job's hours that saves, loads, lost work and rescheduling add. `cpr56` and `poster50` are CPR's two "
+    "jobs: 8 ranks, 56 h, two failures of one rank; 18 ranks, 50 h, five failures of four. Strategies: README."
 )
 
 
