@@ -60,7 +60,9 @@ def test_a_python_without_the_private_name_is_unknown(monkeypatch: pytest.Monkey
     assert not spawn.can_nest()
 
 
-ENDS_AFTER_A_PROCESS = STARTS_A_PROCESS.replace("print(nested, process.exitcode)", "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.kill(os.getpid(), {number})")
+ENDS_AFTER_A_PROCESS = STARTS_A_PROCESS.replace(
+    "print(nested, process.exitcode)", "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.kill(os.getpid(), {number})"
+)
 
 
 @pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
