@@ -45,8 +45,9 @@ CACHES: dict[str, Claim] = {
         "lookahead cache. Left: milliseconds of a step, medians of the rounds. The rest, whole step less dense "
         "network, is embedding access and synchronisation; reading of batches is in it, but for `plain`, where it is "
         "with the dense network. Right: the rest as a part of the step; a point is the median of the rounds, bars are "
-        "the least and the greatest. A round is below 0 where the dense network alone took longer than the step. "
-        "Dotted: BagPipe's figure.",
+        "the least and the greatest. The dense network is timed in a process of its own, so noise of this machine may "
+        "make it take longer than a whole step: where bars reach below 0, the rest cannot be told. Dotted: BagPipe's "
+        "figure.",
     ),
     "lookahead": Claim(
         "A cache that looks ahead moves only the bytes that it must",

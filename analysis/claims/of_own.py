@@ -58,14 +58,15 @@ OWN: dict[str, Claim] = {
         front,
         f"A point is a strategy: the mean over {RUNS}, ten failures of one of 8 ranks in 56 h; bars are 95 % "
         f"intervals. Left: AUC loss against emulated hours of overhead, without the control `never_save`; {PAIRED}. "
-        "Right: the share of all updates that was lost against bytes written after the start. A grey face: another "
+        "Right: the share of all updates that was lost against bytes written after the start. A hollow mark: another "
         "strategy dominates it in the two measures of the panel, by paired intervals. The broad line is the Pareto "
         "front of the means, which is no test; a front of one strategy has none. Strategies of equal cost stand side "
-        "by side, also at 0. Hours are logarithmic; bytes are linear up to 10 MB, lost updates up to 0.1 %, and then "
-        "logarithmic.",
+        "by side, also at 0. Copies of `buddy` on the wire are not bytes written, and one rank at a time dies here "
+        "(claim `breaks` has others). Hours are logarithmic; bytes are linear up to 10 MB, lost updates up to 0.1 %, "
+        "and then logarithmic.",
     ),
     "tracker_part": Claim(
-        "At equal bytes: what saving parts gains, and what the choice of rows by a tracker gains",
+        "At equal bytes: what saving parts costs, and what the choice of rows by a tracker wins back",
         "CPR, section 4; the division is this project's",
         FOLDER / "tracker_part.yaml",
         tracker_part,
@@ -78,9 +79,10 @@ OWN: dict[str, Claim] = {
         dots(lambda cell: cell["strategy"], (LOST_TRACKED, LOSS)),
         f"{MEANS}: Poisson failures of one of 4 ranks, one in 5.6 h on average, for 56 h. All strategies write about "
         "the same bytes: `cpr_vanilla` all rows at a time, the others a part, `cpr_random` of random rows. So from "
-        "`cpr_vanilla` to `cpr_random` is what saving parts gains or loses, and from there to the others what their "
-        "trackers gain; the table has both. Tables are a tenth of the demo's, r is 0.05. Left: the share of the "
-        f"updates of tracked tables that was lost. Right: {PAIRED}, which tells no tracker from another.",
+        "`cpr_vanilla` to `cpr_random` is what saving parts costs, and from there to the others what their trackers "
+        "win back; the table above has both. Tables are a tenth of the demo's, a save holds 0.05 of each tracked one. "
+        f"Left: the share of the updates of tracked tables that was lost. Right: {PAIRED}. AUC loss tells no tracker "
+        "from another.",
     ),
     "breaks": Claim(
         "Where each strategy breaks: failures other than those that it was planned for",
@@ -110,15 +112,16 @@ OWN: dict[str, Claim] = {
         "lost updates: of those that lose any, since `full` loses none by construction. `buddy` is in the figure "
         "alone: its price is memory, which neither measure has. Why: the next strategy, by paired differences.",
         dots(lambda cell: condition(cell, "trace"), (OVERHEAD, LOST), log=(0, 1)),
-        "A point is the mean over 5 seeds (0 to 4) under one trace, under `poisson` a trace each; bars are 95 % "
-        "intervals, cut at 0; a bar that is not seen is shorter than its mark. Jobs have 56 h, of `poster50` 50. "
-        "`busy`: ten failures, 4 ranks. `poisson`: one of 4 ranks every 5.6 h on average. `cpr56`, `two_in_56h`: two "
-        "failures, 8 ranks. `poster50`: five of 4 of 18 ranks. `llama3`: as Llama 3 on 16,384 GPUs, one in 3.1 h. "
-        "`infinitehbd`: an LLM cluster of 400 servers, in bursts, one in 14 h. `lanl20`: system 20 of LANL, one in 13 "
-        "h, and the job waits for repairs. `spot_p3`: AWS spot instances, one in 2.8 h, in groups. `preset-X`: "
-        "generated from published figures of X (docs/TRACES.md); `poster50` without it has five failures at hours "
-        "drawn uniformly. Left: overhead of the emulated job. Right: the share of all updates that was lost. Both "
-        "axes are linear up to 0.1 % and then logarithmic.",
+        "A point is the mean over 5 seeds (0 to 4) under one trace, under `poisson` a trace each; where a trace has a "
+        "number of ranks, each seed draws which die. Bars are 95 % intervals, cut at 0; a bar that is not seen is "
+        "shorter than its mark. Jobs have 56 h, of `poster50` 50. `busy`: ten failures of one of 4 ranks, once of two "
+        "neighbours. `poisson`: one of 4 ranks every 5.6 h on average. `two_in_56h`: two failures of one of 8 ranks; "
+        "`preset-cpr56`: one in 28 h on average. `poster50`: five of 4 of 18 ranks. `llama3`: as Llama 3 on 16,384 "
+        "GPUs, one in 3.1 h. `infinitehbd`: an LLM cluster of 400 servers, in bursts, one in 14 h. `lanl20`: system "
+        "20 of LANL, one in 13 h, and the job waits for repairs. `spot_p3`: AWS spot instances, one in 2.8 h, in "
+        "groups. `preset-X`: generated from published figures of X (docs/TRACES.md); `poster50` without it has five "
+        "failures at hours drawn uniformly. Left: overhead of the emulated job. Right: the share of all updates that "
+        "was lost. Both axes are linear up to 0.1 % and then logarithmic.",
     ),
     "seeds": Claim(
         "How many seeds and traces a statement about AUC takes",

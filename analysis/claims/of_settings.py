@@ -167,7 +167,7 @@ SETTINGS: dict[str, Claim] = {
         "the default is `sgd`.",
     ),
     "taper": Claim(
-        "Priority saves pay, also where rare rows matter as much as hot ones",
+        "Priority saves lose fewer updates, also where rare rows matter as much as hot ones",
         "this project",
         FOLDER / "taper.yaml",
         settings(
@@ -184,8 +184,9 @@ SETTINGS: dict[str, Claim] = {
         "its rank by popularity (`--taper 0.5`); in `demo/flat` rare rows have as much (`--taper 0`). Priority saves "
         "leave rare rows behind, which should cost more there. Real logs need not be like either.",
         sweep("data.path", "click log", (LOST_TRACKED, LOSS)),
-        f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same for both logs; r is 1/8. In `demo/flat` a rare "
-        "row has as much effect on the label as a hot one, in `demo/data` less; rows are equally popular in both, so "
-        f"the lost updates are the same. {BESIDE} {TRACKED} Right: {PAIRED}, on the same log.",
+        f"{MEANS}: ten failures of one of 4 ranks in 56 h, the same for both logs; a save holds 1/8 of each tracked "
+        "table. In `demo/flat` a rare row has as much effect on the label as a hot one, in `demo/data` less; rows are "
+        f"equally popular in both, so the lost updates are the same. {BESIDE} {TRACKED} Right: {PAIRED}, on the same "
+        "log.",
     ),
 }

@@ -64,7 +64,7 @@ def _dominating(name: str, arms: Mapping[str, Sequence[Cell]], measures: Sequenc
 
 
 def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
-    """AUC loss against overhead, without the control; lost updates against bytes written. Dominated arms are grey.
+    """AUC loss against overhead, without the control; lost updates against bytes written. Dominated arms are hollow.
 
     A line is the front of the means: no other strategy has both a lower cost and a lower loss. Arms of one cost are
     moved apart by a little.
@@ -86,7 +86,7 @@ def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
         moved_pt = _moved_pt({name: x.mean for name, (x, _) in points.items()})
         for name, (x, y) in points.items():
             hue = colour(name.partition(" ")[0])
-            is_grey = bool(_dominating(name, arms, (cost, loss)))
+            is_dominated = bool(_dominating(name, arms, (cost, loss)))
             axes[panel].errorbar(
                 x.mean,
                 y.mean,
@@ -94,14 +94,15 @@ def front(axes: Sequence["Axes"], cells: Sequence[Cell]) -> None:
                 yerr=y.half_width,
                 fmt=marks[name],
                 markersize=6,
-                color=THEMES["band"][0] if is_grey else hue,
+                color=hue,
+                markerfacecolor="none" if is_dominated else hue,
                 ecolor=hue,
                 elinewidth=1,
                 markeredgecolor=hue,
                 markeredgewidth=1.2,
-                label=name,
                 transform=offset_copy(axes[panel].transData, figure, moved_pt[name], units="points"),
             )
+            axes[panel].plot([], [], marks[name], markersize=6, color=hue, label=name)
             half_x, half_y = x.half_width or 0.0, y.half_width or 0.0  # moved marks do not count for the limits
             axes[panel].update_datalim([(x.mean - half_x, y.mean - half_y), (x.mean + half_x, y.mean + half_y)])
         axes[panel].autoscale_view()
