@@ -24,6 +24,7 @@ from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
 from harness.traces.trace import parse_trace
 from tests.forked import PATIENCE_S, said_by
+from tests.parsers import PARSERS
 from tests.started import FOLDER, benchmark, count_chunks
 
 
@@ -365,3 +366,11 @@ def test_mass_is_lost_where_updates_are_lost(tmp_path: Path) -> None:
     for name, reason in {"full": "rolls back", "buddy": "copies of rows", "cpr_mirror": "copies of rows"}.items():
         config = refused.model_copy(update={"strategy": options_of(name), "engine": "local"})
         assert reason in (update_mass.refused(config) or "")
+
+
+def test_every_parser_is_tried(tmp_path: Path) -> None:
+    """A line for each of them; nothing is wrong with the inputs that come first."""
+    path = tmp_path / "figures.json"
+    start("fuzz.py", "--inputs", str(len(PARSERS)), "--json", str(path))
+    results = json.loads(path.read_text())["results"]
+    assert [(each["parser"], each["inputs"], each["wrong"]) for each in results] == [(name, 1, 0) for name in PARSERS]
