@@ -23,7 +23,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing import util
@@ -53,6 +53,7 @@ _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "
 _TAIL_BYTES = 1 << 14
 _PHASES = {"started": "start", "kill": "recover", "lost": "recover", "regroup": "recover"}
 _LOSES_NOTHING = ("none", "full", "buddy")
+_MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
 _FAULTS: Mapping[str, tuple[str, signal.Signals]] = {
     "kill a PS rank": ("ps", signal.SIGKILL),
     "stop a PS rank": ("ps", signal.SIGSTOP),
@@ -272,7 +273,7 @@ def children_of(pid: int) -> list[int]:
 def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> Verdict:
     """Carry out round ``number`` in ``folder``."""
     each = drawn(generator(seed, "chaos", number))
-    verdict = Verdict()
+    verdict, strategy = Verdict(), each.settings["strategy"]["name"]
     config = folder / "config.yaml"
     write_trace(folder / "trace.csv", each.kills)
     trace = {"path": str(folder / "trace.csv"), "allow_unplanned": True}
@@ -289,28 +290,21 @@ def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> 
     expected = figures(calm.events())
     attempt = Attempt(config, folder)
     for fault in each.faults:
-        while not attempt.has_reached(fault) and not attempt.wait(time.monotonic() + _POLL_S):
-            pass
+        while not attempt.has_reached(fault) and time.monotonic() < attempt.began_s + DEADLINE_S:
+            if attempt.wait(time.monotonic() + _POLL_S):
+                break
         attempt.wait(time.monotonic() + fault.delay_s)
         if (phase := attempt.strike(fault)) is not None:
             verdict.struck[fault.name, phase] += 1
     verdict.wrong += judged_end(attempt)
     if attempt.code == 0 and not verdict.wrong:
-        verdict.wrong += judged_record(attempt)
-        survives = each.settings["strategy"]["name"] in _LOSES_NOTHING or not verdict.struck
-        if survives and figures(attempt.events()) != expected:
-            verdict.wrong.append(f"ended with other figures: {difference(figures(attempt.events()), expected)}")
+        names = None if not verdict.struck else _MODEL if strategy in _LOSES_NOTHING else ()
+        verdict.wrong += judged_result(attempt, expected, names)
     elif not verdict.wrong:
         if not verdict.struck:
             verdict.wrong.append(f"failed without a fault: {last_line(attempt.output)}")
         attempt = Attempt(config, folder)
-        verdict.wrong += [f"again: {words}" for words in judged_end(attempt)]
-        if attempt.code:
-            verdict.wrong.append(f"again: exit code {attempt.code}: {last_line(attempt.output)}")
-        elif not verdict.wrong:
-            verdict.wrong += judged_record(attempt)
-            if figures(attempt.events()) != expected:
-                verdict.wrong.append(f"again: other figures: {difference(figures(attempt.events()), expected)}")
+        verdict.wrong += [f"again: {words}" for words in judged_end(attempt) or judged_result(attempt, expected)]
     if new := set(os.listdir("/dev/shm")) - memory:
         verdict.wrong.append(f"left shared memory: {', '.join(sorted(new))}")
     return verdict
@@ -338,11 +332,15 @@ def judged_end(attempt: Attempt) -> list[str]:
     return wrong
 
 
-def judged_record(attempt: Attempt) -> list[str]:
-    """What contradicts itself in the record of a run that ended well."""
-    if not (attempt.out / "DONE").exists():
-        return ["exit code 0 without DONE"]
-    return [f"record: {line}" for line in analysis.check(attempt.events(), read_config(attempt.out))]
+def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None = None) -> list[str]:
+    """What is wrong with a run that has to have ended well; of its figures, those of ``names`` must be as expected."""
+    if attempt.code or not (attempt.out / "DONE").exists():
+        return [f"exit code {attempt.code} without a result: {last_line(attempt.output)}"]
+    events = attempt.events()
+    wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))]
+    found = figures(events)
+    differ = [name for name in (expected if names is None else names) if found.get(name) != expected[name]]
+    return wrong + [f"{name} is {found.get(name)}, not {expected[name]}"[:300] for name in differ[:2]]
 
 
 def figures(events: list[Event]) -> dict[str, Any]:
@@ -352,12 +350,6 @@ def figures(events: list[Event]) -> dict[str, Any]:
         return {}
     values = finished.to_json()
     return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
-
-
-def difference(found: Mapping[str, Any], expected: Mapping[str, Any]) -> str:
-    """The first names whose values differ."""
-    names = [name for name in expected if found.get(name) != expected[name]]
-    return ", ".join(f"{name} {found.get(name)} is not {expected[name]}" for name in names[:2])[:300]
 
 
 def last_line(path: Path) -> str:
