@@ -140,6 +140,7 @@ class Attempt:
         self.output = folder / "output.txt"
         self.temporary = folder / "tmp"
         self.temporary.mkdir(exist_ok=True)
+        self.output.write_bytes(b"")  # a signal may come before the process opens it
         self.began_s = time.monotonic()
         arguments = ["train", str(config), f"out={self.out}", *words]
         self.pid = os.fork()
