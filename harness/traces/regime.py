@@ -1,6 +1,7 @@
 """Regimes of failures: laws from which the traces of a job are drawn (``trace.law``)."""
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import replace
 
@@ -17,6 +18,7 @@ from harness.traces.trace import Trace, parse_trace
 WALL_LENGTH = 4
 """On the wall clock a trace is so many times as long as the job without overhead; its beginning is the same."""
 _MOST_FIXED = 10_000
+_COUNT = re.compile(r"[0-9]{1,5}")
 
 
 def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = False) -> Trace:
@@ -70,7 +72,7 @@ def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
 def _number(text: str, job_h: float) -> tuple[int, float]:
     """Of failures at hours that are drawn uniformly from the job's (CPR's emulations), or from its first H."""
     number, has_first, first = text.partition("@")
-    if not number.isdecimal() or not 1 <= int(number) <= _MOST_FIXED:
+    if not _COUNT.fullmatch(number) or not 1 <= int(number) <= _MOST_FIXED:
         raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
     try:
         within_h = float(first) if has_first else job_h

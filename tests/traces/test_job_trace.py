@@ -257,6 +257,8 @@ def test_a_law_that_does_not_exist_or_is_not_alone_is_refused() -> None:
         drawn("fits:log.csv")
     with pytest.raises(TraceError, match=r"trace.law=fixed:0: expected fixed:N with 1 to 10000 failures, got '0'"):
         drawn("fixed:0")
+    with pytest.raises(TraceError, match="expected fixed:N with 1 to 10000 failures, got '9999"):
+        drawn(f"fixed:{'9' * 5000}")  # more digits than Python makes a number of
     for hours in ("0", "101", "early"):
         with pytest.raises(
             TraceError, match=rf"expected fixed:N@H with H above 0 and at most 100 hours, got '{hours}'"
