@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import replace
 
 from harness.config.profiles import Profile
-from harness.core.errors import ConfigError, TraceError
+from harness.core.errors import ConfigError, TraceError, printable
 from harness.core.plans import ps_rank
 from harness.core.seeds import generator
 from harness.traces.generate import generate
@@ -18,6 +18,7 @@ from harness.traces.trace import Trace, parse_trace
 WALL_LENGTH = 4
 """On the wall clock a trace is so many times as long as the job without overhead; its beginning is the same."""
 _MOST_FIXED = 10_000
+_MOST_SHOWN = 60  # characters of a law
 _COUNT = re.compile(r"[0-9]{1,5}")
 
 
@@ -37,7 +38,7 @@ def draw(law: str, profile: Profile, num_ps: int, seed: int, *, goes_on: bool = 
                 spec = replace(spec, length_h=WALL_LENGTH * spec.length_h, stretch_h=stretch_h)
             trace = generate(spec, seed)
     except TraceError as error:
-        raise TraceError(f"trace.law={law}: {error}") from error
+        raise TraceError(f"trace.law={printable(law, _MOST_SHOWN)}: {error}") from error
     return replace(trace, source=f"trace.law={law}, draw {seed}")
 
 
@@ -73,7 +74,9 @@ def _number(text: str, job_h: float) -> tuple[int, float]:
     """Of failures at hours that are drawn uniformly from the job's (CPR's emulations), or from its first H."""
     number, has_first, first = text.partition("@")
     if not _COUNT.fullmatch(number) or not 1 <= int(number) <= _MOST_FIXED:
-        raise TraceError(f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {number!r}")
+        raise TraceError(
+            f"expected fixed:N with 1 to {_MOST_FIXED} failures, got {printable(repr(number), _MOST_SHOWN)}"
+        )
     try:
         within_h = float(first) if has_first else job_h
     except ValueError:
