@@ -162,7 +162,7 @@ class Attempt:
         return self.code is not None
 
     def strike(self, fault: Fault) -> str | None:
-        """Send the signal; the phase that it struck in, None if it struck nobody."""
+        """Send the signal and return the phase that the record was in; None if there was no process to send it to."""
         whom, number = _FAULTS[fault.name]
         pids = {"run": [self.pid], "fork server": self._fork_server()}.get(whom) or self._ranks(whom)
         if self.poll() or not pids:

@@ -53,7 +53,7 @@ class Connections:
         self._known[rank] = connection
 
     def refuse(self, connection: Connection) -> None:
-        """Close a connection of nobody."""
+        """Close a connection that was not admitted for a rank."""
         self._forget(connection)
 
     def send(self, rank: Rank, *message: Any) -> None:

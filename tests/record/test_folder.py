@@ -151,9 +151,12 @@ def test_what_a_killed_run_left_is_waited_for(tmp_path: Path, host: str) -> None
     lock = ExitStack()
     lock.enter_context(claim_run(tmp_path, HASH))
     (tmp_path / ".lock").write_text(f"cpr-harness run {HASH} pid {dead.pid}{host}\n")
+    released: list[bool] = []
+    lock.callback(released.append, True)  # called before the lock is released
     release = Timer(0.1, lock.close)
     release.start()
     claim(tmp_path, HASH)
+    assert released
     release.join()
 
 
