@@ -15,6 +15,7 @@ from harness.core.errors import ConfigError
 from harness.core.events import Started
 from harness.record.recorder import read_record
 from harness.run import assemble
+from tests.cluster import strangers
 from tests.runs import changed
 
 PATIENCE_S = 30.0
@@ -60,6 +61,34 @@ def test_only_who_is_inside_gets_in(network: PrivateNetwork) -> None:
     assert process.exitcode == 0
     network.listener.close()
     network.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("asked", ["private", "open"])
+def test_another_user_reaches_nothing_of_a_private_run(
+    asked: str, network: PrivateNetwork, config: Config, tmp_path: Path
+) -> None:
+    """Law: no address of supervisor and ranks accepts another user, nor do their namespaces; an open run's do."""
+    network.listener.close()
+    network.close()
+    said: dict[str, list[str]] = {}
+
+    def attack(status: assemble.RunStatus) -> None:
+        if said or status.step < 1:
+            return
+        started = read_record(tmp_path / "run" / "events.jsonl").events[0]
+        ranks = started.machine["pids"]
+        assert len(ranks) == 5
+        addresses = {rank: strangers.listening(pid) for rank, pid in ranks.items()}
+        assert all(addresses.values()), "each rank listens"
+        everywhere = strangers.listening(os.getpid()).union(*addresses.values())
+        pids = [os.getpid(), *ranks.values()]
+        said["reached"] = strangers.as_nobody(lambda: strangers.reached(everywhere))
+        said["entered"] = strangers.as_nobody(lambda: strangers.entered(pids))
+
+    assemble.run(changed(config, engine="rpc", cluster__network=asked), tmp_path / "run", on_status=attack)
+    assert said["entered"] == []
+    assert bool(said["reached"]) == (asked == "open")
 
 
 def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Config, tmp_path: Path) -> None:
