@@ -48,8 +48,25 @@ def write_text(file: Path, text: str) -> None:
         except OSError:
             temporary.unlink(missing_ok=True)
             raise
-        folder = os.open(file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        fsync_folder(file.parent)
+
+
+def make_folder(folder: Path) -> None:
+    """Make ``folder``, with those above it, unless it is there; durably. Raises StoreError that names it."""
+    with store_errors(folder, "written"):
+        missing = [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            fsync_folder(each.parent)
+
+
+def fsync_folder(folder: Path) -> None:
+    """Force the names in ``folder`` to disk: a file that was synced is found after a loss of power only with its name.
+
+    Raises OSError.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -19,7 +19,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.record.environment import environment, utc_now
-from harness.record.files import store_errors
+from harness.record.files import fsync_folder, store_errors
 from harness.record.rundir import RunDir, prepare, write_reason
 from harness.record.seal import new_digest, write_seal
 from harness.record.sink import EventSink
@@ -61,6 +61,8 @@ class Recorder:
         self._is_finished = False
         self._view = view(self.run, config)
         self._stream = self.run.events.open("xb")
+        if self._fsync:
+            fsync_folder(self.run.path)
         self._num_events = 0
         self._digest = new_digest()
 

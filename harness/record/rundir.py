@@ -23,7 +23,7 @@ from typing import Any, Literal
 from harness.config.model import Config
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, StoreError
-from harness.record.files import store_errors, write_text
+from harness.record.files import make_folder, store_errors, write_text
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
@@ -77,8 +77,7 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
     for file in (run.config, run.events, run.done):
         if file.exists():
             raise StoreError(f"{path}: already holds the record of a run ({file.name}); set out to another folder")
-    with store_errors(path, "written"):
-        path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     write_text(run.config, to_yaml(config.model_dump(mode="json")))
     write_text(run.env, json.dumps(env, indent=1, allow_nan=False) + "\n")
     return run
