@@ -6,13 +6,12 @@ loses the connection ends.
 
 Messages are tuples, the kind first:
 
-    rank -> supervisor   ("hello", rank, pid, generation)    ("set", generation, key, value)
-                         ("get", generation, key)
-                         ("compare_set", generation, key, expected, desired)
+    rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, worker, address)
+                         ("await_all", generation)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
                          ("alive",) from a trainer, often: it runs
     supervisor -> rank   ("join", place)             ("stop",)                           ("spares",)
-                         ("value", generation, bytes)                    ("broken", generation)
+                         ("addresses", generation, {worker: address})    ("broken", generation)
                          ("result", value, error)
 """
 

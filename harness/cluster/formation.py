@@ -1,10 +1,28 @@
-"""A generation of the RPC world as the trainer sees it."""
+"""A generation of the RPC world, and the place of a process in it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.cluster.launcher import Place
 from harness.core.plans import Rank
+
+
+@dataclass(frozen=True)
+class Place:
+    """The place of a process in a generation of the RPC world; can be pickled.
+
+    Attributes:
+        rank: its name.
+        members: the names of all, in the order of their numbers.
+    """
+
+    generation: int
+    rank: Rank
+    members: tuple[Rank, ...]
+
+    @property
+    def index(self) -> int:
+        """Its number."""
+        return self.members.index(self.rank)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,4 +42,4 @@ class Formation:
 
     def place(self, rank: Rank) -> Place:
         """The place of a member."""
-        return Place(self.generation, rank, self.members.index(rank), len(self.members))
+        return Place(self.generation, rank, self.members)

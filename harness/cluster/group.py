@@ -13,7 +13,7 @@ the next generation's number. Found by trying (torch 2.13.0):
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from torch._C._distributed_rpc import TensorPipeAgent, _is_current_rpc_agent_set
 from torch.distributed import rpc
 from torch.distributed.rpc import api
 
+from harness.cluster.formation import Place
 from harness.core.errors import HarnessError
 
 MAX_WORLDS = 32_000
@@ -44,30 +45,43 @@ class GroupOptions:
     join_timeout_s: float
 
 
-Ask = Callable[..., bytes]
+_NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name, addrs/NAME its address
 
 
 class ControlStore(Store):
-    """The store methods that a TensorPipeAgent calls, for one generation, over the control channel.
+    """The store methods that a TensorPipeAgent calls, for one generation.
 
-    ``ask(kind, *args)`` sends a message and, where ``kind`` has a reply, waits for it; it raises WorldBroken.
+    Of what an agent asks, its members' names are known, and all of its kind answer alike. Only addresses are not:
+    ``publish(worker, address)`` tells its own, ``addresses()`` waits for all, and raises WorldBroken.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(
+        self,
+        place: Place,
+        publish: Callable[[str, bytes], None],
+        addresses: Callable[[], Mapping[str, bytes]],
+    ) -> None:
         super().__init__()
-        self._ask = ask
+        names = (worker_name(member, place.generation) for member in place.members)
+        self._known = {f"{_NAME}{index}": name.encode() for index, name in enumerate(names)}
+        self._publish = publish
+        self._addresses = addresses
 
     def set(self, key: str, value: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Publish ``value``."""
-        self._ask("set", key, value)
+        """Publish an address; a no-op for a name."""
+        if key.startswith(_ADDRESS):
+            self._publish(key.removeprefix(_ADDRESS), value)
 
     def get(self, key: str) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The value of ``key``; waits until it is published."""
-        return self._ask("get", key)
+        """The value of ``key``; waits for all addresses if it is one."""
+        if key not in self._known:
+            assert key.startswith(_ADDRESS), key
+            self._known |= {f"{_ADDRESS}{worker}": address for worker, address in self._addresses().items()}
+        return self._known[key]
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Publish ``desired`` if the value is ``expected`` (empty: none); the value afterwards."""
-        return self._ask("compare_set", key, expected, desired)
+        """``desired``: whether the world may change (``rpcIsStaticGroup``) is the same for all of its members."""
+        return desired
 
 
 def worker_name(rank: str, generation: int) -> str:
@@ -75,14 +89,21 @@ def worker_name(rank: str, generation: int) -> str:
     return f"{rank}:{generation}"
 
 
-def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, options: GroupOptions) -> Any:
-    """Join a generation's world as worker ``index``; returns when the addresses of all workers are known.
+def join(
+    place: Place,
+    *,
+    publish: Callable[[str, bytes], None],
+    addresses: Callable[[], Mapping[str, bytes]],
+    options: GroupOptions,
+) -> Any:
+    """Take ``place`` in the world of its generation; returns when the addresses of all workers are known.
 
-    Returns objects that must be kept alive until :func:`leave`. Raises WorldBroken.
+    ``publish``, ``addresses``: as of a :class:`ControlStore`. Returns objects that must be kept alive until
+    :func:`leave`. Raises WorldBroken.
     """
     if options.interface:
         os.environ["TP_SOCKET_IFNAME"] = options.interface
-    store = ControlStore(ask)
+    store = ControlStore(place, publish, addresses)
     backend = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=options.num_worker_threads,
         rpc_timeout=options.rpc_timeout_s,
@@ -92,11 +113,12 @@ def join(rank: str, index: int, generation: int, world_size: int, *, ask: Ask, o
         # 1.39 ms with this one, 1.56 with cma, 3.99 with mpt_uv (LOG, 2026-11-21).
         _channels=["basic"],
     )
-    _init_autograd_once(index)
+    _init_autograd_once(place.index)
+    worker = worker_name(place.rank, place.generation)
     try:
-        agent = TensorPipeAgent(store, worker_name(rank, generation), index, world_size, backend, {}, [])
+        agent = TensorPipeAgent(store, worker, place.index, len(place.members), backend, {}, [])
     except RuntimeError as error:
-        raise WorldBroken(f"generation {generation} of the RPC world could not be formed: {error}") from error
+        raise WorldBroken(f"generation {place.generation} of the RPC world could not be formed: {error}") from error
     api._init_rpc_states(agent)
     return store
 

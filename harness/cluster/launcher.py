@@ -13,6 +13,7 @@ from multiprocessing.process import BaseProcess
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.cluster.fork_server import ForkServer, current, is_readable, start
+from harness.cluster.formation import Place
 from harness.cluster.spawn import fork_server
 from harness.core.errors import RunFailed
 from harness.core.names import LAUNCHER_NAMES, PartTable
@@ -21,20 +22,6 @@ from harness.core.plans import Rank
 if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
     from harness.cluster.group import GroupOptions
     from harness.cluster.network import Entrance
-
-
-@dataclass(frozen=True)
-class Place:
-    """The place of a process in a generation of the RPC world; can be pickled.
-
-    Attributes:
-        rank, index: its name, and its number among ``world_size`` members.
-    """
-
-    generation: int
-    rank: Rank
-    index: int
-    world_size: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,13 @@ import os
 import threading
 import time
 from contextlib import suppress
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
 from harness.cluster import control, group
-from harness.cluster.launcher import Place, RankContext
+from harness.cluster.formation import Place
+from harness.cluster.launcher import RankContext
 from harness.store import Manifest
 
 
@@ -57,7 +59,7 @@ class ControlLink:
         """Call a method of the supervisor and wait for its result."""
         self.send("call", method, args)
         message = self._receive()
-        while message[0] in ("value", "broken"):  # late answers about an abandoned generation
+        while message[0] in ("addresses", "broken"):  # late answers about an abandoned generation
             message = self._receive()
         if message[0] == "stop":
             raise Stopped
@@ -71,11 +73,9 @@ class ControlLink:
         """Leave the present world and take ``place`` in the next one. Raises WorldBroken."""
         group.leave()
         self._world = group.join(
-            place.rank,
-            place.index,
-            place.generation,
-            place.world_size,
-            ask=lambda kind, *args: self._rendezvous(kind, place.generation, *args),
+            place,
+            publish=partial(self.send, "publish", place.generation),
+            addresses=partial(self._addresses, place.generation),
             options=self.rank_context.options,
         )
 
@@ -95,19 +95,18 @@ class ControlLink:
             self._has_spares = True
         return message
 
-    def _rendezvous(self, kind: str, generation: int, *args: Any) -> bytes:
-        self.send(kind, generation, *args)
-        if kind == "set":
-            return b""
+    def _addresses(self, generation: int) -> dict[str, bytes]:
+        """The addresses of all members by worker, when all are there. Raises WorldBroken."""
+        self.send("await_all", generation)
         while True:
             message = self._connection.recv()
             if message[0] == "spares":
                 self._has_spares = True
-            elif message[0] not in ("value", "broken"):
+            elif message[0] not in ("addresses", "broken"):
                 self._orders.append(message)
             elif message[1] != generation:
                 continue  # a late answer about an abandoned generation
-            elif message[0] == "value":
+            elif message[0] == "addresses":
                 return message[2]
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"

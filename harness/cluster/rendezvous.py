@@ -1,76 +1,71 @@
-"""The rendezvous of a generation of the RPC world: keys that its members publish and wait for."""
+"""The rendezvous of a generation of the RPC world: each member publishes its address and waits for those of all."""
 
-from collections import defaultdict
 from collections.abc import Callable
 
 from harness.core.plans import Rank
 
 
 class Rendezvous:
-    """The keys of the present generation and of later ones, and the ranks that wait for a key.
+    """The addresses of the present generation, and the ranks that wait for them.
+
+    All are sent at once when the last is there: a world of N members takes N messages each way, where asking for each
+    other's name and address takes 4 N² (LOG, 2026-11-23).
 
     Args:
         send: sends a message to a rank.
+        num_members: of generation 0.
     """
 
-    def __init__(self, send: Callable[..., None]) -> None:
+    def __init__(self, send: Callable[..., None], num_members: int) -> None:
         self._send = send
-        self.generation = 0
-        self._keys: dict[int, dict[str, bytes]] = defaultdict(dict)  # by generation
-        self._waiting: list[tuple[Rank, int, str]] = []  # unanswered ``get``: rank, generation, key
-        self._present: set[Rank] = set()  # ranks that have published their address in the present generation
-        self._broken = -1  # the newest generation in which a rank died before it was complete
+        self.begin(0, num_members)
 
     @property
     def is_awaited(self) -> bool:
-        """Whether a rank waits for a key: the generation is being formed."""
+        """Whether a rank waits: the generation is being formed."""
         return bool(self._waiting)
 
-    def begin(self, generation: int) -> None:
+    def begin(self, generation: int, num_members: int) -> None:
         """Begin ``generation``; what is asked about earlier ones is void."""
         self.generation = generation
-        self._keys = defaultdict(dict, {generation: self._keys[generation]})
-        self._waiting = [entry for entry in self._waiting if entry[1] >= generation]
-        self._present = set()
+        self._num_members = num_members
+        self._addresses: dict[str, bytes] = {}  # by worker
+        self._present: set[Rank] = set()
+        self._waiting: list[Rank] = []
+        self._is_broken = False  # a rank died before the generation was complete
 
     def abandon(self) -> None:
         """Tell everyone that waits, now or later, that the present generation will not be complete."""
-        self._broken = self.generation
-        self._answer_waiting()
+        self._is_broken = True
+        self._answer()
 
     def is_mute(self, rank: Rank) -> bool:
-        """Whether the others of the present generation wait for ``rank``, and it waits for none of them.
+        """Whether the others of the present generation wait for ``rank``: it has not published its address."""
+        return rank not in self._present
 
-        A rank publishes its name, reads the names of all, publishes its address, and reads the addresses of all. While
-        no key is published that others wait for, there is such a rank.
-        """
-        return rank not in self._present and all(rank != waiting for waiting, _, _ in self._waiting)
+    def publish(self, rank: Rank, generation: int, worker: str, address: bytes) -> None:
+        """Handle the message of ``rank`` that the worker of its name is found at ``address``."""
+        if generation == self.generation:
+            self._addresses[worker] = address
+            self._present.add(rank)
+            self._answer()
 
-    def handle(self, rank: Rank, kind: str, generation: int, key: str, *values: bytes) -> None:
-        """Handle a message ``set``, ``get`` or ``compare_set``."""
-        keys = self._keys[generation]
-        if kind == "get":
-            self._waiting.append((rank, generation, key))
-        elif kind == "set":
-            keys[key] = values[0]
-            if generation == self.generation and key.startswith("addrs/"):  # the last key that an agent publishes
-                self._present.add(rank)
-        else:
-            expected, desired = values
-            if keys.get(key, b"") == expected:
-                keys[key] = desired
-            self._send(rank, "value", generation, keys.get(key, expected))
-        self._answer_waiting()
-
-    def _answer_waiting(self) -> None:
-        """Answer every ``get`` that can be answered."""
-        self._waiting = [entry for entry in self._waiting if not self._answer_get(*entry)]
-
-    def _answer_get(self, rank: Rank, generation: int, key: str) -> bool:
-        if generation != self.generation or generation == self._broken:
+    def await_all(self, rank: Rank, generation: int) -> None:
+        """Handle the message of ``rank`` that asks for all addresses."""
+        if generation != self.generation:
             self._send(rank, "broken", generation)
-        elif key in self._keys[generation]:
-            self._send(rank, "value", generation, self._keys[generation][key])
         else:
-            return False
-        return True
+            self._waiting.append(rank)
+            self._answer()
+
+    def _answer(self) -> None:
+        """Answer all that wait, if there is an answer."""
+        if self._is_broken:
+            message = ("broken", self.generation)
+        elif len(self._addresses) == self._num_members:
+            message = ("addresses", self.generation, dict(self._addresses))
+        else:
+            return
+        waiting, self._waiting = self._waiting, []
+        for rank in waiting:
+            self._send(rank, *message)

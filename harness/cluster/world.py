@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from harness.cluster import control
 from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock
-from harness.cluster.formation import Formation
-from harness.cluster.launcher import Launcher, Place, RankContext
+from harness.cluster.formation import Formation, Place
+from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.network import PrivateNetwork
 from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
@@ -86,7 +86,7 @@ class World:
         self._is_formed = False  # whether the trainer has joined the present generation
         self._has_met_trainer = False  # whether it has connected
         self._refill_after: int | None = None  # step after which missing spares are started
-        self._rendezvous = Rendezvous(self._connections.send)
+        self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = self._heard_s = 0.0  # when the generation began, when the trainer was last heard
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
@@ -177,7 +177,7 @@ class World:
         for rank in members:
             if rank not in fresh and rank != CHIEF:
                 self._connections.send(rank, "join", self._formation.place(rank))
-        self._rendezvous.begin(self._formation.generation)
+        self._rendezvous.begin(generation, len(members))
         self._begun_s = self._clock.read()
 
     def regroup(self) -> Formation:
@@ -330,8 +330,10 @@ class World:
             services[args[0]](**args[1])
         elif kind == "call":
             self._answer(rank, services[args[0]], args[1])
-        elif kind != "alive":
-            self._rendezvous.handle(rank, kind, *args)
+        elif kind == "publish":
+            self._rendezvous.publish(rank, *args)
+        elif kind == "await_all":
+            self._rendezvous.await_all(rank, *args)
         return False
 
     def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
