@@ -368,6 +368,19 @@ def test_mass_is_lost_where_updates_are_lost(tmp_path: Path) -> None:
         assert reason in (update_mass.refused(config) or "")
 
 
+def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
+    """Each number of ranks has its line; what is serial is extrapolated from the larger worlds."""
+    path = tmp_path / "figures.json"
+    printed = start("scale.py", "--ps", "1,4,5", "--messages", "2", "--kills", "2", "--at", "16", "--json", str(path))
+    results = json.loads(path.read_text())["results"]
+    assert [found["num_ps"] for found in results] == [1, 4, 5]
+    for found in results:
+        assert found["longest_ms"] >= found["regroup_ms"] > 0
+        assert min(found["supervisor_ms"], found["trainer_us"], found["memory_mb"]) > 0
+    assert "survivor_ms" not in results[0], "the only rank does not survive"
+    assert printed.count("\n| 16 |") == 1
+
+
 def test_every_parser_is_tried(tmp_path: Path) -> None:
     """A line for each of them; nothing is wrong with the inputs that come first."""
     path = tmp_path / "figures.json"
