@@ -21,7 +21,8 @@ _LOCK = ".lock"
 _MARK = "cpr-harness"
 _WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
-_RUN_FILES = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb", "error.txt", "output.txt", "DONE")
+_RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "wandb", "error.txt", "DONE")
+_RUN_FILES = (*_RECORD, "output.txt")
 _REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))  # and the temporary file of each
 
 
@@ -84,6 +85,18 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
             for name in _REMOVABLE:
                 _remove(run_dir / name)
         yield found
+
+
+def empty_run(run_dir: Path) -> None:
+    """Remove what an unfinished run left in a claimed folder, the output of its process aside."""
+    with _system_errors(run_dir):
+        for name in _RECORD:
+            _remove(run_dir / name)
+
+
+def has_resume_point(run_dir: Path) -> bool:
+    """Whether an interrupted run left a resume point, usable or not, in ``run_dir``."""
+    return any((run_dir / "resume").glob("point-*.json"))
 
 
 def discard_unstarted(run_dir: Path) -> None:
