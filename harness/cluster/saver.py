@@ -78,6 +78,7 @@ class Saver:
         self._buffer_bytes = buffer_bytes
         self.taken = Taken()
         self._pending: _PendingSave | None = None
+        self._kept: int | None = None  # sequence of the pending save whose files a resume point names
         self._no_op = shard.before_change
 
     def save(self, request: Save) -> Written | None:
@@ -110,9 +111,17 @@ class Saver:
             self._forget()
             self._store.discard(pending.sequence)
 
+    def close(self) -> None:
+        """End the thread of the pending save. Its files are removed unless a resume point names them."""
+        if self._pending is not None and self._pending.sequence == self._kept:
+            self._pending.writing.wait()
+            self._forget()
+        self.abandon()
+
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`. Waits for the pending save, which stays pending."""
         pending = self._pending
+        self._kept = pending and pending.sequence
         return {
             "taken": vars(self.taken),
             "pending": pending and {"sequence": pending.sequence, "written": _to_plain(pending.result())},
@@ -125,6 +134,7 @@ class Saver:
         if pending is not None:
             written = _from_plain(pending["written"])
             self._pending = _PendingSave(pending["sequence"], None, Background("save", lambda: written))
+            self._kept = pending["sequence"]
 
     @property
     def written_files(self) -> tuple[FileRecord, ...]:

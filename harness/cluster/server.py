@@ -121,8 +121,8 @@ class RankServer:
             return Failure(RankFailed(f"{self.rank} failed at {type(request).__name__}:\n{traceback.format_exc()}"))
 
     def close(self) -> None:
-        """Abandon a pending save, so that no thread is left."""
-        self._saver.abandon()
+        """Give up a pending save, so that no thread is left."""
+        self._saver.close()
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push

@@ -56,6 +56,7 @@ class Checkpoints:
         self.root = root
         self.newest: Manifest | None = None
         self.pending: PendingSave | None = None
+        self._kept: PendingSave | None = None  # the save under way whose file a resume point names
 
     @property
     def next_sequence(self) -> int:
@@ -76,6 +77,7 @@ class Checkpoints:
 
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`. Waits for the file of a save in the background."""
+        self._kept = self.pending
         return {
             "newest": self.newest and self.newest.to_text(),
             "pending": self.pending and _to_plain(self.pending),
@@ -84,7 +86,7 @@ class Checkpoints:
     def load(self, state: State) -> None:
         """See :class:`harness.core.resumable.Resumable`."""
         self.newest = state["newest"] and Manifest.from_text(state["newest"], "resume point")
-        self.pending = state["pending"] and _from_plain(state["pending"])
+        self.pending = self._kept = state["pending"] and _from_plain(state["pending"])
 
     @property
     def written_files(self) -> tuple[FileRecord, ...]:
@@ -98,6 +100,13 @@ class Checkpoints:
     def commit(self, manifest: Manifest) -> None:
         """Record that the manifest of the save under way has been written."""
         self.newest, self.pending = manifest, None
+
+    def close(self) -> None:
+        """End the thread of the save under way, if any. Its file is removed unless a resume point names it."""
+        if self.pending is not None and self.pending is self._kept:
+            self.pending.dense.wait()
+            self.pending = None
+        self.give_up()
 
     def give_up(self) -> None:
         """Abandon the save under way, if any: its thread ends, and the trainer's file of it is removed."""

@@ -45,7 +45,7 @@ def train(
     try:
         supervisor.record(trainer.run())
     finally:
-        saves.give_up()
+        saves.close()
 
 
 def _make_trainer(
