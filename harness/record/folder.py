@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from harness.core.errors import StoreError
 
@@ -63,12 +64,16 @@ def inspect(run_dir: Path, digest: str) -> State:
         return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
 
+Unfinished = Literal["refuse", "resume", "afresh"]
+"""What to do with an unfinished run that left a resume point: raise StoreError, keep it, remove it."""
+
+
 @contextmanager
-def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
+def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> Iterator[State]:
     """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
 
-    Yields the state before: EMPTY or UNFINISHED. Removes only files that a run writes, and only from a folder that
-    :func:`inspect` accepts.
+    What has a resume point is kept, or refused, as ``unfinished`` says. Yields the state before: EMPTY or UNFINISHED.
+    Removes only files that a run writes, and only from a folder that :func:`inspect` accepts.
 
     Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
     """
@@ -82,8 +87,15 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
                 raise StoreError(
                     f"{run_dir}: expected an unfinished run, got a finished one; set out to another folder"
                 )
-            for name in _REMOVABLE:
-                _remove(run_dir / name)
+            is_resumable = has_resume_point(run_dir)
+            if is_resumable and unfinished == "refuse":
+                raise StoreError(
+                    f"{run_dir}: this run was interrupted, and left a resume point; --resume goes on from it, "
+                    "--afresh starts anew"
+                )
+            if not (is_resumable and unfinished == "resume"):
+                for name in _REMOVABLE:
+                    _remove(run_dir / name)
         yield found
 
 
