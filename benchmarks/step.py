@@ -93,6 +93,8 @@ class TimedSupervisor:
     def __init__(self, supervisor: SupervisorClient, spent_s: Parts, path: Path) -> None:
         self._supervisor, self._spent_s, self._path = supervisor, spent_s, path
         self.commit, self.status = supervisor.commit, supervisor.status
+        self.resumption, self.commit_point = supervisor.resumption, supervisor.commit_point
+        self.is_stopping = supervisor.is_stopping
 
     def record(self, event: Any) -> None:
         """See SupervisorClient."""

@@ -22,7 +22,7 @@ from harness.grid.process import Outcome, is_done
 from harness.grid.runner import GridView, run_grid
 from harness.grid.worker import run_assembled
 from harness.record.code import difference_of
-from harness.record.folder import State, claim_grid, claim_run, inspect
+from harness.record.folder import State, Unfinished, claim_grid, claim_run, inspect
 from harness.record.plugins import LOADED
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
@@ -31,10 +31,11 @@ from harness.run import assemble
 from harness.run.spec import cell_hash, check
 
 
-def run(config: Config | Mapping[str, Any]) -> Finished:
+def run(config: Config | Mapping[str, Any], *, unfinished: Unfinished = "refuse") -> Finished:
     """Carry out one run in the folder ``config.out``; returns its last event. A finished run is not run again.
 
-    ``config``: a configuration, or its keys as nested mappings (`run.py schema`).
+    ``config``: a configuration, or its keys as nested mappings (`run.py schema`). ``unfinished``: an interrupted run
+    that left a resume point is refused, goes on from there, or starts afresh; without one it starts afresh.
 
     Raises:
         UserError: the config, the data, the trace or the folder cannot be used.
@@ -55,8 +56,8 @@ def run(config: Config | Mapping[str, Any]) -> Finished:
         finished = read_events(RunDir(run_dir).events)[-1]
         assert isinstance(finished, Finished)
         return finished
-    with claim_run(run_dir, digest):
-        return assemble.run(config, run_dir)
+    with claim_run(run_dir, digest, unfinished):
+        return assemble.run(config, run_dir, resumes=unfinished == "resume")
 
 
 def grid(

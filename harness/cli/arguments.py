@@ -3,9 +3,12 @@
 import argparse
 from pathlib import Path
 
-from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count, positive
+from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count, positive, seconds
 from harness.cli.trace_arguments import add_plan, add_traces
 from harness.cli.wandb_arguments import add_wandb
+
+GRACE_S = 25.0
+"""Seconds between a signal that asks a command to stop, and its end: schedulers often give 30."""
 
 
 def parser() -> Parser:
@@ -48,10 +51,12 @@ def _add_runs(commands: argparse._SubParsersAction) -> None:
   run.py train experiments/one.yaml engine=rpc strategy.name=full out=runs/full
 
 The run is written to the folder that the key `out` names; without `out=`, the values of other overrides are added to
-that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run; an unfinished run
-starts afresh; a folder that another process is writing to, or that holds a run of another config, is refused.""",
+that name (runs/one-full-rpc). If that run is finished, its results are shown and nothing is run. An unfinished run
+starts afresh; if it left a resume point, say --resume, which goes on to the same bits, or --afresh. A folder that
+another process is writing to, or that holds a run of another config, is refused.""",
     )
     _add_stale(train)
+    _add_resume(train)
     grid = _add_config(
         commands,
         "grid",
@@ -62,8 +67,8 @@ starts afresh; a folder that another process is writing to, or that holds a run 
   run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
   run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
 
-Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells start afresh, and a
-changed config is a new cell. A failed cell does not stop the others; failed cells are listed at the end.
+Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells go on from their resume
+point or start afresh, and a changed config is a new cell. A failed cell does not stop the others; failed cells are listed at the end.
 A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or replaces the axis of that key.""",
         metavar="EXPERIMENT.yaml",
     )
@@ -71,6 +76,7 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
         "--jobs", type=count, metavar="N", help="cells at once (default: one per core; rpc cells run alone)"
     )
     _add_stale(grid)
+    _add_grace(grid)
     grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
     _add_margin(grid)
     _add_reproduce(commands)
@@ -123,6 +129,7 @@ said first, a line each.""",
     )
     add_mapping(replay)
     _add_stale(replay)
+    _add_resume(replay)
     _add_config(
         commands,
         "verify",
@@ -247,6 +254,26 @@ def _add_stale(parser: Parser) -> None:
         default="fail",
         help="finished runs that other code computed (sources, torch, numpy): stop, run them anew while the old result "
         "stands, or take them as they are (default: fail)",
+    )
+
+
+def _add_resume(parser: Parser) -> None:
+    unfinished = parser.add_mutually_exclusive_group()
+    unfinished.add_argument(
+        "--resume", action="store_true", help="go on from the run's resume point; where it has none, start it"
+    )
+    unfinished.add_argument("--afresh", action="store_true", help="start a run anew that has a resume point")
+    _add_grace(parser)
+
+
+def _add_grace(parser: Parser) -> None:
+    parser.add_argument(
+        "--grace",
+        type=seconds,
+        default=GRACE_S,
+        metavar="SECONDS",
+        help="after the first SIGINT or SIGTERM: time to finish the step and leave a resume point; 0: none "
+        "(default: %(default)g)",
     )
 
 

@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from harness.cli import console, interrupts, record_commands, run_commands, wandb_commands
 from harness.cli.record_commands import BAD_INPUT, FAILED, OK
 from harness.config.keys import schema
-from harness.core.errors import HarnessError, UserError
+from harness.core.errors import HarnessError, RunStopped, UserError
 from harness.grid.worker import one_line
 
 _RERUN_HINTS = {
     **dict.fromkeys(("grid", "reproduce"), "the same command continues with the cells that are not done"),
-    **dict.fromkeys(("train", "replay"), "the same command starts this run afresh"),
+    **dict.fromkeys(("train", "replay"), "this command goes on"),
 }
 
 
@@ -28,19 +28,20 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     console.show_log()
     options.command_line = f"run.py {shlex.join(arguments)}"
     hint = _RERUN_HINTS.get(options.command)
-    interrupts.begin(f"{hint}: {options.command_line}" if hint else "")
+    rerun = _rerun(options.command, arguments)
+    interrupts.begin(f"{hint}: {rerun}" if hint else "")
     try:
         return COMMANDS[options.command](options) or OK
     except UserError as error:
         console.print_error("error", str(error))
         return BAD_INPUT
+    except (RunStopped, KeyboardInterrupt) as end:
+        line, exit_code = _ending(end, rerun)
+        console.note(line)
+        return exit_code
     except HarnessError as error:
         console.print_error("failed", one_line(error))
         return FAILED
-    except KeyboardInterrupt as error:
-        line, exit_code = interrupts.line(error)
-        console.note(line)
-        return exit_code
     except BrokenPipeError:  # the reader of stdout, e.g. `head`, has ended
         console.discard_stdout()
         return FAILED
@@ -51,6 +52,21 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         return BAD_INPUT
     finally:
         interrupts.end()
+
+
+def _ending(end: RunStopped | KeyboardInterrupt, rerun: str) -> tuple[str, int]:
+    """The line that says what has ended the command and how to go on, and the exit code."""
+    if isinstance(end, KeyboardInterrupt):
+        return interrupts.line(end)
+    return interrupts.stopped_line(None if end.step is None else f"{rerun} goes on from step {end.step}")
+
+
+def _rerun(command: str, arguments: Sequence[str]) -> str:
+    """The command line that goes on where this one ends."""
+    if command not in {"train", "replay"}:
+        return f"run.py {shlex.join(arguments)}"
+    words = [word for word in arguments if word not in {"--resume", "--afresh"}]
+    return f"run.py {shlex.join(words)} --resume"
 
 
 def data(options: argparse.Namespace) -> None:

@@ -3,12 +3,19 @@
 SIGINT (Ctrl-C), SIGTERM and SIGHUP. The first one is raised as :class:`Interrupted`, so that the command ends its
 processes and removes its temporary files. During an import, which an exception may leave half done, and at the second
 signal, this process ends at once; the processes that it started end with it.
+
+While a command trains (:func:`stoppable`), the first SIGINT or SIGTERM asks it to stop at the next boundary between two
+steps. If it has not ended after some seconds of grace, it ends as above.
 """
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
+
+from harness.cluster.stop import StopRequest
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _DEFAULTS = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
@@ -28,6 +35,9 @@ class _State:
     hint = ""
     can_raise = False
     is_said = False
+    stop: StopRequest | None = None
+    stopped_by = signal.SIGINT
+    grace_s = 0.0
 
 
 def install() -> None:
@@ -47,25 +57,60 @@ def end() -> None:
     _State.can_raise = False
 
 
+@contextmanager
+def stoppable(grace_s: float) -> Iterator[StopRequest]:
+    """In the block the first SIGINT or SIGTERM sets the request. The block then has ``grace_s`` seconds to end."""
+    stop, before = StopRequest(), signal.signal(signal.SIGALRM, _end_grace)
+    _State.stop, _State.grace_s = stop, grace_s
+    try:
+        yield stop
+    finally:
+        _State.stop = None
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        stop.close()
+
+
 def line(error: KeyboardInterrupt) -> tuple[str, int]:
     """The line that says what has happened, and the exit code. To be called once, by who writes the line."""
-    number = error.number if isinstance(error, Interrupted) else signal.SIGINT
+    return _ending(error.number if isinstance(error, Interrupted) else signal.SIGINT, _State.hint)
+
+
+def stopped_line(hint: str | None) -> tuple[str, int]:
+    """As :func:`line`, of a command that stopped because it was asked to. ``hint``: how to go on, if not as ever."""
+    return _ending(_State.stopped_by, _State.hint if hint is None else hint)
+
+
+def _ending(number: int, hint: str) -> tuple[str, int]:
     _State.is_said = True
-    return _line(number), 128 + number
+    return _line(number, hint), 128 + number
 
 
-def _line(number: int) -> str:
-    return f"{_WORDS[signal.Signals(number)]}; {_State.hint}" if _State.hint else _WORDS[signal.Signals(number)]
+def _line(number: int, hint: str) -> str:
+    return f"{_WORDS[signal.Signals(number)]}; {hint}" if hint else _WORDS[signal.Signals(number)]
 
 
 def _handle(number: int, frame: FrameType | None, /) -> None:
-    if _State.can_raise and not _is_importing(frame):
+    stop = _State.stop
+    is_second = stop is not None and stop.is_set
+    if stop is not None and not is_second and number in {signal.SIGINT, signal.SIGTERM} and _State.grace_s > 0:
+        _State.stopped_by = signal.Signals(number)
+        stop.set()
+        signal.setitimer(signal.ITIMER_REAL, _State.grace_s)
+        return
+    if _State.can_raise and not is_second and not _is_importing(frame):
         _State.can_raise = False
         raise Interrupted(number)
     if not _State.is_said:
         cursor = _SHOW_CURSOR if os.isatty(2) else b""
-        os.write(2, cursor + f"{_line(number)}\n".encode())
+        os.write(2, cursor + f"{_line(number, _State.hint)}\n".encode())
     os._exit(128 + number)
+
+
+def _end_grace(_number: int, frame: FrameType | None, /) -> None:
+    """The seconds of grace are over: what follows is as for the first signal of a command that cannot be stopped."""
+    _State.stop = None
+    _handle(_State.stopped_by, frame)
 
 
 def _is_importing(frame: Any) -> bool:

@@ -62,5 +62,14 @@ def positive(text: str) -> float:
     return value
 
 
+def seconds(text: str) -> float:
+    """``text`` as a finite number >= 0. Raises ValueError."""
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+seconds.__name__ = "number >= 0"
 count.__name__ = "whole number >= 1"  # argparse: "invalid whole number >= 1 value: '0'"
 positive.__name__ = "number > 0"

@@ -135,6 +135,8 @@ def _outcome_text(outcome: Outcome) -> str:
     slug, finished = outcome.cell.slug, outcome.finished
     if outcome.status == "skipped":
         return f"{slug}  was done before"
+    if outcome.status == "stopped":
+        return f"{slug}  stopped after {outcome.seconds:.1f} s: {outcome.error}"
     if finished is None:
         return f"{slug}  FAILED after {outcome.seconds:.1f} s: {outcome.error}"
     auc = "unknown" if finished.auc is None else f"{finished.auc:.4f}"

@@ -6,9 +6,11 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
-from harness.cli import console, progress, wandb_commands
+from harness.cli import console, interrupts, progress, wandb_commands
+from harness.cli.arguments import GRACE_S
 from harness.cli.parsing import mapping_overrides
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.cli.stale import Stale, stale_runs, to_run_anew
@@ -28,6 +30,7 @@ from harness.record.folder import (
     claim_run,
     discard_unstarted,
     finish_replacement,
+    has_resume_point,
     inspect,
     replace_run,
     replacement_of,
@@ -37,7 +40,7 @@ from harness.record.rundir import differing_keys, read_config, write_reason
 
 def train(options: argparse.Namespace) -> int:
     """Run one configuration in the folder that its key ``out`` names; a variant has a folder of its own."""
-    return _train(load_variant(options.config, options.overrides), options.stale)
+    return _train(load_variant(options.config, options.overrides), options)
 
 
 def replay(options: argparse.Namespace) -> int:
@@ -52,7 +55,7 @@ def replay(options: argparse.Namespace) -> int:
     run_spec.validate()
     for line in mismatches(run_spec.config, run_spec.costs):
         console.note(f"note: {line}")
-    return _train(config, options.stale)
+    return _train(config, options)
 
 
 def grid(options: argparse.Namespace) -> int:
@@ -66,7 +69,9 @@ def grid(options: argparse.Namespace) -> int:
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
     if not options.dry_run:
-        return run_experiment(experiment, run_assembled, options.jobs, options.stale, options.margin)
+        return run_experiment(
+            experiment, run_assembled, options.jobs, options.stale, options.margin, grace_s=options.grace
+        )
     stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
     for cell in experiment.cells:
         state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
@@ -80,9 +85,12 @@ def run_experiment(
     jobs: int | None,
     stale: Stale = "fail",
     margin: float | None = None,
+    *,
+    grace_s: float = GRACE_S,
 ) -> int:
     """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
-    return run_experiments([experiment], run_cell, jobs, stale, show=lambda: _show_grid(experiment.out, margin))
+    show = partial(_show_grid, experiment.out, margin)
+    return run_experiments([experiment], run_cell, jobs, stale, show=show, grace_s=grace_s)
 
 
 def run_experiments(
@@ -92,10 +100,12 @@ def run_experiments(
     stale: Stale = "fail",
     *,
     show: Callable[[], None] | None = None,
+    grace_s: float = GRACE_S,
 ) -> int:
     """Run the cells of experiments as those of one grid, each in its experiment's folder, and write grid.yaml there.
 
-    ``show`` is called while the folders are locked, unless all cells failed.
+    ``show`` is called while the folders are locked, unless all cells failed. ``grace_s``: seconds for running cells to
+    stop in when the command is asked to. Raises RunStopped if cells were then left.
     """
     done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
     anew = to_run_anew([cell.run_dir for cell in done], stale)
@@ -112,14 +122,10 @@ def run_experiments(
                 "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
             )
             write_text(experiment.out / "grid.yaml", heading + to_yaml(experiment.resolved))
-        with progress.grid_progress(cells) as view:
-            outcomes = run_grid(
-                cells,
-                run_cell,
-                view,
-                jobs=jobs,
-                stale=anew,
-            )
+        if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
+            console.note(f"{resumable} unfinished cell{'s' * (resumable > 1)} with a resume point: to be resumed")
+        with progress.grid_progress(cells) as view, interrupts.stoppable(grace_s) as stop:
+            outcomes = run_grid(cells, run_cell, view, jobs=jobs, stale=anew, stop=stop)
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if show is not None and len(failed) < len(outcomes):
             show()
@@ -166,7 +172,7 @@ def _say_if_compiling() -> None:
         console.note("compiling the loops of a training step, once after each change of them (20 s)")
 
 
-def _train(config: Config, stale: Stale) -> int:
+def _train(config: Config, options: argparse.Namespace) -> int:
     _say_if_compiling()
     from harness.run import assemble
     from harness.run.spec import cell_hash, check
@@ -176,19 +182,19 @@ def _train(config: Config, stale: Stale) -> int:
     run_dir, digest = Path(config.out), cell_hash(config)
     finish_replacement(run_dir)
     is_done = _inspect(run_dir, config, digest) is State.DONE
-    is_replaced = is_done and bool(to_run_anew([run_dir], stale))
+    is_replaced = is_done and bool(to_run_anew([run_dir], options.stale))
     if is_done and not is_replaced:
         console.note(f"{run_dir}: this run is finished already; its results follow")
         return show_run(run_dir)
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
     target = replacement_of(run_dir) if is_replaced else run_dir
-    with claim_run(target, digest) as found:
-        if found is State.UNFINISHED:
+    with claim_run(target, digest, "resume" if options.resume else "afresh" if options.afresh else "refuse") as found:
+        if found is State.UNFINISHED and not has_resume_point(target):
             console.note(f"{target}: this run was interrupted; it starts afresh")
         try:
-            with progress.run_progress(run_dir.name) as on_status:
-                assemble.run(config, target, on_status=on_status)
+            with progress.run_progress(run_dir.name) as on_status, interrupts.stoppable(options.grace) as stop:
+                assemble.run(config, target, on_status=on_status, resumes=options.resume, stop=stop)
         except HarnessError as error:
             write_reason(target, f"{type(error).__name__}: {error}")
             if isinstance(error, UserError):

@@ -12,6 +12,7 @@ from harness.client.protocol import ClientSpec, Pulled, look_up, make_pushes
 from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
+from harness.core.resumable import State
 from harness.data.dataset import Batch
 from harness.recovery.failover import StartedRequests
 
@@ -97,6 +98,18 @@ class DirectClient:
 
     def summary(self) -> None:
         """None: this client has no cache."""
+
+    def settle(self, progress: Progress) -> None:
+        """Wait for the message in flight; the next batch looks its rows up anew, when the ranks have all updates."""
+        self._receive(progress)
+        self._next_NX = None
+
+    def state(self) -> State:
+        """Empty: what is held here was looked up ahead, and can be looked up again."""
+        return {}
+
+    def load(self, state: State) -> None:
+        """A no-op: nothing is held that must be kept."""
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
         """Drop the rows that were looked up ahead: they precede the restore."""

@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from harness.client.oracle import Oracle, Rows, Window
+from harness.client.oracle import Oracle, Origin, Placing, Rows, Window
 from harness.client.protocol import ClientSpec, Pulled, RankSpans, look_up
 from harness.client.row_cache import RowCache
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
@@ -34,6 +34,7 @@ from harness.core.errors import RunFailed
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
+from harness.core.resumable import State
 from harness.recovery.failover import StartedRequests
 
 WINDOWS_AT_ONCE = 3
@@ -163,6 +164,52 @@ class LookaheadClient:
         self._minimum_bytes += window.least.fetched * row_bytes
         self._minimum_bytes += window.least.written * (row_bytes + COUNT_BYTES) + touch_bytes
 
+    # --- resume points ------------------------------------------------------------------------------------------------
+
+    def settle(self, progress: Progress) -> None:
+        """Insert the rows that are under way: they lie in slots of their own."""
+        self._receive(progress)
+
+    def state(self) -> State:
+        """The cache, what is not flushed, the traffic, and how the windows were planned, which are planned again."""
+        assert self._under_way is None, "settled"
+        assert self._flushing is None, "settled"
+        origin = self._window and self._window.origin
+        return {
+            "cache": self._cache.state(),
+            "touches": self._touches.state(),
+            "norms": list(self._norms),
+            "window": origin and {**vars(origin), "before": origin.before.state()},
+            "stops": [[first, stop, is_flushed] for first, (stop, is_flushed) in sorted(self._stops.items())],
+            "must_ask": self._must_ask,
+            "traffic": self.traffic.state(),
+            "num_evicted": self._num_evicted,
+            "minimum_bytes": self._minimum_bytes,
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.reset()
+        self._cache.load(state["cache"])
+        self._touches.load(state["touches"])
+        self._norms = [norms_N.clone() for norms_N in state["norms"]]
+        self._must_ask = state["must_ask"]
+        self.traffic.load(state["traffic"])
+        self._num_evicted, self._minimum_bytes = state["num_evicted"], state["minimum_bytes"]
+        if state["window"] is not None:
+            self._stops = {first: (stop, is_flushed) for first, stop, is_flushed in state["stops"]}
+            self._plan_again(Origin(**{**state["window"], "before": Placing.of_state(state["window"]["before"])}))
+
+    def _plan_again(self, origin: Origin) -> None:
+        """The window of ``origin``, and those after it that were planned, to end where they were to end."""
+        self._window = self._oracle.plan_again(origin)
+        self._held = self._window.held
+        if self._window.stop in self._stops:
+            self._following = self._submit(self._window.stop).result()
+            self._held = self._following.held
+            if self._following.stop in self._stops:
+                self._planned = self._submit(self._following.stop)
+
     # --- windows ------------------------------------------------------------------------------------------------------
 
     def _enter(self, progress: Progress) -> None:
@@ -214,7 +261,11 @@ class LookaheadClient:
 
     def _plan(self, first: int) -> Future[Window]:
         """Plan the window that begins at ``first``, in the background: numpy mostly runs without interpreter lock."""
-        stop, is_flushed = self._stops[first] = self._stop_of(first)
+        self._stops[first] = self._stop_of(first)
+        return self._submit(first)
+
+    def _submit(self, first: int) -> Future[Window]:
+        stop, is_flushed = self._stops[first]
         return self._planner.submit(self._oracle.plan, first, stop, is_flushed=is_flushed)
 
     def _stop_of(self, first: int) -> tuple[int, bool]:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from harness.client.protocol import Batches, Keys
 from harness.core.lookup import BatchPlan
+from harness.core.resumable import State
 from harness.data.dataset import Batch
 from harness.kernels.lookup import merge, places
 
@@ -65,6 +66,49 @@ class Least:
     written: int
 
 
+@dataclass(frozen=True)
+class Past:
+    """Keys of a window that has been planned, and whether all updates are flushed at its end."""
+
+    keys_U: Keys
+    is_flushed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """What a plan follows from, beside the batches: the windows before, and which rows are held in which slots.
+
+    No plan changes its arrays. ``past``: the last two windows. ``is_recent_H``: rows of the last one.
+    """
+
+    past: tuple[Past, ...]
+    held: Rows
+    is_recent_H: Mask
+    free: NDArray[np.int64]
+    num_slots: int
+
+    def state(self) -> State:
+        """As plain data."""
+        plain = {**vars(self), "past": [vars(each) for each in self.past], "held": vars(self.held)}
+        return dict(plain)
+
+    @classmethod
+    def of_state(cls, state: State) -> Self:
+        """The inverse of :meth:`state`."""
+        past = tuple(Past(**each) for each in state["past"])
+        return cls(**{**state, "past": past, "held": Rows(**state["held"])})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """The call of :meth:`Oracle.plan` that planned a window, and what it followed from: it can be planned again."""
+
+    before: Placing
+    first: int
+    stop: int
+    is_flushed: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Window:
     """Consecutive steps from number ``first``: rows, and what the cache does when the window *before* is entered.
@@ -86,19 +130,12 @@ class Window:
     coming: Rows
     num_slots: int
     least: Least
+    origin: Origin
 
     @property
     def stop(self) -> int:
         """Number of finished steps after the window."""
         return self.first + len(self.steps)
-
-
-@dataclass(frozen=True)
-class Past:
-    """Keys of a window that has been planned, and whether all updates are flushed at its end."""
-
-    keys_U: Keys
-    is_flushed: bool
 
 
 class Oracle:
@@ -111,14 +148,12 @@ class Oracle:
         self._batches = batches
         self._max_window_rows = max_window_rows
         self._steps: dict[int, PlannedStep] = {}  # planned, but cut off a window
-        self._past: tuple[Past, ...] = ()  # the last two windows
-        self._held = Rows.none()
-        self._is_recent_H = np.empty(0, bool)  # rows of the last window
-        self._free = np.empty(0, np.int64)
-        self._num_slots = 0
+        nothing = np.empty(0, np.int64)
+        self._placing = Placing(past=(), held=Rows.none(), is_recent_H=np.empty(0, bool), free=nothing, num_slots=0)
 
     def plan(self, first: int, stop: int, *, is_flushed: bool) -> Window:
         """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are flushed."""
+        origin = Origin(before=self._placing, first=first, stop=stop, is_flushed=is_flushed)
         steps = [self._steps.pop(step, None) or self._plan_step(step) for step in range(first, stop)]
         merged = _merge(steps)
         fitting = merged.num_steps_with(self._max_window_rows)
@@ -126,52 +161,65 @@ class Oracle:
             self._steps |= {first + number: steps[number] for number in range(fitting, len(steps))}
             del steps[fitting:]
             merged, is_flushed = _merge(steps), False
-        least = least_rows(merged.keys_U, self._past)
-        self._past = (*self._past[-1:], Past(merged.keys_U, is_flushed))
-        rows, coming, is_leaving_H = self._place(merged.keys_U)
+        past = self._placing.past
+        rows, coming, is_leaving_H = self._place(merged.keys_U, Past(merged.keys_U, is_flushed))
         return Window(
             first=first,
             steps=tuple(steps),
             slots=torch.from_numpy(rows.slots[merged.inverse_A]).split(merged.sizes),
             rows=rows,
             counts_U=merged.counts_U,
-            held=self._held,
+            held=self._placing.held,
             is_leaving_H=is_leaving_H,
             coming=coming,
-            num_slots=self._num_slots,
-            least=least,
+            num_slots=self._placing.num_slots,
+            least=least_rows(merged.keys_U, past),
+            origin=origin,
         )
+
+    def plan_again(self, origin: Origin) -> Window:
+        """The window that was planned as ``origin`` says; the next call plans the one after it."""
+        self._placing = origin.before
+        return self.plan(origin.first, origin.stop, is_flushed=origin.is_flushed)
 
     def _plan_step(self, step: int) -> PlannedStep:
         batch, plan = self._batches(step)
         return PlannedStep(batch, plan, plan.keys_N.compress(plan.sampled_N))
 
-    def _place(self, keys_U: Keys) -> tuple[Rows, Rows, Mask]:
+    def _place(self, keys_U: Keys, own: Past) -> tuple[Rows, Rows, Mask]:
         """Hold the rows of the last window and of this one; the latter's rows, those to fetch, and those to evict."""
-        before = self._held
+        now = self._placing
+        before = now.held
         where_U = places(before.keys, keys_U)
         is_new_U = np.ones(len(keys_U), bool)
         is_inside_U = where_U < len(before)
         is_new_U[is_inside_U] = before.keys[where_U[is_inside_U]] != keys_U[is_inside_U]
         is_used_H = np.zeros(len(before), bool)
         is_used_H[where_U[~is_new_U]] = True
-        is_leaving_H = ~(is_used_H | self._is_recent_H)
-        coming = Rows(keys_U[is_new_U], self._allot(int(np.count_nonzero(is_new_U)), before.slots[is_leaving_H]))
+        is_leaving_H = ~(is_used_H | now.is_recent_H)
+        taken, free, num_slots = _allot(now, int(np.count_nonzero(is_new_U)), before.slots[is_leaving_H])
+        coming = Rows(keys_U[is_new_U], taken)
         slots_U = np.empty(len(keys_U), np.int64)
         slots_U[is_new_U] = coming.slots
         slots_U[~is_new_U] = before.slots[where_U[~is_new_U]]
-        self._held = _union(before[~is_leaving_H], coming)
-        self._is_recent_H = np.zeros(len(self._held), bool)
-        self._is_recent_H[places(self._held.keys, keys_U)] = True
+        held = _union(before[~is_leaving_H], coming)
+        is_recent_H = np.zeros(len(held), bool)
+        is_recent_H[places(held.keys, keys_U)] = True
+        self._placing = Placing(
+            past=(*now.past[-1:], own), held=held, is_recent_H=is_recent_H, free=free, num_slots=num_slots
+        )
         return Rows(keys_U, slots_U), coming, is_leaving_H
 
-    def _allot(self, num_rows: int, given_back: NDArray[np.int64]) -> NDArray[np.int64]:
-        free = np.concatenate([given_back, self._free])
-        if (num_short := num_rows - len(free)) > 0:
-            free = np.concatenate([free, np.arange(self._num_slots, self._num_slots + num_short)])
-            self._num_slots += num_short
-        self._free = free[num_rows:]
-        return free[:num_rows]
+
+def _allot(
+    now: Placing, num_rows: int, given_back: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
+    """Slots for ``num_rows`` rows, those ``given_back`` first; the slots that are free then, and how many there are."""
+    free, num_slots = np.concatenate([given_back, now.free]), now.num_slots
+    if (num_short := num_rows - len(free)) > 0:
+        free = np.concatenate([free, np.arange(num_slots, num_slots + num_short)])
+        num_slots += num_short
+    return free[:num_rows], free[num_rows:], num_slots
 
 
 def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:

@@ -23,6 +23,7 @@ from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_index
+from harness.core.resumable import State
 from harness.data.dataset import Batch, Dataset
 from harness.recovery.failover import FailoverClient
 
@@ -85,6 +86,21 @@ class EmbeddingClient(Protocol):
 
     def summary(self) -> dict[str, float] | None:
         """Traffic of a cache, for the record; None without a cache."""
+        ...
+
+    def settle(self, progress: Progress) -> None:
+        """Finish what is in flight, between two steps; what follows has the same bits as without this call.
+
+        Called before :meth:`state`. Raises RolledBack if a failure voided it.
+        """
+        ...
+
+    def state(self) -> State:
+        """What is held here; see :class:`harness.core.resumable.Resumable`."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Set what :meth:`state` gave."""
         ...
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:

@@ -8,6 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.core.resumable import State
 from harness.kernels import rows
 
 Slots = NDArray[np.int64]
@@ -33,6 +34,15 @@ class RowCache:
         """Bytes of all slots, used or free."""
         arrays = (self.values_SX.numpy(), self.dirty_S, self.is_cached_S)
         return sum(array.nbytes for array in arrays)
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"values_SX": self.values_SX, "dirty_S": self.dirty_S, "is_cached_S": self.is_cached_S}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.values_SX = state["values_SX"].clone()
+        self.dirty_S, self.is_cached_S = state["dirty_S"].copy(), state["is_cached_S"].copy()
 
     def reserve(self, num_slots: int) -> None:
         """Grow to at least ``num_slots`` slots; beyond ``max_rows`` only if ``num_slots`` is larger."""

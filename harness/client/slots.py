@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.core.resumable import State
+
 Slots = NDArray[np.int64]
 
 _FIRST_CAPACITY = 1024
@@ -19,6 +21,14 @@ class SlotPool:
         self.capacity = 0
         self.num_free = 0
         self._free = np.empty(0, np.int64)
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"capacity": self.capacity, "num_free": self.num_free, "free": self._free}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.capacity, self.num_free, self._free = state["capacity"], state["num_free"], state["free"].copy()
 
     @property
     def num_used(self) -> int:
@@ -57,6 +67,21 @@ class Recency:
         self._num_queued = 0
         self._num_tracked = 0
         self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {
+            "queue": [[step, slots] for step, slots in self._queue],
+            "num_queued": self._num_queued,
+            "num_tracked": self._num_tracked,
+            "last_S": self._last_S,
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self._queue = deque((step, slots.copy()) for step, slots in state["queue"])
+        self._num_queued, self._num_tracked = state["num_queued"], state["num_tracked"]
+        self._last_S = state["last_S"].copy()
 
     def use(self, step: int, slots_N: Slots) -> None:
         """Record a use of ``slots_N`` at ``step``; among them the first counts as least recently used."""

@@ -46,6 +46,7 @@ from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
+from harness.core.resumable import State
 from harness.data.dataset import Batch
 
 
@@ -190,6 +191,28 @@ class StaleClient:
         # sends with each gradient the number of its updates: 8 bytes each. Keys of fetched rows are in `bytes`.
         clock_bytes = num_hits * 16 + traffic.fetched_rows * 24 + traffic.written_rows * 8
         return {**traffic.summary(), **seen.summary(traffic.accessed_rows), "clock_bytes": clock_bytes}
+
+    # --- resume points ------------------------------------------------------------------------------------------------
+
+    def settle(self, progress: Progress) -> None:
+        """A no-op: each step's message is waited for."""
+
+    def state(self) -> State:
+        """The copies of all workers, and statistics. Turns follow from the step."""
+        return {
+            "caches": self._caches.state(),
+            "must_ask": self._must_ask,
+            "traffic": self.traffic.state(),
+            "seen": dict(vars(self.seen)),
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.reset()
+        self._caches.load(state["caches"])
+        self._must_ask = state["must_ask"]
+        self.traffic.load(state["traffic"])
+        self.seen = Staleness(**state["seen"])
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ A row is found by one look-up in an array of 4 bytes a row (only pages in use ta
 not depend on the number of cached rows.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,11 +18,17 @@ from torch import Tensor
 
 from harness.client.slots import Recency, SlotPool, Slots, grown
 from harness.core.lookup import sum_runs
+from harness.core.resumable import State
 
 Keys = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _FIRST_CAPACITY = 1024
+_ARRAYS = (
+    *("key_E", "clock_E", "slot_EW", "entry_S", "worker_S", "version_S", "updates_S", "counts_S", "sampled_S"),
+    *("grads_SD", "values_SX"),
+)
+"""Fields that a resume point holds as they are; ``_entry_of_M`` follows from the first."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +79,28 @@ class WorkerCaches:
         self._recency = None if self._max_rows is None else Recency()
         self._grow_entries(_FIRST_CAPACITY)
         self._grow_slots(_FIRST_CAPACITY)
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        assert not self._flushed, "what was flushed has gone out"
+        return {
+            **{name: getattr(self, f"_{name}") for name in _ARRAYS},
+            "entries": self._entries.state(),
+            "slots": self._slots.state(),
+            "recency": None if self._recency is None else self._recency.state(),
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.clear()
+        for name in _ARRAYS:
+            setattr(self, f"_{name}", deepcopy(state[name]))
+        self._entries.load(state["entries"])
+        self._slots.load(state["slots"])
+        if self._recency is not None:
+            self._recency.load(state["recency"])
+        used_E = np.flatnonzero(self._key_E >= 0)
+        self._entry_of_M[self._key_E[used_E]] = used_E + 1
 
     @property
     def num_rows(self) -> int:

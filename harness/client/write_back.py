@@ -17,8 +17,11 @@ from harness.client.oracle import Window
 from harness.client.protocol import Keys
 from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
+from harness.core.resumable import State
 
 Counts = NDArray[np.int32]
+
+_LOGS = ("sampled", "touched", "moved")
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,14 @@ class TouchLog:
         self.sampled = [touches.without(first, last) for touches in self.sampled]
         self.touched = [touches.without(first, last) for touches in self.touched]
         self.moved = [touches.without(first, last) for touches in self.moved]
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {name: [vars(touches) for touches in getattr(self, name)] for name in _LOGS}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.sampled, self.touched, self.moved = ([Touches(**each) for each in state[name]] for name in _LOGS)
 
     @property
     def num_bytes(self) -> int:

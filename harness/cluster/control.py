@@ -11,6 +11,7 @@ Messages are tuples, the kind first:
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
                          ("alive",) from a trainer, often: it runs
     supervisor -> rank   ("join", place)             ("stop",)                           ("spares",)
+                         ("halt",) to a trainer: stop at the next boundary, with a resume point
                          ("addresses", generation, {worker: address})    ("broken", generation)
                          ("result", value, error)
 """

@@ -11,9 +11,15 @@ ORPHANED = 112
 """Exit code of a process that its leash has ended."""
 
 
+INTERRUPTS = frozenset({signal.SIGINT, signal.SIGTERM})
+"""Ctrl-C reaches all foreground processes, and a scheduler may send SIGTERM to all of a job. Only the process that the
+user started handles them: it lets the others finish their step."""
+
+
 def ignore_interrupts() -> None:
-    """Ignore SIGINT. Ctrl-C reaches all foreground processes; only the one that the user started handles it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """Ignore the signals that the process handles which the user started."""
+    for number in INTERRUPTS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def ignore_stops() -> None:

@@ -1,6 +1,7 @@
 """A rank's end of the control channel, and the supervisor as a trainer reaches it."""
 
 import os
+import select
 import threading
 import time
 from contextlib import suppress
@@ -11,6 +12,7 @@ from typing import Any
 from harness.cluster import control, group
 from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
+from harness.cluster.protocol import Resumption, WrittenPoint
 from harness.store import Manifest
 
 
@@ -32,7 +34,10 @@ class ControlLink:
         )
         self._world: object = None  # keeps a generation's store alive
         self._orders: list[control.Message] = []
+        self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
+        self._poll.register(self._connection.fileno(), select.POLLIN)
         self._has_spares = False
+        self._is_stopping = False
         place = rank_context.place
         self.send("hello", rank_context.rank, os.getpid(), place and place.generation)
 
@@ -81,18 +86,36 @@ class ControlLink:
 
     def take_spares(self) -> bool:
         """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
-        while not self._has_spares and self._connection.poll(0):
-            message = self._connection.recv()
-            self._has_spares = message[0] == "spares"
-            if message[0] == "stop":
-                raise Stopped
+        self._hear()
         has_spares, self._has_spares = self._has_spares, False
         return has_spares
 
-    def _receive(self) -> control.Message:
-        """The next message that is no word about spares."""
-        while (message := self._connection.recv())[0] == "spares":
+    def is_stopping(self) -> bool:
+        """Whether the supervisor has said that the run is to stop at a boundary. Does not wait."""
+        self._hear()
+        return self._is_stopping
+
+    def _hear(self) -> None:
+        """Take the notices that have come. Between requests nothing else comes but the order to end."""
+        while self._poll.poll(0):
+            message = self._connection.recv()
+            if not self._is_notice(message) and message[0] == "stop":
+                raise Stopped
+
+    def _is_notice(self, message: control.Message) -> bool:
+        """Whether ``message`` is a notice, which is then noted, and no answer or order."""
+        if message[0] == "spares":
             self._has_spares = True
+        elif message[0] == "halt":
+            self._is_stopping = True
+        else:
+            return False
+        return True
+
+    def _receive(self) -> control.Message:
+        """The next message that is no notice."""
+        while self._is_notice(message := self._connection.recv()):
+            pass
         return message
 
     def _addresses(self, generation: int) -> dict[str, bytes]:
@@ -100,9 +123,9 @@ class ControlLink:
         self.send("await_all", generation)
         while True:
             message = self._connection.recv()
-            if message[0] == "spares":
-                self._has_spares = True
-            elif message[0] not in ("addresses", "broken"):
+            if self._is_notice(message):
+                continue
+            if message[0] not in ("addresses", "broken"):
                 self._orders.append(message)
             elif message[1] != generation:
                 continue  # a late answer about an abandoned generation
@@ -130,3 +153,15 @@ class RemoteSupervisor:
     def status(self, **values: Any) -> None:
         """Report the progress of the run: fields of ``RunStatus``."""
         self._link.send("tell", "status", values)
+
+    def resumption(self) -> Resumption:
+        """Where resume points are, and the one to go on from."""
+        return self._link.call("resumption")
+
+    def commit_point(self, written: WrittenPoint) -> None:
+        """Commit a resume point as of the events recorded so far."""
+        self._link.call("commit_point", written)
+
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop."""
+        return self._link.is_stopping()

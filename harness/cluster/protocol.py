@@ -6,6 +6,7 @@ values, then state of the optimizer.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from harness.core.errors import HarnessError
 from harness.core.plans import Progress, Rank, SavePlan
-from harness.store import FileRecord, Manifest
+from harness.store import FileRecord, Manifest, ResumePoint
 
 NO_ROWS = torch.empty(0, dtype=torch.int64)
 
@@ -164,7 +165,7 @@ class ShardRows:
 
 @dataclass(frozen=True, kw_only=True)
 class Restored:
-    """Reply to Initialise, Restore and the copies: the number of rows that were set."""
+    """Reply to Initialise, Restore, LoadState and the copies: the number of rows that were set."""
 
     num_rows: int
 
@@ -233,6 +234,33 @@ class Digest:
     """Request for the xxh3 of all rows. Reply: 16 hex digits."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class WriteState:
+    """Write the state of this rank as of now, for resume point ``number`` in folder ``root``. Reply: StateWritten.
+
+    Waits until a save in the background is on disk. Changes nothing else.
+    """
+
+    root: Path
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class StateWritten:
+    """Reply to WriteState. ``saving``: the rank's files of a save that is written and not committed."""
+
+    file: FileRecord
+    saving: tuple[FileRecord, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoadState:
+    """Take the state in ``file``, in folder ``root``: in place of Initialise. Reply: :class:`Restored`."""
+
+    root: Path
+    file: FileRecord
+
+
 Copy = CopyFromBuddy | CopyReplica
 """Requests for which a rank sends requests to another one."""
 
@@ -247,6 +275,8 @@ Request = (
     | Save
     | Collect
     | CountReplicaSaved
+    | WriteState
+    | LoadState
     | Digest
 )
 Reply = Any
@@ -310,25 +340,65 @@ class Cluster(Protocol):
         ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """What a trainer is told of resume points when it starts.
+
+    ``root``: their folder. ``next_number``: of the next one. ``point``: the one that the run goes on from; None: it
+    starts.
+    """
+
+    root: Path
+    next_number: int
+    point: ResumePoint | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenPoint:
+    """A resume point whose files are on disk: see :class:`harness.store.ResumePoint`."""
+
+    number: int
+    step: int
+    checkpoint: int | None
+    saving: tuple[FileRecord, ...]
+    files: Mapping[Rank, FileRecord]
+
+
 class Ask(Protocol):
     """The signature of a call of the PS ranks that survives their deaths: ``FailoverClient.ask``."""
 
     def __call__(self, requests: Mapping[Rank, Request], progress: Progress, /) -> dict[Rank, Reply]: ...
 
 
-class SupervisorClient(Protocol):
-    """The trainer's calls of the supervisor, which owns the trace, the record and the manifests."""
+class Reporter(Protocol):
+    """What a trainer tells the supervisor, and waits for no answer."""
 
     def record(self, event: Any) -> None:
         """Append an event to the record."""
         ...
 
+    def status(self, **values: Any) -> None:
+        """Report the progress of the run: fields of ``RunStatus``."""
+        ...
+
+
+class SupervisorClient(Reporter, Protocol):
+    """The trainer's calls of the supervisor, which owns the trace, the record, the manifests and the resume points."""
+
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
         ...
 
-    def status(self, **values: Any) -> None:
-        """Report the progress of the run: fields of ``RunStatus``."""
+    def resumption(self) -> Resumption:
+        """Where resume points are, and the one to go on from."""
+        ...
+
+    def commit_point(self, written: WrittenPoint) -> None:
+        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
+        ...
+
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop. Waits for nobody."""
         ...
 
 

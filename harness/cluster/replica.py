@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Failure, Push, ReadShard, Reply, Request, Save, ShardRows, WriteBack
 from harness.core.plans import Rank, buddy_of, owner_of, ps_index
+from harness.core.resumable import State
 from harness.core.shard import Shard
 from harness.core.trackers import NullTracker, TrackerSpec
 from harness.store import SAVE_KINDS
@@ -54,6 +55,15 @@ class Replica:
         self.shard = make_shard(ps_index(self.owner))
         self.taken = Taken()
         self._tracked = tracked
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"shard": self.shard.state(), "taken": vars(self.taken)}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.shard.load(state["shard"])
+        self.taken = Taken(**state["taken"])
 
     def initialise(self, step: int) -> None:
         """Set every row to its initial value, as its owner does at the same request."""

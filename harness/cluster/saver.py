@@ -7,6 +7,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Collect, Save, Written
 from harness.cluster.replica import Taken, take
+from harness.core.resumable import State
 from harness.core.shard import Shard
 from harness.core.trackers import Tracker
 from harness.store import (
@@ -44,11 +45,16 @@ class _Contents:
 
 @dataclass(frozen=True)
 class _PendingSave:
-    """A save that is being written in the background."""
+    """A save that is being written in the background; ``rows`` is None for one that a run before this one wrote."""
 
     sequence: int
-    rows: FrozenRows
+    rows: FrozenRows | None
     writing: Background[Written]
+
+    def result(self) -> Written:
+        """Wait for the files. Raises what writing them raised."""
+        written = self.writing.result()
+        return written if self.rows is None else replace(written, waited_s=self.rows.waited_s)
 
 
 class Saver:
@@ -72,6 +78,7 @@ class Saver:
         self._buffer_bytes = buffer_bytes
         self.taken = Taken()
         self._pending: _PendingSave | None = None
+        self._kept: int | None = None  # sequence of the pending save whose files a resume point names
         self._no_op = shard.before_change
 
     def save(self, request: Save) -> Written | None:
@@ -90,7 +97,7 @@ class Saver:
             return replace(self._write_now(request.save), is_late=True)
         assert pending.sequence == request.save.sequence, "one save at a time"
         try:
-            return replace(pending.writing.result(), waited_s=pending.rows.waited_s)
+            return pending.result()
         finally:
             self._forget()
 
@@ -98,10 +105,41 @@ class Saver:
         """Abandon the pending save, if there is one: its thread is ended and its files are removed."""
         pending = self._pending
         if pending is not None:
-            pending.rows.give_up()
+            if pending.rows is not None:
+                pending.rows.give_up()
             pending.writing.wait()
             self._forget()
             self._store.discard(pending.sequence)
+
+    def close(self) -> None:
+        """End the thread of the pending save. Its files are removed unless a resume point names them."""
+        if self._pending is not None and self._pending.sequence == self._kept:
+            self._pending.writing.wait()
+            self._forget()
+        self.abandon()
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`. Waits for the pending save, which stays pending."""
+        pending = self._pending
+        self._kept = pending and pending.sequence
+        return {
+            "taken": vars(self.taken),
+            "pending": pending and {"sequence": pending.sequence, "written": _to_plain(pending.result())},
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.taken = Taken(**state["taken"])
+        pending = state["pending"]
+        if pending is not None:
+            written = _from_plain(pending["written"])
+            self._pending = _PendingSave(pending["sequence"], None, Background("save", lambda: written))
+            self._kept = pending["sequence"]
+
+    @property
+    def written_files(self) -> tuple[FileRecord, ...]:
+        """Files of the pending save, older ones on which it builds included. Waits for it."""
+        return () if self._pending is None else self._pending.result().records
 
     def _forget(self) -> None:
         self._pending = None
@@ -163,6 +201,14 @@ class Saver:
             persisted_tracked=contents.persisted_tracked if counts else None,
             compacted=compacted,
         )
+
+
+def _to_plain(written: Written) -> State:
+    return {**vars(written), "records": [record.to_json() for record in written.records]}
+
+
+def _from_plain(state: State) -> Written:
+    return Written(**{**state, "records": tuple(FileRecord.from_json(record) for record in state["records"])})
 
 
 def _part(rows: Tensor | slice) -> Part:

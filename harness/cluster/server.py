@@ -22,6 +22,7 @@ from harness.cluster.protocol import (
     Exchange,
     Failure,
     Initialise,
+    LoadState,
     Push,
     ReadShard,
     Reply,
@@ -30,19 +31,22 @@ from harness.cluster.protocol import (
     Restored,
     Save,
     ShardRows,
+    StateWritten,
     WriteBack,
+    WriteState,
     Written,
 )
 from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
 from harness.cluster.saver import Saver
-from harness.core.errors import HarnessError, RankFailed, RankLost
+from harness.core.errors import HarnessError, RankFailed, RankLost, StoreError
 from harness.core.mirror import choose_mirrored
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
+from harness.core.resumable import Resumable, State
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
-from harness.store import ShardStore
+from harness.store import ShardStore, read_state, write_state
 from harness.store.format import bytes_of
 
 
@@ -86,6 +90,7 @@ class RankServer:
         self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
         self._tracked = spec.tracker.tables
         self._tracker = make_tracker(self.shard, spec.tracker)
+        self._fsync = spec.fsync
         self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
         self._saver = Saver(
             self.shard, self._tracker, spec.tracker.tables, self._store, buffer_bytes=spec.save_buffer_bytes
@@ -101,6 +106,8 @@ class RankServer:
             Save: self._save,
             Collect: self._saver.collect,
             CountReplicaSaved: self._count_replica_saved,
+            WriteState: self._write_state,
+            LoadState: self._load_state,
             Digest: self._digest,
         }
 
@@ -114,8 +121,8 @@ class RankServer:
             return Failure(RankFailed(f"{self.rank} failed at {type(request).__name__}:\n{traceback.format_exc()}"))
 
     def close(self) -> None:
-        """Abandon a pending save, so that no thread is left."""
-        self._saver.abandon()
+        """Give up a pending save, so that no thread is left."""
+        self._saver.close()
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push
@@ -211,6 +218,40 @@ class RankServer:
 
     def _count_replica_saved(self, request: CountReplicaSaved) -> None:
         self._held.take(request.save)
+
+    # --- resume points --------------------------------------------------------------------------------------------
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`. Waits for a save in the background.
+
+        Raises StoreError if the tracker has no state to give.
+        """
+        if not isinstance(self._tracker, Resumable):
+            kind = type(self._tracker).__name__
+            raise StoreError(f"tracker {kind}: expected methods state and load, got none; see docs/EXTENDING.md")
+        return {
+            "shard": self.shard.state(),
+            "tracker": self._tracker.state(),
+            "saver": self._saver.state(),
+            "replica": None if self.replica is None else self.replica.state(),
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.shard.load(state["shard"])
+        self._tracker.load(state["tracker"])
+        self._saver.load(state["saver"])
+        if self.replica is not None:
+            self.replica.load(state["replica"])
+
+    def _write_state(self, request: WriteState) -> StateWritten:
+        state, step = self.state(), self.shard.applied_step
+        file = write_state(request.root, self.rank, request.number, step, state, fsync=self._fsync)
+        return StateWritten(file=file, saving=self._saver.written_files)
+
+    def _load_state(self, request: LoadState) -> Restored:
+        self.load(read_state(request.root, request.file))
+        return Restored(num_rows=len(self.shard.rows_MD))
 
     # --- the end --------------------------------------------------------------------------------------------------
 

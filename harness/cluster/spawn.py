@@ -16,7 +16,7 @@ from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any, NoReturn
 
-from harness.cluster.leash import hold_leash
+from harness.cluster.leash import INTERRUPTS, hold_leash
 from harness.record.plugins import LOADED, PRELOAD_VARIABLE
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -27,8 +27,7 @@ def fork_server() -> ForkServerContext:
     """The multiprocessing context for starting processes; its fork server is running.
 
     The server, and so every process it forks, finds this package whatever the working folder, dies with
-    this process, and has SIGINT blocked: Ctrl-C on a terminal reaches the process that the user started, which handles
-    it.
+    this process, and has the signals of ``INTERRUPTS`` blocked: the process that the user started handles them.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.cluster.leash_parent", "harness.record.preloaded_plugins", *_PRELOAD])
@@ -76,7 +75,8 @@ def nest_fork_server() -> bool:
     """Fork a fork server from this process, whose imports are done.
 
     :func:`fork_server` then finds it running. A new one would import everything again, which takes 1.5 s. The nested
-    server has this process's standard streams and no other open file, has SIGINT blocked, and dies with this process.
+    server has this process's standard streams and no other open file, has ``INTERRUPTS`` blocked, and dies with this
+    process.
     To be called while no thread but a leash's runs: a fork copies only one thread, and locks in their present state.
 
     Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server; :func:`fork_server` then
@@ -156,7 +156,7 @@ def _environment() -> Iterator[None]:
 
 @contextmanager
 def _interrupts_blocked() -> Iterator[None]:
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
     try:
         yield
     finally:

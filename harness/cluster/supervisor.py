@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
+from harness.cluster.protocol import Resumption, WrittenPoint
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
 from harness.core.plans import PlannedKill, Rank, merge_kills, ps_index
+from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
 
 
@@ -37,6 +39,19 @@ class Sink(Protocol):
         ...
 
 
+class Points(Protocol):
+    """The resume points of a run."""
+
+    @property
+    def resumption(self) -> Resumption:
+        """What the trainer is told when it starts."""
+        ...
+
+    def commit(self, written: WrittenPoint, supervisor: State) -> None:
+        """Commit a resume point with this state of the supervisor. Raises StoreError."""
+        ...
+
+
 class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
@@ -44,6 +59,8 @@ class Supervisor:
         planned_kills: in the order in which they strike; each is carried out once.
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
+        points: the run's resume points; a trainer that writes any needs them.
+        is_stopping: whether the run is asked to stop.
 
     Attributes:
         generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
@@ -59,7 +76,11 @@ class Supervisor:
         planned_kills: Iterable[PlannedKill],
         on_status: Callable[..., None],
         clock: Callable[[], float] = time.monotonic,
+        points: Points | None = None,
+        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._points = points
+        self._is_stopping = is_stopping
         self._ranks = ranks
         self._sink = sink
         self._store = store
@@ -69,6 +90,22 @@ class Supervisor:
         self._killed: set[Rank] = set()
         self.generation = 0
         self.num_unplanned = 0
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {
+            "to_come": len(self._to_come),
+            "killed": sorted(self._killed),
+            "generation": self.generation,
+            "num_unplanned": self.num_unplanned,
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`. A planned kill that was carried out is not repeated."""
+        while len(self._to_come) > state["to_come"]:
+            self._to_come.popleft()
+        self._killed = set(state["killed"])
+        self.generation, self.num_unplanned = state["generation"], state["num_unplanned"]
 
     def record(self, event: Event) -> None:
         """Append an event to the record; the last one with ``generation`` and ``num_unplanned`` filled in."""
@@ -83,6 +120,20 @@ class Supervisor:
     def status(self, **values: Any) -> None:
         """Report the progress of the run to ``on_status``; see ``RunStatus``."""
         self._on_status(generation=self.generation, **values)
+
+    def resumption(self) -> Resumption:
+        """Where resume points are, and the one to go on from."""
+        assert self._points is not None, "a run has resume points"
+        return self._points.resumption
+
+    def commit_point(self, written: WrittenPoint) -> None:
+        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
+        assert self._points is not None, "a run has resume points"
+        self._points.commit(written, self.state())
+
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop."""
+        return self._is_stopping()
 
     def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
         """Carry out the next ``num_due`` planned kills as one, at the boundary after ``step`` steps, and record it.

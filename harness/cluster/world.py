@@ -20,6 +20,7 @@ from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.network import PrivateNetwork
 from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
+from harness.cluster.stop import StopRequest
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import CHIEF, Rank, ps_rank, spare_name
@@ -264,8 +265,8 @@ class World:
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
-    def serve(self, services: Services) -> None:
-        """Serve the ranks until the trainer has finished.
+    def serve(self, services: Services, stop: StopRequest | None = None) -> None:
+        """Serve the ranks until the trainer has finished. ``stop``: the trainer is told once this is set.
 
         Besides ``services`` a trainer may call what :meth:`_own_services` adds. Raises the error that the trainer
         reported, and RunFailed if it died.
@@ -276,7 +277,11 @@ class World:
             # must the supervisor report it, since no request can be sent yet.
             is_awaited = self._rendezvous.is_awaited
             watched = self._processes.watched(None if is_awaited else [CHIEF])
-            ready = wait([*self._connections.waited(), *watched], self._clock.tick_s)
+            asked = [] if stop is None or stop.is_set else [stop.fileno()]
+            ready = wait([*self._connections.waited(), *watched, *asked], self._clock.tick_s)
+            if stop is not None and stop.is_set and CHIEF in self._connections:
+                self._connections.send(CHIEF, "halt")
+                stop = None
             self._processes.check()
             for connection, message in self._connections.received(ready):
                 if self._handle(connection, message, services):

@@ -19,6 +19,7 @@ IRRELEVANT: dict[str, set[str] | bool] = {
     "engine": True,
     "wandb": True,
     "store": True,
+    "resume": True,
     "trace": {"allow_unplanned"},
     "save": {"buffer_bytes"},
     "cluster": {

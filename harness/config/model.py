@@ -258,6 +258,12 @@ class SaveConfig(_Model):
     """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 
 
+class ResumeConfig(_Model):
+    every_s: Annotated[float, Field(ge=0)] | None = 300.0
+    """Seconds between resume points, from which `run.py train --resume` and a grid go on. 0: at every boundary with a
+        save; null: only when the run is asked to stop. They change no result."""
+
+
 class MetricsConfig(_Model):
     num_tracked: PositiveInt = 7
     """(R) Number of tracked tables, the largest ones: priority saves choose among their rows, and update-PLS is also
@@ -305,6 +311,7 @@ class Config(_Model):
     trace: TraceConfig = TraceConfig()
     store: StoreConfig = StoreConfig()
     save: SaveConfig = SaveConfig()
+    resume: ResumeConfig = ResumeConfig()
     metrics: MetricsConfig = MetricsConfig()
     wandb: WandbConfig = WandbConfig()
 

@@ -8,6 +8,7 @@
     │   └── StoreError       a checkpoint, a run folder
     ├── RankLost             ranks died; every other rank has answered. Recovery handles it; users never see it
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
+    ├── RunStopped           a run was asked to stop, and left a resume point: exit code 128 + the signal's number
     └── RunFailed            a run ended without a result: exit code 1
 
 A message states what is wrong, where (``file:line`` or a dotted key), and what was expected. It may quote input, so
@@ -85,6 +86,18 @@ class RankLost(HarnessError):
 
 class RankFailed(HarnessError):
     """A rank is alive but its code raised; the message carries the remote traceback."""
+
+
+class RunStopped(HarnessError):
+    """A run was asked to stop, and did. ``step``: of the resume point that it left; None: it could leave none."""
+
+    def __init__(self, step: int | None) -> None:
+        self.step = step
+        super().__init__("asked to stop" if step is None else f"asked to stop; a resume point of step {step} is kept")
+
+    def __reduce__(self) -> tuple[type["RunStopped"], tuple[Any, ...]]:
+        """Pickle the constructor's argument: by default an exception is rebuilt from its message alone."""
+        return RunStopped, (self.step,)
 
 
 class RunFailed(HarnessError):

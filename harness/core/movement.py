@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
+from harness.core.resumable import State
 from harness.core.shard import Shard
 from harness.core.tracker import NullTracker, TrackerSpec, top_rows
 from harness.kernels.norms import add_at, row_distances
@@ -66,6 +67,15 @@ class ScarTracker(NullTracker):
         for table in self._saved:
             self.saved(table, self._shard.span(table))
 
+    def state(self) -> State:
+        """The saved copies by table."""
+        return {"saved": {str(table): saved_TD for table, saved_TD in self._saved.items()}}
+
+    def load(self, state: State) -> None:
+        """Set the saved copies."""
+        for table, saved_TD in self._saved.items():
+            saved_TD.copy_(state["saved"][str(table)])
+
 
 class MassTracker(NullTracker):
     """The K rows that moved most, step by step, since their last save; ties to the lower row.
@@ -103,3 +113,11 @@ class MassTracker(NullTracker):
     def reset(self) -> None:
         """No row has moved."""
         self._mass_M[:] = 0
+
+    def state(self) -> State:
+        """The masses."""
+        return {"mass_M": self._mass_M}
+
+    def load(self, state: State) -> None:
+        """Set the masses."""
+        self._mass_M[:] = state["mass_M"]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
+from harness.core.resumable import State
 from harness.kernels.lookup import sums_before
 
 
@@ -66,6 +67,14 @@ class PlsLedger:
     def rolled_back(self, samples: int) -> None:
         """Record a full recovery to the checkpoint at ``samples``: no sample is lost and none is unsaved."""
         self._since = dict.fromkeys(self._weights, samples)
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"since": dict(self._since), "total": self.total}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self._since, self.total = dict(state["since"]), state["total"]
 
 
 @dataclass
@@ -162,6 +171,18 @@ class UpdateLedger:
 
     def _copy(self) -> dict[Rank, _Tally]:
         return {rank: tally.copy() for rank, tally in self._tallies.items()}
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        tallies = {"tallies": self._tallies, "saving": self._saving, "checkpoint": self._checkpoint}
+        return {name: {rank: vars(tally) for rank, tally in each.items()} for name, each in tallies.items()}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self._tallies, self._saving, self._checkpoint = (
+            {rank: _Tally(**tally) for rank, tally in state[name].items()}
+            for name in ("tallies", "saving", "checkpoint")
+        )
 
     @property
     def applied_updates(self) -> int:

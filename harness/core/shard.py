@@ -12,6 +12,7 @@ from torch import Tensor
 
 from harness.core.optimizers import OPTIMIZERS, RowOptimizer, row_width
 from harness.core.placement import Placement
+from harness.core.resumable import State
 from harness.core.seeds import derive, words
 
 _LINE = 16  # values of a cache line
@@ -117,6 +118,23 @@ class Shard:
         if self.pending_M is not None:
             self.pending_M.zero_()
         self.applied_step = applied_step
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {
+            "rows_MD": self.rows_MD,
+            "pending_M": self.pending_M,
+            "applied_step": self.applied_step,
+            "mirrored_N": self.mirrored_N,
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.rows_MD.copy_(state["rows_MD"])
+        if self.pending_M is not None:
+            self.pending_M.copy_(state["pending_M"])
+        self.applied_step = state["applied_step"]
+        self.mirrored_N = state["mirrored_N"].clone()
 
     def gather(self, rows_N: Tensor) -> Tensor:
         """Rows ``rows_N`` (int64 local flat rows): float32 (N, X), a copy."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
+from harness.core.resumable import State
 from harness.core.shard import Shard
 
 
@@ -97,6 +98,14 @@ class Tracker(Protocol):
         """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
         ...
 
+    def state(self) -> State:
+        """What was recorded; see :class:`harness.core.resumable.Resumable`. The shard keeps its own state."""
+        ...
+
+    def load(self, state: State) -> None:
+        """Set what :meth:`state` gave."""
+        ...
+
 
 class SizedTracker(Protocol):
     """What a tracker may offer besides, so that a run's record states its memory."""
@@ -135,6 +144,13 @@ class NullTracker:
         """A no-op: this tracker records nothing."""
 
     def reset(self) -> None:
+        """A no-op: this tracker records nothing."""
+
+    def state(self) -> State:
+        """Empty: this tracker records nothing."""
+        return {}
+
+    def load(self, state: State) -> None:
         """A no-op: this tracker records nothing."""
 
     @staticmethod

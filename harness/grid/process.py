@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from harness.cluster.fork_server import start
 from harness.cluster.spawn import fork_server
 from harness.config.experiment import Cell
-from harness.core.errors import RunFailed
+from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
@@ -28,10 +29,10 @@ _ANSWER_S = 30.0  # within which a fork server starts a process
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """The result of a cell. ``skipped``: it was already done and was not run again."""
+    """The result of a cell. ``skipped``: it was already done and was not run again. ``stopped``: it was asked to."""
 
     cell: Cell
-    status: Literal["skipped", "done", "failed"]
+    status: Literal["skipped", "done", "failed", "stopped"]
     seconds: float = 0.0
     finished: Finished | None = None
     error: str | None = None
@@ -53,7 +54,8 @@ class CellProcess:
         self.pipe = pipe
         self._process = process
         self._began_s = time.monotonic()
-        self._result: Finished | str | None = None
+        self._result: Finished | RunStopped | str | None = None
+        self._is_asked_to_stop = False
 
     def receive(self) -> "RunStatus | None":
         """The cell's next status; None if its result came. Raises EOFError if the process has closed the pipe."""
@@ -61,10 +63,17 @@ class CellProcess:
             message = self.pipe.recv()
         except ConnectionResetError as error:
             raise EOFError from error
-        if isinstance(message, Finished | str):
+        if isinstance(message, Finished | RunStopped | str):
             self._result = message
             return None
         return message
+
+    def ask_to_stop(self) -> None:
+        """Ask the cell to leave a resume point at its next boundary, and to end."""
+        self._is_asked_to_stop = True
+        if self._process.pid is not None and self._process.exitcode is None:
+            with suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGTERM)
 
     def outcome(self) -> Outcome:
         """Wait for the process to end and return how it ended; a crash is written to the cell's error.txt.
@@ -82,6 +91,9 @@ class CellProcess:
                 replace_run(self.cell.run_dir)
             return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
         error = self._result
+        if isinstance(error, RunStopped) or (self._is_asked_to_stop and exit_code == -signal.SIGTERM):
+            words = str(error or "asked to stop before it began")
+            return Outcome(cell=self.cell, status="stopped", seconds=seconds, error=words)
         if not isinstance(error, str):
             error = _crash(self._run_dir, exit_code)
             if not is_written:

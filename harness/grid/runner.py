@@ -11,7 +11,9 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell
+from harness.core.errors import RunStopped
 from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
 from harness.grid.worker import RunCell
 
@@ -36,16 +38,24 @@ class GridView(Protocol):
 
 
 def run_grid(
-    cells: Sequence[Cell], run_cell: RunCell, view: GridView, *, jobs: int | None = None, stale: Collection[Path] = ()
+    cells: Sequence[Cell],
+    run_cell: RunCell,
+    view: GridView,
+    *,
+    jobs: int | None = None,
+    stale: Collection[Path] = (),
+    stop: StopRequest | None = None,
 ) -> list[Outcome]:
     """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
 
     ``jobs``: None starts as many as this process has cores for their threads.
     ``stale``: folders of finished cells that are run anew. Such a result stands until the new one is done.
     Returns one outcome per cell, in the order of ``cells``. If an exception (also KeyboardInterrupt) leaves this
-    function or this process is killed, the started cells are ended.
+    function or this process is killed, the started cells are ended. ``stop``: once it is set, running cells are asked
+    to stop, and no other starts.
 
-    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run.
+    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped where
+    ``stop`` has left cells that are not done.
     """
     kept = [cell for cell in cells if is_done(cell) and cell.run_dir not in stale]
     outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
@@ -64,17 +74,27 @@ def run_grid(
                 cell = waiting.popleft()
                 running.append(starter.start(cell))
                 view.started(cell)
-            for outcome in _receive(running, view):
+            for outcome in _receive(running, view, stop):
                 outcomes[outcome.cell.run_dir] = outcome
                 view.ended(outcome)
+            if stop is not None and stop.is_set:
+                for one in running:
+                    one.ask_to_stop()
+                waiting.clear()
+                stop = None
     finally:
         starter.end_all()
+    if any(cell.run_dir not in outcomes or outcomes[cell.run_dir].status == "stopped" for cell in cells):
+        raise RunStopped(None)
     return [outcomes[cell.run_dir] for cell in cells]
 
 
-def _receive(running: list[CellProcess], view: GridView) -> Iterator[Outcome]:
-    """Wait for messages and pass statuses to ``view``; yield outcomes of ended cells, which leave ``running``."""
-    ready = wait([one.pipe for one in running])
+def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | None) -> Iterator[Outcome]:
+    """Wait for messages, or the request to stop, and pass statuses to ``view``.
+
+    Yields outcomes of ended cells, which leave ``running``.
+    """
+    ready = wait([*(one.pipe for one in running), *([] if stop is None else [stop.fileno()])])
     for one in [one for one in running if one.pipe in ready]:
         try:
             status = one.receive()

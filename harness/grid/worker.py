@@ -1,6 +1,7 @@
 """The process of one cell of a grid. The runner's side is in harness.grid.process."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.cluster.leash import hold_leash, ignore_interrupts
 from harness.cluster.spawn import nest_fork_server
+from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell
 from harness.config.model import Config
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
-from harness.record.folder import claim_run
+from harness.record.folder import claim_run, has_resume_point
 from harness.record.rundir import write_reason
 
 if TYPE_CHECKING:
@@ -30,34 +32,47 @@ OnStatus = Callable[["RunStatus"], None]
 class RunCell(Protocol):
     """A function that runs one cell: :func:`run_assembled`, or any function at a module's top level."""
 
-    def __call__(self, config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-        """Write ``run_dir`` and return the last event. Raises UserError or RunFailed."""
+    def __call__(
+        self, config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+    ) -> Finished:
+        """Write ``run_dir`` and return the last event. Raises UserError, RunFailed; RunStopped once ``stop`` is set."""
         ...
 
 
-def run_assembled(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
-    """``harness.run.assemble.run``, imported when the cell runs."""
+def run_assembled(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """``harness.run.assemble.run``, imported when the cell runs; from the resume point, if there is one."""
     from harness.run import assemble  # noqa: PLC0415 - torch takes a second to import
 
-    return assemble.run(config, run_dir, on_status=on_status)
+    return assemble.run(config, run_dir, on_status=on_status, resumes=has_resume_point(run_dir), stop=stop)
 
 
 def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> None:
     """Main function of a cell's process: sends statuses, then the last event, or one line for a HarnessError.
 
-    Ends when the process ``owner_pid`` ends. Ignores SIGINT, which the owner handles.
+    Ends when the process ``owner_pid`` ends. Ignores SIGINT, which the owner handles. SIGTERM asks the cell to stop.
     """
     ignore_interrupts()
+    stop = _stopped_by_sigterm()
     hold_leash(owner_pid)
     try:
-        with claim_run(cell.run_dir, cell.hash), _output_to(cell.run_dir / "output.txt"):
+        with claim_run(cell.run_dir, cell.hash, "resume"), _output_to(cell.run_dir / "output.txt"):
             if cell.config.engine == "rpc":
                 nest_fork_server()  # after the redirection of output, before any thread starts
-            result = _run(run_cell, cell, pipe)
+            result = _run(run_cell, cell, pipe, stop)
     except HarnessError as error:  # the folder could not be claimed
         result = one_line(error)
     pipe.send(result)
     pipe.close()
+
+
+def _stopped_by_sigterm() -> StopRequest:
+    """A request that SIGTERM sets, in this process."""
+    stop = StopRequest()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: stop.set())
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # a fork server has it blocked
+    return stop
 
 
 def one_line(error: HarnessError) -> str:
@@ -66,9 +81,11 @@ def one_line(error: HarnessError) -> str:
     return lines[0] if len(lines) == 1 else f"{lines[0]} ... {lines[-1]}"
 
 
-def _run(run_cell: RunCell, cell: Cell, pipe: Connection) -> Finished | str:
+def _run(run_cell: RunCell, cell: Cell, pipe: Connection, stop: StopRequest) -> Finished | RunStopped | str:
     try:
-        return run_cell(cell.config, cell.run_dir, on_status=_StatusSender(pipe))
+        return run_cell(cell.config, cell.run_dir, on_status=_StatusSender(pipe), stop=stop)
+    except RunStopped as stopped:
+        return stopped
     except HarnessError as error:
         write_reason(cell.run_dir, f"{type(error).__name__}: {error}")
         return one_line(error)

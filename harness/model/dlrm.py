@@ -151,7 +151,7 @@ class DenseNetwork:
         self.step()
         return {name: value.cpu() for name, value in self._state.items()}
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
+    def load(self, state: Mapping[str, Tensor]) -> None:
         """Set all that :meth:`state` gives. ``state`` must name each of them, with its shape."""
         assert state.keys() == self._state.keys()
         self.step()  # so that no thread works on the parameters any more

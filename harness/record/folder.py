@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
 from pathlib import Path
+from typing import Literal
 
 from harness.core.errors import StoreError
 
@@ -21,7 +22,8 @@ _LOCK = ".lock"
 _MARK = "cpr-harness"
 _WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
-_RUN_FILES = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "wandb", "error.txt", "output.txt", "DONE")
+_RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "wandb", "error.txt", "DONE")
+_RUN_FILES = (*_RECORD, "output.txt")
 _REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))  # and the temporary file of each
 
 
@@ -62,12 +64,16 @@ def inspect(run_dir: Path, digest: str) -> State:
         return State.DONE if (run_dir / "DONE").exists() else State.UNFINISHED
 
 
+Unfinished = Literal["refuse", "resume", "afresh"]
+"""What to do with an unfinished run that left a resume point: raise StoreError, keep it, remove it."""
+
+
 @contextmanager
-def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
+def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> Iterator[State]:
     """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
 
-    Yields the state before: EMPTY or UNFINISHED. Removes only files that a run writes, and only from a folder that
-    :func:`inspect` accepts.
+    What has a resume point is kept, or refused, as ``unfinished`` says. Yields the state before: EMPTY or UNFINISHED.
+    Removes only files that a run writes, and only from a folder that :func:`inspect` accepts.
 
     Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
     """
@@ -81,9 +87,28 @@ def claim_run(run_dir: Path, digest: str) -> Iterator[State]:
                 raise StoreError(
                     f"{run_dir}: expected an unfinished run, got a finished one; set out to another folder"
                 )
-            for name in _REMOVABLE:
-                _remove(run_dir / name)
+            is_resumable = has_resume_point(run_dir)
+            if is_resumable and unfinished == "refuse":
+                raise StoreError(
+                    f"{run_dir}: this run was interrupted, and left a resume point; --resume goes on from it, "
+                    "--afresh starts anew"
+                )
+            if not (is_resumable and unfinished == "resume"):
+                for name in _REMOVABLE:
+                    _remove(run_dir / name)
         yield found
+
+
+def empty_run(run_dir: Path) -> None:
+    """Remove what an unfinished run left in a claimed folder, the output of its process aside."""
+    with _system_errors(run_dir):
+        for name in _RECORD:
+            _remove(run_dir / name)
+
+
+def has_resume_point(run_dir: Path) -> bool:
+    """Whether an interrupted run left a resume point, usable or not, in ``run_dir``."""
+    return any((run_dir / "resume").glob("point-*.json"))
 
 
 def discard_unstarted(run_dir: Path) -> None:

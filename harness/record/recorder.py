@@ -13,25 +13,27 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.record.environment import environment, utc_now
 from harness.record.files import fsync_folder, store_errors
-from harness.record.rundir import RunDir, prepare, write_reason
+from harness.record.rundir import RunDir, prepare, reopen, write_reason
 from harness.record.seal import new_digest, write_seal
 from harness.record.sink import EventSink
 from harness.record.wandb_sink import wandb_sink
+from harness.store.resume_points import EventsPosition
 
 
 class Recorder:
     """Writes the record of one run, from config.yaml to DONE or error.txt (``harness.record.rundir``).
 
     ``view`` makes the sink that gets every event after it is written; by default wandb, as the config's
-    ``wandb.mode`` says. ``data``, ``trace``: facts about the click log and the trace, for env.json. A context manager:
-    an exception that leaves the block is recorded as the reason of failure.
+    ``wandb.mode`` says. ``data``, ``trace``: facts about the click log and the trace, for env.json. ``since``: the
+    record goes on from there; what follows in the file is cut off, and the view gets the events before it first. A
+    context manager: an exception that leaves the block is recorded as the reason of failure.
 
     Raises StoreError if the folder holds a record already or cannot be written, ConfigError if the view cannot start.
     """
@@ -46,25 +48,52 @@ class Recorder:
         trace: Mapping[str, Any] | None = None,
         command: Sequence[str] | None = None,
         now: Callable[[], datetime] = utc_now,
+        since: EventsPosition | None = None,
     ) -> None:
-        env = environment(
-            num_threads=config.trainer.num_threads,
-            backend=config.trainer.backend,
-            data=data,
-            trace=trace,
-            command=command,
-            now=now,
-        )
-        self.run = prepare(run_dir, config, env)
         self._fsync = config.store.fsync
         self._now = now
         self._is_finished = False
+        if since is None:
+            env = environment(
+                num_threads=config.trainer.num_threads,
+                backend=config.trainer.backend,
+                data=data,
+                trace=trace,
+                command=command,
+                now=now,
+            )
+            self.run = prepare(run_dir, config, env)
+        else:
+            self.run = reopen(run_dir, config)
         self._view = view(self.run, config)
-        self._stream = self.run.events.open("xb")
-        if self._fsync:
-            fsync_folder(self.run.path)
         self._num_events = 0
         self._digest = new_digest()
+        if since is None:
+            self._stream = self.run.events.open("xb")
+            if self._fsync:
+                fsync_folder(self.run.path)
+        else:
+            self._stream = self._go_on(since)
+
+    def _go_on(self, since: EventsPosition) -> IO[bytes]:
+        """Cut the file at ``since``, and give the view the events before it."""
+        kept = check_position(self.run.events, since)
+        with store_errors(self.run.events, "written"):
+            os.truncate(self.run.events, since.num_bytes)
+        self._num_events = since.num_events
+        self._digest.update(kept)
+        for event in read_record(self.run.events).events:
+            self._view.record(event)
+        return self.run.events.open("ab")
+
+    def position(self) -> EventsPosition:
+        """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError."""
+        with store_errors(self.run.events, "written"):
+            self._stream.flush()
+            if self._fsync:
+                os.fsync(self._stream.fileno())
+            num_bytes = self._stream.tell()
+        return EventsPosition(num_bytes=num_bytes, num_events=self._num_events, digest=self._digest.hexdigest())
 
     def record(self, event: Event) -> None:
         """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
@@ -123,6 +152,19 @@ class Recorder:
     ) -> None:
         reason = None if error is None else f"{type(error).__name__}: {error}"
         self.close(ok=False, reason=reason)  # no effect after done()
+
+
+def check_position(events: Path, position: EventsPosition) -> bytes:
+    """The bytes of the file ``events`` up to ``position``. Raises StoreError unless they have its digest."""
+    with store_errors(events, "read"), events.open("rb") as stream:
+        kept = stream.read(position.num_bytes)
+    found = new_digest(kept).hexdigest()
+    if found != position.digest:
+        raise StoreError(
+            f"{events}: expected the {position.num_bytes} bytes that were recorded before the resume point "
+            f"(blake2b {position.digest}), got {len(kept)} bytes ({found})"
+        )
+    return kept
 
 
 def to_line(event: Event) -> str:

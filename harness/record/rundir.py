@@ -4,6 +4,7 @@
     env.json          versions, git commit, machine
     events.jsonl      the event log
     checkpoints/      written by harness.store
+    resume/           written by harness.store while the run is not done
     DONE | error.txt  written last; DONE has the digests of the three files above (harness.record.seal)
     wandb/            a view of the event log
 
@@ -12,6 +13,7 @@ Locking, and removal of what an unfinished run left, are in harness.record.folde
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from copy import deepcopy
@@ -47,6 +49,7 @@ class RunDir:
         self.env = path / "env.json"
         self.events = path / "events.jsonl"
         self.checkpoints = path / "checkpoints"
+        self.resume = path / "resume"
         self.wandb = path / "wandb"
         self.done = path / "DONE"
         self.error = path / "error.txt"
@@ -80,6 +83,20 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
     make_folder(path)
     write_text(run.config, to_yaml(config.model_dump(mode="json")))
     write_text(run.env, json.dumps(env, indent=1, allow_nan=False) + "\n")
+    return run
+
+
+def reopen(path: Path, config: Config) -> RunDir:
+    """The directory of a run that goes on: its config is written anew, its env.json stays, its views are removed.
+
+    Raises StoreError if it cannot be written.
+    """
+    run = RunDir(path)
+    with store_errors(path, "written"):
+        run.error.unlink(missing_ok=True)
+        if run.wandb.exists():
+            shutil.rmtree(run.wandb)
+    write_text(run.config, to_yaml(config.model_dump(mode="json")))
     return run
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, Save, SupervisorClient, Written
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
+from harness.core.resumable import State
 from harness.recovery.accounting import Accounting, CommittedSave
 from harness.recovery.mirror import Mirror
 from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
@@ -55,6 +56,7 @@ class Checkpoints:
         self.root = root
         self.newest: Manifest | None = None
         self.pending: PendingSave | None = None
+        self._kept: PendingSave | None = None  # the save under way whose file a resume point names
 
     @property
     def next_sequence(self) -> int:
@@ -73,6 +75,24 @@ class Checkpoints:
         newest = self.pending.progress if self.pending else self.newest
         return newest.samples if newest else None
 
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`. Waits for the file of a save in the background."""
+        self._kept = self.pending
+        return {
+            "newest": self.newest and self.newest.to_text(),
+            "pending": self.pending and _to_plain(self.pending),
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.newest = state["newest"] and Manifest.from_text(state["newest"], "resume point")
+        self.pending = self._kept = state["pending"] and _from_plain(state["pending"])
+
+    @property
+    def written_files(self) -> tuple[FileRecord, ...]:
+        """The trainer's file of a save in the background. Waits for it."""
+        return () if self.pending is None else (self.pending.dense.result(),)
+
     def begin(self, pending: PendingSave) -> None:
         """Record that a save is being written in the background."""
         self.pending = pending
@@ -81,12 +101,62 @@ class Checkpoints:
         """Record that the manifest of the save under way has been written."""
         self.newest, self.pending = manifest, None
 
+    def close(self) -> None:
+        """End the thread of the save under way, if any. Its file is removed unless a resume point names it."""
+        if self.pending is not None and self.pending is self._kept:
+            self.pending.dense.wait()
+            self.pending = None
+        self.give_up()
+
     def give_up(self) -> None:
         """Abandon the save under way, if any: its thread ends, and the trainer's file of it is removed."""
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.dense.wait()
             discard_dense(self.root, CHIEF, self.next_sequence)
+
+
+def _to_plain(pending: PendingSave) -> State:
+    requests = {
+        rank: {
+            "sequence": save.sequence,
+            "records": [record.to_json() for record in save.records],
+            "mirrored_N": save.mirrored_N,
+        }
+        for rank, save in pending.requests.items()
+    }
+    return {
+        "plan": vars(pending.plan),
+        "progress": vars(pending.progress),
+        "is_charged": pending.is_charged,
+        "requests": requests,
+        "dense": pending.dense.result().to_json(),
+        "stall_s": pending.stall_s,
+    }
+
+
+def _from_plain(state: State) -> PendingSave:
+    plan, progress = SavePlan(**state["plan"]), Progress(**state["progress"])
+    dense = FileRecord.from_json(state["dense"])
+    requests = {
+        rank: Save(
+            plan=plan,
+            sequence=save["sequence"],
+            step=progress.step,
+            records=tuple(FileRecord.from_json(record) for record in save["records"]),
+            mirrored_N=save["mirrored_N"],
+            in_background=True,
+        )
+        for rank, save in state["requests"].items()
+    }
+    return PendingSave(
+        plan=plan,
+        progress=progress,
+        is_charged=state["is_charged"],
+        requests=requests,
+        dense=Background("save", lambda: dense),
+        stall_s=state["stall_s"],
+    )
 
 
 class Checkpointer:

@@ -23,6 +23,7 @@ from harness.cluster.protocol import (
 )
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
+from harness.core.resumable import State
 from harness.core.strategy import Strategy
 from harness.recovery.accounting import Accounting, CompletedRecovery, UploadedRows
 from harness.recovery.checkpointer import Checkpoints
@@ -112,6 +113,14 @@ class FailoverClient:
         assert self._holder is None, "one holder of rows"
         self._holder = holder
 
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"repair_h": self._repair_h}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self._repair_h = state["repair_h"]
+
     def kill_planned(self, step: int, samples: int, num_due: int) -> None:
         """Let the supervisor carry out the next ``num_due`` planned kills. The dead are found by the next request."""
         self._repair_h = self._cluster.kill_planned(step, samples, num_due)
@@ -124,6 +133,13 @@ class FailoverClient:
         """
         sent = self._mirrored(requests)
         return self._finish(sent, lambda: self._cluster.call(sent), progress)
+
+    def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
+        """Replies in rank order; None if a rank is dead. Recovers nobody: the next request of a step finds the dead."""
+        try:
+            return in_rank_order(self._cluster.call(requests), self.ranks)
+        except RankLost:
+            return None
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting. They must be finished before anything else is asked."""

@@ -21,17 +21,21 @@ from harness.cluster.processes import RankJob
 from harness.cluster.protocol import Cluster, SupervisorClient
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.spawn import own_fork_server
-from harness.cluster.supervisor import Supervisor
+from harness.cluster.stop import StopRequest
+from harness.cluster.supervisor import Ranks, Supervisor
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
 from harness.core.plans import KillTime, PlannedKill, Rank
 from harness.record.code import current_code
+from harness.record.folder import empty_run
 from harness.record.recorder import Recorder
+from harness.record.rundir import RunDir
 from harness.run.job import train
+from harness.run.resume_points import PointKeeper, usable_point
 from harness.run.spec import RunSpec
-from harness.store import CheckpointStore
+from harness.store import CheckpointStore, ResumeFolder, ResumePoint
 
 _log = logging.getLogger(__name__)
 
@@ -88,13 +92,22 @@ DEFAULT = Parts()
 
 
 def run(
-    config: Config, run_dir: Path, *, on_status: Callable[[RunStatus], None] | None = None, parts: Parts = DEFAULT
+    config: Config,
+    run_dir: Path,
+    *,
+    on_status: Callable[[RunStatus], None] | None = None,
+    parts: Parts = DEFAULT,
+    resumes: bool = False,
+    stop: StopRequest | None = None,
 ) -> Finished:
     """Carry out one run and leave its record in ``run_dir``; returns its last event.
 
-    On engine ``rpc`` this process becomes the supervisor.
+    On engine ``rpc`` this process becomes the supervisor. ``resumes``: the run goes on from the newest resume point in
+    ``run_dir`` that it can go on from; where there is none, what is there is removed, and the run starts. ``stop``:
+    once it is set, the run leaves a resume point at the next boundary and ends.
 
     Raises:
+        RunStopped: the run ended since it was asked to.
         UserError: the config, the data, the trace or the disk cannot be used.
         RunFailed: the run has no result, or an invalid one: a planned kill did not happen, or a rank died that the
         trace did not name (unless ``trace.allow_unplanned``).
@@ -104,33 +117,70 @@ def run(
     run_spec.dataset.verify()
     config = run_spec.config  # resolved, as it is recorded
     status = _Status(on_status)
-    with Recorder(run_dir, config, data=run_spec.data_facts, trace=run_spec.trace_facts) as recorder:
+    folder = ResumeFolder(RunDir(run_dir).resume, fsync=config.store.fsync)
+    point = _point_of(run_spec, RunDir(run_dir), folder) if resumes else None
+    facts = {"data": run_spec.data_facts, "trace": run_spec.trace_facts}
+    with Recorder(run_dir, config, **facts, since=point and point.events) as recorder:
         store = CheckpointStore(
             recorder.run.checkpoints, keep=config.store.keep, fsync=config.store.fsync, drops_later=True
         )
+        if point is not None:
+            store.rewind(point.checkpoint, point.saving)
+        points = PointKeeper(folder, point, config_hash=run_spec.result_hash, recorder=recorder, store=store)
         sink = _LastEvent(recorder)
+
+        def make_supervisor(ranks: Ranks, machine: Machine) -> Supervisor:
+            supervisor = Supervisor(
+                ranks=ranks,
+                sink=sink,
+                store=store,
+                planned_kills=run_spec.planned_kills,
+                on_status=status,
+                clock=parts.clock,
+                points=points,
+                is_stopping=lambda: stop is not None and stop.is_set,
+            )
+            _begin_record(supervisor, run_spec, point, machine)
+            return supervisor
+
         engine = _run_rpc if config.engine == "rpc" else _run_local
         try:
-            supervisor = engine(run_spec, store, sink, status, parts)
+            supervisor = engine(run_spec, store, parts, make_supervisor, stop)
         finally:
             store.wait()
         finished = sink.finished
         assert finished is not None, "a run ends with its last event"
-        if unfired := _missed(run_spec, supervisor.unfired):
-            steps = ", ".join(str(planned_kill.step) for planned_kill in unfired)
-            raise RunFailed(
-                f"trace: expected every planned kill, got none at steps {steps}; the result is invalid, run it again"
-            )
-        if supervisor.num_unplanned and not config.trace.allow_unplanned:
-            raise RunFailed(
-                f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
-                "the record is kept; set trace.allow_unplanned=true to accept it"
-            )
+        if problem := _problem(run_spec, supervisor):
+            shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
+            raise RunFailed(problem)
         recorder.done()
-    if not config.store.keep_finished:
-        shutil.rmtree(store.root, ignore_errors=True)  # what is left of it is in nobody's way
+    for left in (folder.root, *([] if config.store.keep_finished else [store.root])):
+        shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
     status(phase="done")
     return finished
+
+
+def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
+    """The resume point that the run goes on from. Where there is none, the folder is emptied for a new start."""
+    point = usable_point(run_spec, run, folder)
+    if point is None:
+        empty_run(run.path)
+    else:
+        _log.info("%s: goes on from step %d of %d", run.path, point.step, run_spec.num_steps)
+    return point
+
+
+def _problem(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
+    """Why the result of a run that has ended is invalid; None if it is valid."""
+    if unfired := _missed(run_spec, supervisor.unfired):
+        steps = ", ".join(str(planned_kill.step) for planned_kill in unfired)
+        return f"trace: expected every planned kill, got none at steps {steps}; the result is invalid, run it again"
+    if supervisor.num_unplanned and not run_spec.config.trace.allow_unplanned:
+        return (
+            f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
+            "the record is kept; set trace.allow_unplanned=true to accept it"
+        )
+    return None
 
 
 def _missed(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> list[PlannedKill]:
@@ -185,20 +235,16 @@ def _machine(**values: Any) -> Machine:
     return {"time": now, "host": socket.gethostname(), "pid": os.getpid(), **values}
 
 
+MakeSupervisor = Callable[[Ranks, Machine], Supervisor]
+"""Makes the supervisor of a run, whose record has begun, from its ranks and the machine's part of the first event."""
+
+
 def _run_local(
-    run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status, parts: Parts
+    run_spec: RunSpec, store: CheckpointStore, parts: Parts, make_supervisor: MakeSupervisor, stop: StopRequest | None
 ) -> Supervisor:
     spec = run_spec.rank_spec(store.root)
     ranks = parts.make_ranks(run_spec.config.num_ps, partial(parts.make_server, spec))
-    supervisor = Supervisor(
-        ranks=ranks,
-        sink=sink,
-        store=store,
-        planned_kills=run_spec.planned_kills,
-        on_status=status,
-        clock=parts.clock,
-    )
-    supervisor.record(run_spec.started(_machine()))
+    supervisor = make_supervisor(ranks, _machine())
     try:
         parts.train(run_spec.config, store.root, _kill_times(run_spec), LocalCluster(ranks, supervisor), supervisor)
     finally:
@@ -206,7 +252,9 @@ def _run_local(
     return supervisor
 
 
-def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status: _Status, parts: Parts) -> Supervisor:
+def _run_rpc(
+    run_spec: RunSpec, store: CheckpointStore, parts: Parts, make_supervisor: MakeSupervisor, stop: StopRequest | None
+) -> Supervisor:
     config = run_spec.config
     if config.cluster.interface != "lo" and config.cluster.network != "open":
         raise ConfigError(
@@ -221,19 +269,19 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
     world = make_world(config, run_spec.rank_spec(store.root), job, parts)
     try:
         world.start()
-        supervisor = Supervisor(
-            ranks=world,
-            sink=sink,
-            store=store,
-            planned_kills=run_spec.planned_kills,
-            on_status=status,
-            clock=parts.clock,
-        )
-        supervisor.record(run_spec.started(_machine(pids=world.pids, port=world.port, network=world.network_words)))
-        world.serve(services_of(supervisor))
+        supervisor = make_supervisor(world, _machine(pids=world.pids, port=world.port, network=world.network_words))
+        world.serve(services_of(supervisor), stop)
     finally:
         world.close()
     return supervisor
+
+
+def _begin_record(supervisor: Supervisor, run_spec: RunSpec, point: ResumePoint | None, machine: Machine) -> None:
+    """Record the first event, or take up the supervisor's state where the record goes on."""
+    if point is None:
+        supervisor.record(run_spec.started(machine))
+    else:
+        supervisor.load(point.supervisor)
 
 
 def _kill_times(run_spec: RunSpec) -> tuple[KillTime, ...]:
@@ -246,6 +294,8 @@ def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
         "record": supervisor.record,
         "commit": supervisor.commit,
         "status": supervisor.status,
+        "resumption": supervisor.resumption,
+        "commit_point": supervisor.commit_point,
         "kill_planned": supervisor.kill_planned,
         "replace": supervisor.replace,
     }

@@ -8,6 +8,7 @@ from functools import lru_cache
 from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import RunFailed
 from harness.core.plans import KillTime, Progress, SavePlan
+from harness.core.resumable import State
 from harness.core.strategy import Strategy
 
 
@@ -74,6 +75,14 @@ class Boundaries:
         self._num_killed = 0  # planned kills that are carried out
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"num_killed": self._num_killed, "evaluated_step": self._evaluated_step}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self._num_killed, self._evaluated_step = state["num_killed"], state["evaluated_step"]
 
     def at(self, step: int) -> Due:
         """The actions due at the later boundary ``step``, as known now.

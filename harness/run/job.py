@@ -25,6 +25,7 @@ from harness.recovery.mirror import Mirror
 from harness.recovery.replication import Replication, ShardSizes
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.evaluation import Evaluator, curve_samples, steps_between, whole_samples
+from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
 from harness.run.trainer import Trainer
@@ -44,7 +45,7 @@ def train(
     try:
         supervisor.record(trainer.run())
     finally:
-        saves.give_up()
+        saves.close()
 
 
 def _make_trainer(
@@ -86,6 +87,26 @@ def _make_trainer(
     network = _make_network(run_spec, cluster)
     client = _make_client(run_spec, failover, boundaries, count_updates)
     failover.attach(client)
+    resume_points = ResumePoints(
+        parts={
+            "steps": steps,
+            "boundaries": boundaries,
+            "checkpoints": saves,
+            "accounting": accounting,
+            "mirror": mirror,
+            "failover": failover,
+            "client": client,
+            "network": network,
+            **({"replication": replication} if replication else {}),
+        },
+        client=client,
+        failover=failover,
+        checkpoints=saves,
+        supervisor=supervisor,
+        every_s=config.resume.every_s,
+        fsync=config.store.fsync,
+        clock=clock,
+    )
     return Trainer(
         failover=failover,
         checkpointer=Checkpointer(
@@ -113,6 +134,7 @@ def _make_trainer(
         evaluator=_make_evaluator(run_spec, network, client),
         count_updates=count_updates,
         replica_bytes=lambda: replication.num_bytes if replication else None,
+        resume_points=resume_points,
         clock=clock,
     )
 

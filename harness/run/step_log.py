@@ -3,9 +3,12 @@
 import struct
 from collections.abc import Callable
 
-from harness.cluster.protocol import SupervisorClient
+import numpy as np
+
+from harness.cluster.protocol import Reporter
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
+from harness.core.resumable import State
 
 
 class StepLog:
@@ -19,7 +22,7 @@ class StepLog:
 
     def __init__(
         self,
-        supervisor: SupervisorClient,
+        supervisor: Reporter,
         *,
         num_steps: int,
         batch_size: int,
@@ -38,6 +41,20 @@ class StepLog:
         self._rerun_until = 0  # steps up to here had run before the last rollback
         self.step = 0
         self.losses: list[float] = []
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {
+            "step": self.step,
+            "losses": np.array(self.losses, np.float64),
+            "recorded": self._recorded,
+            "rerun_until": self._rerun_until,
+        }
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self.step, self.losses = state["step"], state["losses"].tolist()
+        self._recorded, self._rerun_until = state["recorded"], state["rerun_until"]
 
     def finish_step(self, loss: float) -> bool:
         """Count one more finished step; returns whether it had already run before a rollback.

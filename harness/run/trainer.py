@@ -24,6 +24,7 @@ from harness.recovery.failover import FailoverClient, RolledBack
 from harness.recovery.mirror import Mirror
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator
+from harness.run.resume_points import ResumePoints
 from harness.run.step_log import StepLog
 from harness.store.format import bytes_of
 
@@ -37,6 +38,7 @@ class Trainer:
         progress: the progress of the run now.
         count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
         replica_bytes: bytes that replicas took on the wire so far; None without replicas.
+        resume_points: writes them at boundaries, and loads the one that the run goes on from.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
 
@@ -59,6 +61,7 @@ class Trainer:
         evaluator: Evaluator,
         count_updates: UpdateCounter,
         replica_bytes: Callable[[], int | None],
+        resume_points: ResumePoints,
         clock: Callable[[], float],
     ) -> None:
         self._failover = failover
@@ -78,21 +81,26 @@ class Trainer:
         self._evaluate_model = evaluator
         self._count_updates = count_updates
         self._replica_bytes = replica_bytes
+        self._resume_points = resume_points
         self._clock = clock
 
     def run(self) -> Finished:
-        """Run all steps and record the last event."""
-        began_s = self._clock()
-        self._supervisor.status(phase="start", step=0, num_steps=self._num_steps, loss=None)
-        self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
+        """Run all steps, those after the resume point if there is one, and return the last event.
+
+        Raises RunStopped if the run is asked to stop before its end.
+        """
+        is_resumed = self._resume_points.resume()
+        self._supervisor.status(phase="start", step=self._steps.step, num_steps=self._num_steps, loss=None)
+        if not is_resumed:
+            self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
         finished: Finished | None = None
-        start = self._begin
+        start: Callable[[], object] = _no_op if is_resumed else self._begin
         while finished is None:
             try:
                 start()
                 while self._steps.step < self._num_steps:
                     self._advance()
-                finished = self._finish(began_s)
+                finished = self._finish()
             except RolledBack as rolled_back:
                 self._roll_back(rolled_back)
                 start = self._finish_boundary
@@ -123,7 +131,8 @@ class Trainer:
         if save is not None:
             self._steps.flush()
             self._checkpointer.save(save, self._progress(), is_charged=True)
-        self._finish_boundary()
+        has_killed = self._finish_boundary()
+        self._resume_points.at_boundary(self._progress(), has_saved=save is not None, has_killed=has_killed)
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._clock() - began_s
@@ -136,24 +145,27 @@ class Trainer:
 
     # --- at a boundary --------------------------------------------------------------------------------------------
 
-    def _finish_boundary(self) -> None:
+    def _finish_boundary(self) -> bool:
         """Evaluation and planned kills of the present boundary, if they are due and have not taken place.
 
         A rollback may end at the very boundary where the death was detected, between its save and its evaluation.
+        Returns whether ranks were killed.
         """
         if self._boundaries.evaluates_at(self._steps.step):
             self._evaluate(final=False)
-        self._kill_if_due()
+        return self._kill_if_due()
 
-    def _kill_if_due(self) -> None:
-        """Stop for planned kills, if any are due. The next request finds the dead."""
+    def _kill_if_due(self) -> bool:
+        """Stop for planned kills, if any are due. The next request finds the dead. Returns whether any were due."""
         step = self._steps.step
-        if self._boundaries.kills_at(step):
-            # A kill finds the files that it would find had the save not been in the background.
-            self._checkpointer.finish_pending(self._progress())
-            num_due = self._boundaries.kill()
-            self._steps.flush()
-            self._failover.kill_planned(step, self._progress().samples, num_due)
+        if not self._boundaries.kills_at(step):
+            return False
+        # A kill finds the files that it would find had the save not been in the background.
+        self._checkpointer.finish_pending(self._progress())
+        num_due = self._boundaries.kill()
+        self._steps.flush()
+        self._failover.kill_planned(step, self._progress().samples, num_due)
+        return True
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
@@ -177,14 +189,14 @@ class Trainer:
 
     def _roll_back(self, rolled_back: RolledBack) -> None:
         """Follow the PS ranks back to a checkpoint."""
-        self._network.load_state(rolled_back.dense)
+        self._network.load(rolled_back.dense)
         self._steps.roll_back(rolled_back.step)
         self._client.reset()
         self._mirror.clear()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
-    def _finish(self, began_s: float) -> Finished:
+    def _finish(self) -> Finished:
         quality = self._evaluate(final=True)
         digests = self._failover.ask({rank: Digest() for rank in self._failover.ranks}, self._progress())
         return Finished(
@@ -200,7 +212,7 @@ class Trainer:
             mirror=self._mirror.summary(),
             digests={**digests, CHIEF: _digest(self._network)},
             machine={
-                "seconds": self._clock() - began_s,
+                **self._resume_points.measured_s(),
                 "overhead_seconds": self._accounting.measured_s(),
             },
             **self._accounting.totals(replica_bytes=self._replica_bytes(), trainer_bytes=self._mirror.peak_bytes),

@@ -1,15 +1,17 @@
 """Checkpoints on disk: a base per shard, deltas, the trainer's file, and a manifest written last."""
 
 from harness.store.background import Background, FrozenRows
-from harness.store.checkpoint import CheckpointStore, newest_checkpoint
+from harness.store.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.dense import discard_dense, read_dense, write_dense
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.kinds import SAVE_KINDS, SaveKind
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
+from harness.store.resume_points import EventsPosition, ResumeFolder, ResumePoint
 from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard import ShardStore
 from harness.store.snapshot import Snapshot
+from harness.store.state import read_state, write_state
 
 __all__ = [
     "ENCODINGS",
@@ -20,10 +22,13 @@ __all__ = [
     "Background",
     "CheckpointStore",
     "ChosenRows",
+    "EventsPosition",
     "FileRecord",
     "FrozenRows",
     "Manifest",
     "Part",
+    "ResumeFolder",
+    "ResumePoint",
     "RowRange",
     "RowSource",
     "SaveKind",
@@ -32,7 +37,10 @@ __all__ = [
     "StillRows",
     "discard_dense",
     "newest_checkpoint",
+    "read_checkpoint",
     "read_dense",
+    "read_state",
     "wants_compaction",
     "write_dense",
+    "write_state",
 ]

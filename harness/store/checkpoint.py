@@ -5,7 +5,7 @@ ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks t
 trainer0/dense-000012.bin
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.store.background import Background
 from harness.store.format import ContentReader, replacing, verify
-from harness.store.records import FileRecord, Manifest, WrongFormatVersion, sequence_of
+from harness.store.records import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
 class CheckpointStore:
@@ -33,6 +33,7 @@ class CheckpointStore:
         assert keep >= 1, "a commit keeps at least itself"
         self._drops_later = drops_later
         self._dropping: Background[None] | None = None
+        self._pinned: tuple[set[int], set[str]] = set(), set()  # sequences of manifests, paths of files
         self.root = root
         self._keep = keep
         self._fsync = fsync
@@ -72,9 +73,34 @@ class CheckpointStore:
         text = memoryview(manifest.to_text().encode())
         with replacing(self.root / manifest.name, fsync=self._fsync) as writer:
             writer.write(text)
-        self._dropping = Background("drop", partial(self._collect, kept[: self._keep], manifest.sequence))
+        pinned, _ = self._pinned
+        kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in pinned)]
+        self._dropping = Background("drop", partial(self._collect, kept, manifest.sequence))
         if not self._drops_later:
             self.wait()
+
+    def pin(self, sequences: Iterable[int], files: Iterable[FileRecord]) -> None:
+        """From now on commits keep these checkpoints, and these files, too; what was pinned before is not any more."""
+        self.wait()
+        self._pinned = set(sequences), {record.path for record in files}
+
+    def rewind(self, sequence: int | None, saving: Iterable[FileRecord]) -> None:
+        """Make the checkpoint ``sequence`` the newest one again (None: there is none), and remove what came after it.
+
+        ``saving``: files of the save that follows it, which stay. Raises StoreError.
+        """
+        last = -1 if sequence is None else sequence
+        stay = {record.path for record in saving}
+        later = [path for number, path in _manifest_paths(self.root) if number > last]  # newest first
+        for path in self.root.glob("*/*.bin"):
+            number = sequence_of(path.name)
+            if number is not None and number > last and f"{path.parent.name}/{path.name}" not in stay:
+                later.append(path)
+        try:
+            for path in later:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.root}: later checkpoints cannot be removed: {error.strerror}") from error
 
     def wait(self) -> None:
         """Wait until the old files of the last commit are deleted."""
@@ -88,7 +114,7 @@ class CheckpointStore:
 
     def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
         names = {manifest.name for manifest in kept}
-        named = {record.path for manifest in kept for record in manifest.files}
+        named = {record.path for manifest in kept for record in manifest.files} | self._pinned[1]
         # A file above the newest sequence belongs to a save that is still to be committed.
         stale = [path for _, path in _manifest_paths(self.root) if path.name not in names]
         for path in self.root.glob("*/*.bin"):
@@ -125,6 +151,14 @@ def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Ma
         else:
             return manifest, skipped
     return None, skipped
+
+
+def read_checkpoint(root: Path, sequence: int) -> Manifest:
+    """The checkpoint of that number, all its files verified. Raises StoreError."""
+    manifest = _load(root / manifest_name(sequence))
+    for record in manifest.files:
+        verify(root, record)
+    return manifest
 
 
 class _OtherRun(StoreError):

@@ -17,7 +17,7 @@ from harness.store.encoding import RAW
 FORMAT_VERSION = 1
 """Version of the content files and of the manifest, raised together whenever either changes."""
 
-FileKind = Literal["base", "delta", "dense"]
+FileKind = Literal["base", "delta", "dense", "state"]
 
 _SEQUENCE = re.compile(r"^[a-z]+-(\d+)\.(?:bin|json)$")
 
@@ -164,7 +164,7 @@ class Manifest:
         """JSON text with a checksum of its content, ending in a newline."""
         shards = {rank: [record.to_json() for record in records] for rank, records in self.shards.items()}
         fields = {**vars(self), "shards": shards, "trainer": self.trainer.to_json()}
-        return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
+        return json.dumps({**fields, "xxh3": checksum(fields)}, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
@@ -183,7 +183,7 @@ class Manifest:
         if not isinstance(fields, dict) or "version" not in fields:
             raise StoreError(f"{where}: expected a manifest (a JSON object with a version), got other JSON")
         check_version(fields["version"], where)
-        if fields.pop("xxh3", None) != _checksum(fields):
+        if fields.pop("xxh3", None) != checksum(fields):
             raise StoreError(f"{where}: its checksum differs, so it was altered after it was written; restore the file")
         shards = {
             rank: tuple(FileRecord.from_json(record, where) for record in records)
@@ -192,6 +192,7 @@ class Manifest:
         return cls(shards=shards, trainer=FileRecord.from_json(fields.pop("trainer"), where), **fields)
 
 
-def _checksum(fields: Mapping[str, Any]) -> str:
+def checksum(fields: Mapping[str, Any]) -> str:
+    """64-bit XXH3 of a JSON object, 16 hex digits: of its text without spaces and with sorted keys."""
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(canonical.encode())

@@ -11,6 +11,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from harness.cluster.spawn import fork_server
+from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.core.errors import RunFailed
@@ -30,7 +31,9 @@ def finished(seed: int) -> Finished:
     )  # fmt: skip
 
 
-def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+def run_well(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
     """A run that ends well."""
     assert on_status is not None
     on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
@@ -40,7 +43,9 @@ def run_well(config: Config, run_dir: Path, *, on_status: OnStatus | None = None
     return finished(config.seed)
 
 
-def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+def run_badly(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
     """Seed 1 fails, 2 is killed, 3 is a bug, 4 ends without DONE, 5 fails on a full disk; others end well."""
     if config.seed == 1:
         raise RunFailed("ranks keep dying")
@@ -56,13 +61,17 @@ def run_badly(config: Config, run_dir: Path, *, on_status: OnStatus | None = Non
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_interrupted(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+def run_interrupted(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
     """A terminal's Ctrl-C goes to every process of the foreground."""
     os.kill(os.getpid(), signal.SIGINT)
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_orphaned(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+def run_orphaned(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
     """Its fork server is killed: for seed 1 before it ends at once, without output; else right after DONE."""
     server = os.getppid()
     os.kill(server, signal.SIGKILL)
@@ -80,7 +89,9 @@ def answer(pipe: Connection) -> None:
     pipe.send((os.getppid(), "harness.run.assemble" in sys.modules))
 
 
-def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+def run_a_rank(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
     """Starts a process as the rpc engine does, and writes down where it came from."""
     ours, theirs = multiprocessing.Pipe()
     rank = fork_server().Process(target=answer, args=(theirs,))
@@ -96,7 +107,9 @@ def run_a_rank(config: Config, run_dir: Path, *, on_status: OnStatus | None = No
     return run_well(config, run_dir, on_status=on_status)
 
 
-def run_forever(config: Config, run_dir: Path, *, on_status: OnStatus | None = None) -> Finished:
+def run_forever(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
     """Says its pid, reports, and waits for a signal."""
     assert on_status is not None
     temporary = run_dir / "pid.tmp"

@@ -111,7 +111,7 @@ def test_gradients_are_quotients_of_differences() -> None:
     rng = torch.Generator().manual_seed(0)
 
     def loss_at(moved: Mapping[str, Tensor], rows: Tensor) -> float:
-        network.load_state({**before, **moved})
+        network.load({**before, **moved})
         return network.train(dense_BI, rows, plan, labels_B)[0]
 
     def slope(values: Tensor, name: str | None) -> tuple[float, Tensor]:
@@ -138,7 +138,7 @@ def test_batches_of_any_size_follow_one_another(backend: BackendName) -> None:
     for num_samples in (128, 37, 1, 128):
         batch = batch_for(size, num_samples, seed=num_samples)
         other = DenseNetwork(size, seed=0, learning_rate=0.1, backend=backend)
-        other.load_state(network.state())
+        other.load(network.state())
         expected_loss, expected_ND = other.train(*batch)
         other.step()
         loss, grads_ND = network.train(*batch)
@@ -192,11 +192,11 @@ def test_a_step_is_taken_once_whoever_asks_for_it(backend: BackendName) -> None:
 
 
 def test_who_takes_a_batch_back_gives_up_its_step() -> None:
-    """After load_state() nothing of the batch before is left to step with."""
+    """After load() nothing of the batch before is left to step with."""
     network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
     before = {name: value.clone() for name, value in network.state().items()}
     network.train(*batch_for(network.size, 8, seed=2))
-    network.load_state(before)
+    network.load(before)
     network.step()
     assert all(torch.equal(value, before[name]) for name, value in network.state().items())
 
@@ -269,8 +269,8 @@ def test_workers_that_begin_an_update_early_or_late_change_no_bit(num_threads: i
         if step % 5 == 0:
             time.sleep(step % 4 * 1e-4)
         if step % 50 == 20:
-            eager.load_state(start)
-            patient.load_state(start)
+            eager.load(start)
+            patient.load(start)
     assert all(torch.equal(value, patient.state()[name]) for name, value in eager.state().items())
 
 

@@ -49,7 +49,7 @@ def test_twenty_steps_are_torchs(backend: BackendName, dtype: torch.dtype, size:
         for name, value in values.items():
             value.grad = grads[name]
         optimizer.step()
-        plain.load_state({name: value.detach() for name, value in values.items()})
+        plain.load({name: value.detach() for name, value in values.items()})
         loss, _ = network.train(*batch)
         network.step()
         assert loss == pytest.approx(expected_loss, abs=bound / 2)
@@ -61,7 +61,7 @@ def test_twenty_steps_are_torchs(backend: BackendName, dtype: torch.dtype, size:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_state_that_is_loaded_brings_the_sums_back(backend: BackendName) -> None:
-    """After load_state() the same batches give the same bits again; with other sums they give others."""
+    """After load() the same batches give the same bits again; with other sums they give others."""
     network = make_network(SIZES["tiny"], backend)
     batches = [batch_for(network.size, 16, seed) for seed in range(4)]
     network.train(*batches[0])
@@ -69,7 +69,7 @@ def test_a_state_that_is_loaded_brings_the_sums_back(backend: BackendName) -> No
     assert {name for name in saved if name.endswith(".sum")} == {f"{name}.sum" for name in saved if "sum" not in name}
 
     def end(state: dict[str, Tensor]) -> dict[str, Tensor]:
-        network.load_state(state)
+        network.load(state)
         for batch in batches[1:]:
             network.train(*batch)
         return copied(network)

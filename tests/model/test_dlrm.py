@@ -147,7 +147,7 @@ def test_a_state_restores_a_network_to_the_bit() -> None:
     first = [step() for _ in range(3)]
     after = {name: parameter.clone() for name, parameter in network.state().items()}
     network.train(dense_BI, rows_ND, plan, labels_B)  # gradients that a restore must drop
-    network.load_state(saved)
+    network.load(saved)
     assert all(torch.equal(parameter, saved[name]) for name, parameter in network.state().items())
     assert [step() for _ in range(3)] == first
     assert all(torch.equal(parameter, after[name]) for name, parameter in network.state().items())

@@ -1,0 +1,214 @@
+"""Resume points, as the trainer writes and loads them, and as the supervisor commits and chooses them.
+
+A resume point is the whole state of a run at a boundary. It is no save: it charges nothing and changes no counter, no
+tracker and no event, so a run that goes on from one ends with the record of a run that was not interrupted.
+"""
+
+import logging
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING
+
+from harness.client.protocol import EmbeddingClient
+from harness.cluster.protocol import LoadState, Resumption, StateWritten, SupervisorClient, WriteState, WrittenPoint
+from harness.core.errors import RunFailed, RunStopped, StoreError
+from harness.core.plans import CHIEF, Progress
+from harness.core.resumable import Resumable, State
+from harness.record.code import current_code, difference_of
+from harness.record.recorder import Recorder, check_position
+from harness.record.rundir import RunDir
+from harness.recovery.checkpointer import Checkpoints
+from harness.recovery.failover import FailoverClient
+from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint, read_state, write_state
+from harness.store.format import verify
+
+if TYPE_CHECKING:
+    from harness.run.spec import RunSpec
+
+_log = logging.getLogger(__name__)
+
+
+class ResumePoints:
+    """The trainer's side: writes the resume points of a run, and loads the one that it goes on from.
+
+    Args:
+        parts: the trainer's objects with a state, by name.
+        every_s: seconds between points; 0: one at every boundary with a save; None: only where the run is to stop.
+        clock: seconds, monotonic. It decides when a point is written, and nothing else.
+    """
+
+    def __init__(
+        self,
+        *,
+        parts: Mapping[str, Resumable],
+        client: EmbeddingClient,
+        failover: FailoverClient,
+        checkpoints: Checkpoints,
+        supervisor: SupervisorClient,
+        every_s: float | None,
+        fsync: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._parts = parts
+        self._client = client
+        self._failover = failover
+        self._checkpoints = checkpoints
+        self._supervisor = supervisor
+        self._every_s = every_s
+        self._fsync = fsync
+        self._clock = clock
+        self._resumption = supervisor.resumption()
+        self._number = self._resumption.next_number
+        self._began_s = self._last_s = clock()
+        self._written_s = 0.0
+
+    def measured_s(self) -> dict[str, float]:
+        """Seconds of this machine: of the run, without the time between two starts, and of its resume points."""
+        return {"seconds": self._clock() - self._began_s, "resume_seconds": self._written_s}
+
+    def resume(self) -> bool:
+        """Load the point that the run goes on from; False if it starts. Raises StoreError, RunFailed."""
+        root, point = self._resumption.root, self._resumption.point
+        if point is None:
+            return False
+        state = read_state(root, point.files[CHIEF])
+        for name, part in self._parts.items():
+            part.load(state[name])
+        self._began_s -= state["measured_s"]["seconds"]
+        self._written_s = state["measured_s"]["resume_seconds"]
+        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self._failover.ranks}
+        if self._failover.ask_once(requests) is None:
+            raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
+        return True
+
+    def at_boundary(self, progress: Progress, *, has_saved: bool, has_killed: bool) -> None:
+        """Write a point if one is due; not right after planned kills, as the dead are not replaced yet.
+
+        Raises RunStopped if the run is asked to stop, RolledBack if a failure was found.
+        """
+        is_stopping = self._supervisor.is_stopping()
+        if has_killed or not (is_stopping or self._is_due(has_saved=has_saved)):
+            return
+        try:
+            is_written = self._write(progress)
+        except StoreError as error:
+            _log.warning("note: no resume point of step %d: %s", progress.step, error)
+            if is_stopping:
+                raise RunStopped(None) from error
+        else:
+            if is_stopping and is_written:
+                raise RunStopped(progress.step)
+
+    def _is_due(self, *, has_saved: bool) -> bool:
+        if not self._every_s:
+            return has_saved and self._every_s is not None
+        return self._clock() - self._last_s >= self._every_s
+
+    def _write(self, progress: Progress) -> bool:
+        """Write and commit a point; False if a rank is dead, which the next step finds. Raises StoreError."""
+        began_s = self._last_s = self._clock()
+        number, self._number = self._number, self._number + 1
+        root = self._resumption.root
+        for name, part in self._parts.items():
+            if not isinstance(part, Resumable):
+                raise StoreError(f"{name} {type(part).__name__}: expected methods state and load, got none")
+        self._client.settle(progress)
+        request = WriteState(root=root, number=number)
+        replies: Mapping[str, StateWritten] | None = self._failover.ask_once(
+            dict.fromkeys(self._failover.ranks, request)
+        )
+        if replies is None:
+            return False
+        state: State = {name: part.state() for name, part in self._parts.items()}
+        state["measured_s"] = self.measured_s()
+        own = write_state(root, CHIEF, number, progress.step, state, fsync=self._fsync)
+        newest = self._checkpoints.newest
+        written = WrittenPoint(
+            number=number,
+            step=progress.step,
+            checkpoint=newest.sequence if newest else None,
+            saving=(*(file for reply in replies.values() for file in reply.saving), *self._checkpoints.written_files),
+            files={**{rank: reply.file for rank, reply in replies.items()}, CHIEF: own},
+        )
+        self._supervisor.commit_point(written)
+        self._last_s = self._clock()
+        self._written_s += self._last_s - began_s
+        return True
+
+
+class PointKeeper:
+    """The supervisor's side: commits the resume points of one run. Checkpoint files that the newest needs stay.
+
+    Args:
+        point: that the run goes on from; None: it starts.
+    """
+
+    def __init__(
+        self,
+        folder: ResumeFolder,
+        point: ResumePoint | None,
+        *,
+        config_hash: str,
+        recorder: Recorder,
+        store: CheckpointStore,
+    ) -> None:
+        self._folder = folder
+        self._newest = point
+        self._config_hash = config_hash
+        self._recorder = recorder
+        self._store = store
+        folder.prepare()
+        self._pin(point)
+        self.resumption = Resumption(root=folder.root, next_number=folder.next_number(), point=point)
+
+    def commit(self, written: WrittenPoint, supervisor: State) -> None:
+        """Commit a point as of the events recorded so far. Raises StoreError; the point before then stays."""
+        point = ResumePoint(
+            number=written.number,
+            step=written.step,
+            config_hash=self._config_hash,
+            code=current_code().fingerprint,
+            events=self._recorder.position(),
+            checkpoint=written.checkpoint,
+            saving=written.saving,
+            files=dict(written.files),
+            supervisor=supervisor,
+        )
+        self._pin(self._newest, point)
+        self._folder.commit(point)
+        self._newest = point
+        self._folder.keep_only(point)
+        self._pin(point)
+
+    def _pin(self, *points: ResumePoint | None) -> None:
+        found = [point for point in points if point is not None]
+        sequences = (point.checkpoint for point in found if point.checkpoint is not None)
+        self._store.pin(sequences, (file for point in found for file in point.saving))
+
+
+def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
+    """The newest resume point of a run from which it can go on; why a newer one is not used is logged, a line each."""
+    check = partial(_check, run_spec=run_spec, run=run)
+    for path in folder.paths():
+        try:
+            point = folder.read(path)
+            check(point, path.name)
+        except StoreError as error:
+            _log.warning("note: %s; not used", error)
+        else:
+            return point
+    return None
+
+
+def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -> None:
+    """Raise StoreError unless the run of this config and code can go on from ``point``."""
+    where = run.resume / name
+    if point.config_hash != run_spec.result_hash:
+        raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")
+    if point.code != current_code().fingerprint:
+        raise StoreError(f"{where}: written by other code ({difference_of(run.path)})")
+    if point.checkpoint is not None:
+        read_checkpoint(run.checkpoints, point.checkpoint)
+    for record in point.saving:
+        verify(run.checkpoints, record)
+    check_position(run.events, point.events)

@@ -1,0 +1,143 @@
+"""Resume points on disk: the state of a run at a boundary, from which it goes on after its end.
+
+    point-000003.json                the newest whose parts all verify is the resume point
+    ps0/state-000003.bin …           written by the PS ranks themselves
+    trainer0/state-000003.bin
+
+A point exists once its ``point-*.json`` exists, which is written last. It names, beside its own files, the checkpoint
+that was the newest at that boundary, and the files of a save that was still being written.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from harness.core.errors import StoreError
+from harness.core.resumable import State
+from harness.store.format import replacing, verify
+from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsPosition:
+    """Bytes, number of events and digest (hex) of events.jsonl up to a point."""
+
+    num_bytes: int
+    num_events: int
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResumePoint:
+    """The description of a resume point.
+
+    Attributes:
+        number: increases with every point of a folder.
+        step: finished steps.
+        config_hash, code: result hash of the run's config, and fingerprint of the code that wrote the point.
+        events: the record up to here.
+        checkpoint: sequence number of the newest checkpoint; None if there was none.
+        saving: files of a save that was written and not committed yet.
+        files: the state of each rank, the trainer included.
+        supervisor: the supervisor's state.
+    """
+
+    number: int
+    step: int
+    config_hash: str
+    code: str
+    events: EventsPosition
+    checkpoint: int | None
+    saving: tuple[FileRecord, ...]
+    files: Mapping[str, FileRecord]
+    supervisor: State
+    version: int = FORMAT_VERSION
+
+    @property
+    def name(self) -> str:
+        """Name of its file."""
+        return f"point-{self.number:06d}.json"
+
+    def to_text(self) -> str:
+        """JSON text with a checksum of its content, ending in a newline."""
+        fields: dict[str, Any] = {
+            **vars(self),
+            "events": vars(self.events),
+            "saving": [record.to_json() for record in self.saving],
+            "files": {rank: record.to_json() for rank, record in self.files.items()},
+        }
+        return json.dumps({**fields, "xxh3": checksum(fields)}, indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> Self:
+        """The inverse of ``to_text``; ``where`` begins every error message. Raises StoreError."""
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise StoreError(f"{where}: expected JSON; it is damaged or incomplete ({error})") from error
+        if not isinstance(fields, dict) or "version" not in fields:
+            raise StoreError(f"{where}: expected a resume point (a JSON object with a version), got other JSON")
+        check_version(fields["version"], where)
+        if fields.pop("xxh3", None) != checksum(fields):
+            raise StoreError(f"{where}: damaged: its checksum differs")
+        files = {rank: FileRecord.from_json(record, where) for rank, record in fields.pop("files").items()}
+        saving = tuple(FileRecord.from_json(record, where) for record in fields.pop("saving"))
+        return cls(events=EventsPosition(**fields.pop("events")), saving=saving, files=files, **fields)
+
+
+class ResumeFolder:
+    """The folder of a run's resume points. Only one process at a time may use it to write.
+
+    ``fsync``: whether a point survives a power failure, and not only a kill.
+    """
+
+    def __init__(self, root: Path, *, fsync: bool) -> None:
+        self.root = root
+        self._fsync = fsync
+
+    def next_number(self) -> int:
+        """A number above all in the folder, including those of points that were never committed."""
+        names = (path.name for path in (*self.root.glob("*.json"), *self.root.glob("*/*.bin")))
+        return 1 + max((number for name in names if (number := sequence_of(name)) is not None), default=-1)
+
+    def prepare(self) -> None:
+        """Create the folder, and remove incomplete files of killed writers. Raises StoreError."""
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
+                temp.unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"{self.root}: cannot be used for resume points: {error.strerror}") from error
+
+    def commit(self, point: ResumePoint) -> None:
+        """Make ``point`` the newest one. Raises StoreError if the disk failed: the point before is then untouched."""
+        text = memoryview(point.to_text().encode())
+        with replacing(self.root / point.name, fsync=self._fsync) as writer:
+            writer.write(text)
+
+    def keep_only(self, point: ResumePoint) -> None:
+        """Remove the points before ``point``, and files that belong to no point: descriptions first."""
+        for path in [*self.root.glob("point-*.json"), *self.root.glob("*/state-*.bin")]:
+            if sequence_of(path.name) != point.number:
+                with suppress(OSError):  # the point stands whether or not the old files go
+                    path.unlink(missing_ok=True)
+
+    def paths(self) -> Iterator[Path]:
+        """The descriptions of all points, newest first."""
+        paths = self.root.glob("point-*.json")
+        numbered = ((number, path) for path in paths if (number := sequence_of(path.name)) is not None)
+        yield from (path for _, path in sorted(numbered, reverse=True))
+
+    def read(self, path: Path) -> ResumePoint:
+        """The point of ``path``, with all its files verified. Raises StoreError that names what is damaged."""
+        try:
+            text = path.read_bytes().decode(errors="replace")
+        except OSError as error:
+            raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+        point = ResumePoint.from_text(text, str(path))
+        for record in point.files.values():
+            verify(self.root, record)
+        return point
