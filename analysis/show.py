@@ -124,7 +124,8 @@ def _start(event: Started) -> str:
 
 def _kill(event: Killed) -> str:
     pid = f", pid {event.machine['pid']}" if "pid" in event.machine else ""
-    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}"
+    phase = "" if event.phase == "boundary" else f", in phase {event.phase}"
+    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}"
 
 
 def _recovery(event: Recovered) -> str:

@@ -4,7 +4,6 @@ One class serves both engines, which differ in :class:`Ranks`.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
@@ -41,7 +40,7 @@ class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
-        planned_kills: in the order in which they strike; each is carried out once.
+        planned_kills: named by their index; each is carried out once.
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
 
@@ -63,7 +62,8 @@ class Supervisor:
         self._ranks = ranks
         self._sink = sink
         self._store = store
-        self._to_come = deque(planned_kills)
+        self._planned_kills = tuple(planned_kills)
+        self._carried_out: set[int] = set()
         self._on_status = on_status
         self._clock = clock
         self._killed: set[Rank] = set()
@@ -84,12 +84,14 @@ class Supervisor:
         """Report the progress of the run to ``on_status``; see ``RunStatus``."""
         self._on_status(generation=self.generation, **values)
 
-    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
-        """Carry out the next ``num_due`` planned kills as one, at the boundary after ``step`` steps, and record it.
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> float | None:
+        """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it.
 
         Returns the emulated hours that rescheduling takes; None if the trace does not give them.
         """
-        planned_kill = merge_kills(step, [self._to_come.popleft() for _ in range(num_due)])
+        assert not self._carried_out & set(kills), "a planned kill is carried out once"
+        self._carried_out |= set(kills)
+        planned_kill = merge_kills(step, [self._planned_kills[kill] for kill in kills])
         machines = self._ranks.kill(planned_kill.ranks)
         for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
             self._killed.add(rank)
@@ -101,6 +103,7 @@ class Supervisor:
                     hour=hour,
                     line=line,
                     repair_h=planned_kill.repair_h,
+                    phase=planned_kill.phase,
                     machine=machines[rank],
                 )
             )
@@ -136,4 +139,4 @@ class Supervisor:
     @property
     def unfired(self) -> list[PlannedKill]:
         """The planned kills that have not been carried out."""
-        return list(self._to_come)
+        return [each for number, each in enumerate(self._planned_kills) if number not in self._carried_out]

@@ -1,12 +1,16 @@
 """The decisions of strategies, as data. A plan does not define how it is carried out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Rank = str  # "ps3"
 
 LoadPrice = Literal["whole", "by_bytes"]
+
+KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
+"""The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
+PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
 
 CHIEF: Rank = "trainer0"
 """The trainer rank that runs the step loop and executes plans."""
@@ -94,6 +98,8 @@ class Interval:
 class PlannedKill:
     """PS ranks that a failure trace kills together, at the boundary after ``step`` steps.
 
+    With another ``phase`` than ``boundary`` the kill waits from that boundary on, and strikes when the phase occurs.
+
     With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
     then the boundary without overhead.
 
@@ -106,22 +112,27 @@ class PlannedKill:
     hours: tuple[float, ...]
     lines: tuple[int, ...]
     repair_h: float | None = None
+    phase: KillPhase = "boundary"
 
     @property
     def time(self) -> "KillTime":
         """When it strikes, without who dies."""
-        return KillTime(self.step, min(self.hours))
+        return KillTime(self.step, min(self.hours), self.phase)
 
 
 class KillTime(NamedTuple):
-    """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``."""
+    """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``.
+
+    With a ``phase`` other than ``boundary``: the boundary from which on the kill waits for that phase.
+    """
 
     step: int
     hour: float
+    phase: KillPhase = "boundary"
 
 
 def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
-    """The one kill at boundary ``step`` of all ``planned_kills`` (at least one), which are in order of hours."""
+    """The one kill after ``step`` steps of all ``planned_kills`` (at least one): of one phase, in order of hours."""
     first = {
         rank: (hour, line)
         for kill in reversed(planned_kills)
@@ -133,8 +144,14 @@ def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
         ranks=ranks,
         hours=tuple(first[rank][0] for rank in ranks),
         lines=tuple(first[rank][1] for rank in ranks),
-        repair_h=max((kill.repair_h for kill in planned_kills if kill.repair_h is not None), default=None),
+        repair_h=longest(kill.repair_h for kill in planned_kills),
+        phase=planned_kills[0].phase,
     )
+
+
+def longest(repairs_h: Iterable[float | None]) -> float | None:
+    """The longest of the known repair times, in hours; None if none is known."""
+    return max((hours for hours in repairs_h if hours is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,6 +21,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
+from harness.recovery.injections import Injections
 from harness.recovery.mirror import Mirror
 from harness.recovery.replication import Replication, ShardSizes
 from harness.run.boundaries import Boundaries, Schedule
@@ -71,6 +72,7 @@ def _make_trainer(
     replication = _make_replication(run_spec)
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     mirror = _make_mirror(run_spec, count_updates)
+    injections = Injections(kills, cluster=cluster, mirror=mirror, progress=progress, before_kill=steps.flush)
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,
@@ -78,6 +80,7 @@ def _make_trainer(
         checkpoints=saves,
         accounting=accounting,
         mirror=mirror,
+        injections=injections,
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=clock,
@@ -95,6 +98,7 @@ def _make_trainer(
             checkpoints=saves,
             accounting=accounting,
             mirror=mirror,
+            injections=injections,
             store=_store_spec(run_spec),
             dense_state=network.state,
             clock=clock,
@@ -106,6 +110,7 @@ def _make_trainer(
         network=network,
         steps=steps,
         boundaries=boundaries,
+        injections=injections,
         progress=progress,
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,

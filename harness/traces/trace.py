@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from harness.core.errors import TraceError
-from harness.core.plans import Rank
+from harness.core.plans import PHASES, KillPhase, Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
@@ -23,12 +23,14 @@ MAX_RANKS = 1_000_000
 class Entry:
     """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
 
-    ``repair_h``: hours until the rank was back, None where unknown. ``extra``: the further columns as text.
+    ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
+    ``extra``: the further columns as text.
     """
 
     hour: float
     who: Rank | int
     repair_h: float | None = None
+    phase: KillPhase = "boundary"
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,7 +127,15 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     repair_h = _hours("repair_h", repair, where) if repair else None
-    return Entry(hour=hour, who=_who(values[1], where), repair_h=repair_h, line=number, extra=extra)
+    who, phase = _who(values[1], where), _phase(extra.get("phase"), where)
+    return Entry(hour=hour, who=who, repair_h=repair_h, phase=phase, line=number, extra=extra)
+
+
+def _phase(text: str | None, where: str) -> KillPhase:
+    for phase in PHASES:
+        if phase == (text or "boundary"):
+            return phase
+    raise TraceError(f"{where}: phase: expected nothing or one of {', '.join(PHASES)}, got {text!r}")
 
 
 def _hours(column: str, text: str, where: str) -> float:
