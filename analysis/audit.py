@@ -99,6 +99,7 @@ class _Auditor:
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
+        self._hangs = False  # whether one of these kills stopped a rank
         self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
         self._is_at_boundary = True  # all deaths since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
@@ -190,7 +191,8 @@ class _Auditor:
         self._is_at_boundary &= is_at_boundary
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
-        if self._engine == "rpc":
+        self._hangs |= event.fault == "hang"
+        if self._engine == "rpc" and event.fault == "kill":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
     def _lose(self, event: Lost) -> None:
@@ -198,7 +200,8 @@ class _Auditor:
             is_planned = rank not in event.unplanned_ranks
             if is_planned and self._num_kills[rank] == 0:
                 self._problem(f"{rank} was lost as planned, but no kill of it is on record")
-            self._num_kills[rank] -= is_planned
+            if is_planned:
+                self._num_kills[rank] = 0  # one that is dead already may be killed again
         self._expect("planned", event.planned, not event.unplanned_ranks)
         self.result.num_unplanned += len(event.unplanned_ranks)
         self._is_at_boundary &= event.planned
@@ -228,8 +231,9 @@ class _Auditor:
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
-        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event))
-        self._repair_h, self._is_at_boundary = None, True
+        detect_h = self._profile.get("detect_h", 0.0) if self._hangs else 0.0
+        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
+        self._repair_h, self._hangs, self._is_at_boundary = None, False, True
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
 

@@ -125,7 +125,8 @@ def _start(event: Started) -> str:
 def _kill(event: Killed) -> str:
     pid = f", pid {event.machine['pid']}" if "pid" in event.machine else ""
     phase = "" if event.phase == "boundary" else f", in phase {event.phase}"
-    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}"
+    fault = "" if event.fault == "kill" else f" ({event.fault})"
+    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}{fault}"
 
 
 def _recovery(event: Recovered) -> str:

@@ -7,7 +7,7 @@ from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
-from harness.core.plans import Rank, ps_rank
+from harness.core.plans import Rank, Struck, ps_rank
 
 
 class LocalRanks:
@@ -24,6 +24,10 @@ class LocalRanks:
         for rank in ranks:
             self.drop(rank)
         return {rank: {"engine": "local"} for rank in ranks}
+
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """As :meth:`kill`: an object that answers nothing is none."""
+        return self.kill(ranks)
 
     def drop(self, rank: Rank) -> None:
         """Drop one rank; its unfinished save is abandoned."""
@@ -97,7 +101,7 @@ class LocalCluster:
         if lost:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> float | None:
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
         """See :class:`harness.cluster.protocol.Cluster`."""
         self._seeks_dead = True
         return self._supervisor.kill_planned(step, samples, kills)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import HarnessError
-from harness.core.plans import Progress, Rank, SavePlan
+from harness.core.plans import Progress, Rank, SavePlan, Struck
 from harness.store import FileRecord, Manifest
 
 NO_ROWS = torch.empty(0, dtype=torch.int64)
@@ -296,13 +296,11 @@ class Cluster(Protocol):
         """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> float | None:
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
         """Have the supervisor carry out planned kills of one phase, given by their numbers, as one.
 
         Which ranks die is not returned. The requests in flight, or else the next ones, raise RankLost with all ranks
         that are dead, also with those that had answered and those that were not asked.
-
-        Returns the emulated hours that rescheduling takes, None where the trace does not say.
         """
         ...
 

@@ -38,7 +38,7 @@ from harness.cluster.protocol import (
 )
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
+from harness.core.plans import CHIEF, Rank, Struck, is_ps, ps_rank
 
 _BEAT = 0.1  # of the time after which a mute trainer is given up
 
@@ -107,7 +107,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     _begin(rank_context)
     torch.set_num_threads(1)
     _spec = spec
-    _timeout_s = rank_context.options.rpc_timeout_s
+    _timeout_s = rank_context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
     wire.serve_by(serve)
     try:
         link = ControlLink(rank_context)
@@ -276,8 +276,8 @@ class RpcCluster:
                 detail[rank] = _words(error)
         return detail
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> float | None:
-        """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped."""
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+        """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped, or have stopped."""
         self._seeks_dead = True
         return self._link.call("kill_planned", step, samples, tuple(kills))
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
-from harness.core.plans import PlannedKill, Rank, merge_kills, ps_index
+from harness.core.plans import PlannedKill, Rank, Struck, merge_kills, ps_index
 from harness.store import CheckpointStore, Manifest
 
 
@@ -18,6 +18,10 @@ class Ranks(Protocol):
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Kill all of ``ranks``, then reap them. Returns the ``machine`` part of each kill event, by rank."""
+        ...
+
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
         ...
 
     def replace(self, ranks: Iterable[Rank]) -> Machine:
@@ -84,15 +88,14 @@ class Supervisor:
         """Report the progress of the run to ``on_status``; see ``RunStatus``."""
         self._on_status(generation=self.generation, **values)
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> float | None:
-        """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it.
-
-        Returns the emulated hours that rescheduling takes; None if the trace does not give them.
-        """
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+        """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it."""
         assert not self._carried_out & set(kills), "a planned kill is carried out once"
         self._carried_out |= set(kills)
         planned_kill = merge_kills(step, [self._planned_kills[kill] for kill in kills])
-        machines = self._ranks.kill(planned_kill.ranks)
+        hanging = planned_kill.hanging
+        machines = self._ranks.kill([rank for rank in planned_kill.ranks if rank not in hanging])
+        machines |= self._ranks.hang([rank for rank in planned_kill.ranks if rank in hanging])
         for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
             self._killed.add(rank)
             self.record(
@@ -104,10 +107,11 @@ class Supervisor:
                     line=line,
                     repair_h=planned_kill.repair_h,
                     phase=planned_kill.phase,
+                    fault="hang" if rank in hanging else "kill",
                     machine=machines[rank],
                 )
             )
-        return planned_kill.repair_h
+        return Struck(planned_kill.repair_h, bool(hanging))
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them.

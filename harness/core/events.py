@@ -103,7 +103,7 @@ class Evaluated(Event):
 class Killed(Event):
     """A planned kill was carried out, after ``step`` finished steps.
 
-    machine: pid, signal, exitcode (the wait status, -9).
+    machine: pid, signal, exitcode (the wait status, -9; none of a rank that hangs).
     """
 
     kind: ClassVar[str] = "kill"
@@ -111,7 +111,8 @@ class Killed(Event):
     hour: float  # of the trace entry
     line: int  # of the trace file
     repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are killed together
-    phase: str = "boundary"  # what the run was doing: a key of ``core.plans.PHASES``
+    phase: str = "boundary"  # what the run was doing: one of ``core.plans.PHASES``
+    fault: str = "kill"  # one of ``core.plans.FAULTS``
 
 
 @dataclass(frozen=True, kw_only=True)

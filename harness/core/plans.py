@@ -11,6 +11,9 @@ LoadPrice = Literal["whole", "by_bytes"]
 KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
 PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
+Fault = Literal["kill", "hang"]
+"""What happens to a rank: it ends, or it stays and answers nothing."""
+FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 CHIEF: Rank = "trainer0"
 """The trainer rank that runs the step loop and executes plans."""
@@ -57,6 +60,7 @@ class Costs:
         load: ``whole``: a failure costs O_load; ``by_bytes``: O_load for the whole model, less for a part of it.
         o_save_fixed_h: hours of a save besides those of its bytes.
         spare_o_res_h: rescheduling hours of a failure that a spare takes over; None: as any other.
+        detect_h: hours until a rank that hangs is given up, before it is replaced.
         snapshot_frac: hours that training stands still for a save in the background, as a fraction of those that its
             bytes take to be written; None: the save is waited for.
         num_trainers: trainer nodes of the emulated cluster; None: unknown.
@@ -75,6 +79,7 @@ class Costs:
     load: LoadPrice = "whole"
     o_save_fixed_h: float = 0.0
     spare_o_res_h: float | None = None
+    detect_h: float = 0.0
     snapshot_frac: float | None = None
     num_trainers: int | None = None
     num_spares: int = 0
@@ -105,6 +110,7 @@ class PlannedKill:
 
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
+    ``hanging``: those of ``ranks`` that are stopped, and not ended.
     """
 
     step: int
@@ -113,6 +119,7 @@ class PlannedKill:
     lines: tuple[int, ...]
     repair_h: float | None = None
     phase: KillPhase = "boundary"
+    hanging: frozenset[Rank] = frozenset()
 
     @property
     def time(self) -> "KillTime":
@@ -134,7 +141,7 @@ class KillTime(NamedTuple):
 def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
     """The one kill after ``step`` steps of all ``planned_kills`` (at least one): of one phase, in order of hours."""
     first = {
-        rank: (hour, line)
+        rank: (hour, line, rank in kill.hanging)
         for kill in reversed(planned_kills)
         for rank, hour, line in zip(kill.ranks, kill.hours, kill.lines, strict=True)
     }
@@ -146,7 +153,23 @@ def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
         lines=tuple(first[rank][1] for rank in ranks),
         repair_h=longest(kill.repair_h for kill in planned_kills),
         phase=planned_kills[0].phase,
+        hanging=frozenset(rank for rank in ranks if first[rank][2]),
     )
+
+
+class Struck(NamedTuple):
+    """What a failure of the trace costs besides the profile's prices.
+
+    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank was stopped, and
+    must be given up first.
+    """
+
+    repair_h: float | None = None
+    hangs: bool = False
+
+    def also(self, other: "Struck") -> "Struck":
+        """Both as one failure."""
+        return Struck(longest((self.repair_h, other.repair_h)), self.hangs or other.hangs)
 
 
 def longest(repairs_h: Iterable[float | None]) -> float | None:

@@ -209,7 +209,7 @@ class FailoverClient:
             num_rows=num_rows,
             uploaded={rank: uploaded.get(rank, UploadedRows()) for rank in dead},
             in_flight={rank: holder.in_flight_updates(rank) if holder else (0, 0) for rank in dead},
-            repair_h=self._injections.take_repair_h(),
+            struck=self._injections.take_struck(),
             load_s=load_s,
             reschedule_s=reschedule_s,
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several
-from harness.core.plans import KillPhase, KillTime, Progress, Rank, longest
+from harness.core.plans import KillPhase, KillTime, Progress, Rank, Struck
 from harness.recovery.mirror import Mirror
 
 
@@ -33,7 +33,7 @@ class Injections:
         self._before_kill = before_kill
         self._armed: list[int] = []
         self._is_evaluation = False
-        self._repair_h: float | None = None  # what the trace says of the next failure
+        self._struck = Struck()  # since the last failure
 
     def arm(self, kills: Iterable[int]) -> None:
         """From now on these planned kills wait for their phases."""
@@ -43,8 +43,7 @@ class Injections:
         """Carry out planned kills of one phase as one. The requests in flight, or the next ones, find the dead."""
         self._before_kill()
         progress = self._progress()
-        repair_h = self._cluster.kill_planned(progress.step, progress.samples, kills)
-        self._repair_h = longest((self._repair_h, repair_h))
+        self._struck = self._struck.also(self._cluster.kill_planned(progress.step, progress.samples, kills))
         self._mirror.planned_failure()
 
     def strike(self, phase: KillPhase) -> None:
@@ -71,13 +70,10 @@ class Injections:
         finally:
             self._is_evaluation = False
 
-    def take_repair_h(self) -> float | None:
-        """Emulated hours of rescheduling by the trace, the longest of the kills since the last call; None if unknown.
-
-        To be called once for each failure.
-        """
-        repair_h, self._repair_h = self._repair_h, None
-        return repair_h
+    def take_struck(self) -> Struck:
+        """What the kills since the last call cost as one failure. To be called once for each failure."""
+        struck, self._struck = self._struck, Struck()
+        return struck
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[KillPhase]:

@@ -113,4 +113,5 @@ def _planned_kill(step: int, phase: KillPhase, killed: Mapping[Rank, Entry]) -> 
         lines=tuple(killed[rank].line for rank in ranks),
         repair_h=longest(entry.repair_h for entry in killed.values()),
         phase=phase,
+        hanging=frozenset(rank for rank in ranks if killed[rank].fault == "hang"),
     )

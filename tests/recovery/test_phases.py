@@ -127,6 +127,17 @@ def test_a_death_in_a_recovery_belongs_to_its_failure(phased: Config, tmp_path: 
     assert analysis.check(events, read_config(tmp_path / "run")) == []
 
 
+def test_a_rank_that_is_dead_already_is_killed_again(phased: Config, tmp_path: Path) -> None:
+    """Two phases may name a rank before its death is found: both kills are on record, and it is lost once."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n15.75,ps2,manifest\n15.75,ps2,\n")
+    for engine in ("local", "rpc"):
+        config = changed(phased, strategy__name="partial", engine=engine)
+        finished, events = run(config, tmp_path / engine)
+        assert kills_of(events) == [(2, "manifest"), (3, "boundary")]
+        assert (finished.num_failures, finished.num_lost_ranks, finished.num_unplanned) == (1, 1, 0)
+        assert analysis.check(events, read_config(tmp_path / engine)) == []
+
+
 def test_armed_kills_of_one_phase_strike_together(phased: Config, tmp_path: Path) -> None:
     """Entries of three hours that wait for one save are one failure."""
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n16.5,ps0,save\n18,ps1,save\n20,ps2,save\n")
