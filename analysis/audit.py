@@ -99,8 +99,9 @@ class _Auditor:
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
+        self._hangs = False  # whether one of these kills stopped a rank
         self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
-        self._is_planned = True  # all deaths since the last recovery
+        self._is_at_boundary = True  # all deaths since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
         self._checked_step = -1  # the last boundary that is known to be over, and the clock of failures there
         self._checked_h = -math.inf
@@ -178,14 +179,20 @@ class _Auditor:
     def _kill(self, event: Killed) -> None:
         self._pass(event.step)
         slack_h = _TOLERANCE * max(1.0, event.hour)
-        if event.hour > self._clock_h(event.step) + slack_h:
-            self._problem(f"{event.rank} was killed when the clock read {self._clock_h(event.step)} h, before its hour")
-        elif event.hour < self._checked_h - slack_h:
+        is_at_boundary = event.phase == "boundary"
+        # A kill that waits for a phase may strike in steps that run again.
+        clock_h = self._clock_h(event.step if is_at_boundary else max(event.step, len(self._losses)))
+        if event.hour > clock_h + slack_h:
+            self._problem(f"{event.rank} was killed when the clock read {clock_h} h, before its hour")
+        elif is_at_boundary and event.hour < self._checked_h - slack_h:
             self._problem(f"{event.rank} was killed late: at the boundary before, the clock read {self._checked_h} h")
         self.result.num_kills += 1
         self._num_kills[event.rank] += 1
-        self._repair_h = event.repair_h
-        if self._engine == "rpc":
+        self._is_at_boundary &= is_at_boundary
+        known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
+        self._repair_h = max(known_h, default=None)
+        self._hangs |= event.fault == "hang"
+        if self._engine == "rpc" and event.fault == "kill":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
     def _lose(self, event: Lost) -> None:
@@ -193,10 +200,11 @@ class _Auditor:
             is_planned = rank not in event.unplanned_ranks
             if is_planned and self._num_kills[rank] == 0:
                 self._problem(f"{rank} was lost as planned, but no kill of it is on record")
-            self._num_kills[rank] -= is_planned
+            if is_planned:
+                self._num_kills[rank] = 0  # one that is dead already may be killed again
         self._expect("planned", event.planned, not event.unplanned_ranks)
         self.result.num_unplanned += len(event.unplanned_ranks)
-        self._is_planned &= event.planned
+        self._is_at_boundary &= event.planned
         self._dead += [rank for rank in event.ranks if rank not in self._dead]
 
     def _regroup(self, event: Regrouped) -> None:
@@ -207,7 +215,7 @@ class _Auditor:
         if sorted(event.ranks) != sorted(self._dead):
             self._problem(f"recovered {', '.join(event.ranks)}, but lost {', '.join(self._dead) or 'no rank'}")
         self._dead = []
-        self._pass(event.step + self._is_planned)
+        self._pass(event.step + self._is_at_boundary)
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
         self.result.num_failures += 1
         self.result.num_lost_ranks += len(event.ranks)
@@ -223,8 +231,9 @@ class _Auditor:
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
-        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event))
-        self._repair_h, self._is_planned = None, True
+        detect_h = self._profile.get("detect_h", 0.0) if self._hangs else 0.0
+        self._expect("reschedule_h", event.reschedule_h, self._reschedule_h(event) + detect_h)
+        self._repair_h, self._hangs, self._is_at_boundary = None, False, True
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
 

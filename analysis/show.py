@@ -124,7 +124,9 @@ def _start(event: Started) -> str:
 
 def _kill(event: Killed) -> str:
     pid = f", pid {event.machine['pid']}" if "pid" in event.machine else ""
-    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}"
+    phase = "" if event.phase == "boundary" else f", in phase {event.phase}"
+    fault = "" if event.fault == "kill" else f" ({event.fault})"
+    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}{fault}"
 
 
 def _recovery(event: Recovered) -> str:

@@ -35,7 +35,7 @@ from harness.cluster.protocol import Cluster, Exchange, Initialise, Push, Superv
 from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RankLost
-from harness.core.plans import PlannedKill, Rank, ps_rank
+from harness.core.plans import PlannedKill, Rank, Struck, ps_rank
 from harness.run.assemble import make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
@@ -86,7 +86,7 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
     regroups_s: list[float] = []
     for number in range(num_kills):
         step = _WARM_UP + num_messages + number + 1
-        cluster.kill_planned(step, step)
+        cluster.kill_planned(step, step, [number])
         try:
             send(step)
         except RankLost as lost:
@@ -138,7 +138,7 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
     store = CheckpointStore(folder / "checkpoints", fsync=False)
     supervisor = Supervisor(ranks=world, sink=notes, store=store, planned_kills=kills, on_status=lambda **_: None)
 
-    def kill_planned(*args: Any) -> float | None:
+    def kill_planned(*args: Any) -> Struck:
         notes.mark()
         return supervisor.kill_planned(*args)
 

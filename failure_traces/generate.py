@@ -98,6 +98,37 @@ def busy(seed: int = SEED) -> str:
     return _text(header, "hour,rank,note", rows)
 
 
+# Hour, rank or number of ranks, phase, hours of repair. Kills in a recovery wait for a failure at a boundary.
+PHASES = (
+    (5, "ps1", "lookup", ""),
+    (9, "ps2", "apply", "2"),
+    (13, "ps3", "save", ""),
+    (17, "ps0", "manifest", ""),
+    (21, "ps2", "restore", "5"),
+    (22, "ps1", "regroup", "1"),
+    (23, "ps3", "", "3"),
+    (31, "2", "apply", ""),
+    (31, "ps0", "lookup", ""),
+    (36, "ps1", "regroup", ""),
+    (37, "ps1", "boundary", ""),
+    (41, "ps2", "save", ""),
+    (41, "ps3", "manifest", ""),
+    (43, "ps1", "eval", ""),
+    (56, "ps0", "eval", ""),
+)
+
+
+def phases(seed: int = SEED) -> str:
+    """Failures of four ranks in every phase of a run."""
+    header = {
+        "title": "failures of four ranks in every phase of a run",
+        "source": "made up: one of each sort, some of them during the recovery from another",
+        "job_h": "56",
+        "command": COMMAND,
+    }
+    return _text(header, "hour,rank,phase,repair_h", [f"{hour},{who},{phase},{h}" for hour, who, phase, h in PHASES])
+
+
 def empty(seed: int = SEED) -> str:
     """No failure at all."""
     return _text({"title": "no failures", "command": COMMAND}, "hour,rank", [])
@@ -125,6 +156,7 @@ TRACES: dict[str, Callable[[int], str]] = {
     "two_in_56h.csv": two_in_56h,
     "poster50.csv": poster50,
     "busy.csv": busy,
+    "phases.csv": phases,
     "empty.csv": empty,
     **{f"preset-{name}.csv": partial(preset, name) for name in PRESETS},
     **{f"poisson-{number}.csv": partial(poisson, number) for number in range(NUM_DRAWS)},

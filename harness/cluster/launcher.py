@@ -5,11 +5,13 @@ One class and one entry in :data:`LAUNCHERS` for each; config key ``cluster.laun
 
 import os
 import signal
+import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.cluster.fork_server import ForkServer, current, is_readable, start
@@ -71,6 +73,10 @@ class RankProcess(Protocol):
 
     def kill(self) -> None:
         """Send SIGKILL without waiting. A no-op if the process has ended."""
+        ...
+
+    def pause(self) -> None:
+        """Send SIGSTOP and wait until the process has stopped. A no-op if it has ended. Raises RunFailed."""
         ...
 
     def join(self, timeout_s: float) -> None:
@@ -139,9 +145,21 @@ class ForkedProcess:
 
     def kill(self) -> None:
         """Send SIGKILL to the process; a no-op if it has ended."""
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: signal.Signals) -> None:
         if self._pidfd is not None:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def pause(self) -> None:
+        """See :class:`RankProcess`."""
+        self._signal(signal.SIGSTOP)
+        ends_s = time.monotonic() + _STOP_S
+        while not self._has_ended(0) and not _is_stopped(self.pid):
+            if time.monotonic() > ends_s:
+                raise RunFailed(f"{self._process.name} (pid {self.pid}) did not stop within {_STOP_S:g} s of SIGSTOP")
+            time.sleep(_LOOK_S)
 
     def join(self, timeout_s: float) -> None:
         """See :class:`RankProcess`."""
@@ -156,6 +174,17 @@ class ForkedProcess:
         return self._pidfd is None or is_readable(self._pidfd, timeout_s)
 
 
+def _is_stopped(pid: int) -> bool:
+    """Whether all threads of a process are stopped, or it is gone."""
+    try:
+        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:
+        return False  # a thread has ended meanwhile: look again
+    return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
+
+
+_STOP_S = 10.0  # between SIGSTOP and the stop of all threads
+_LOOK_S = 0.0005  # between two looks
 _UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
 _TELL_S = 10.0  # within which a fork server tells how a process ended
 _END_S = 1.0  # between the first sign of a process's end and its end

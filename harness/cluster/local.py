@@ -1,13 +1,13 @@
 """The local engine: shards are objects in this process, and a kill drops the object."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from harness.cluster.protocol import Reply, Request, Several, raise_failures
+from harness.cluster.protocol import Reply, Request, Several, no_op, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
-from harness.core.plans import Rank, ps_rank
+from harness.core.plans import Rank, Struck, ps_rank
 
 
 class LocalRanks:
@@ -24,6 +24,10 @@ class LocalRanks:
         for rank in ranks:
             self.drop(rank)
         return {rank: {"engine": "local"} for rank in ranks}
+
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """As :meth:`kill`: an object that answers nothing is none."""
+        return self.kill(ranks)
 
     def drop(self, rank: Rank) -> None:
         """Drop one rank; its unfinished save is abandoned."""
@@ -64,6 +68,7 @@ class LocalCluster:
     def __init__(self, ranks: LocalRanks, supervisor: Supervisor) -> None:
         self._ranks = ranks
         self._supervisor = supervisor
+        self._seeks_dead = False  # among all ranks, since ranks were killed
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -86,19 +91,28 @@ class LocalCluster:
         """The replies. Raises RankLost if a rank was dropped before or after the requests were served."""
         requests, replies = underway
         raise_failures(replies)
-        servers = self._ranks.servers
-        lost = [rank for rank in requests if rank not in servers]
-        if lost:
-            raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
+        asked, self._seeks_dead = self.ranks if self._seeks_dead else requests, False
+        self._raise_lost(asked, replies)
         return replies
 
-    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
-        return self._supervisor.kill_planned(step, samples, num_due)
+    def _raise_lost(self, ranks: Collection[Rank], replies: Mapping[Rank, Reply]) -> None:
+        """Raise RankLost if some of ``ranks`` were dropped."""
+        lost = [rank for rank in ranks if rank not in self._ranks.servers]
+        if lost:
+            raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
 
-    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        self._seeks_dead = True
+        return self._supervisor.kill_planned(step, samples, kills)
+
+    def replace(
+        self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op
+    ) -> None:
         """See :class:`harness.cluster.protocol.Cluster`."""
         self._supervisor.replace(lost, step, samples, seconds)
+        meanwhile()
+        self._raise_lost(self.ranks, {})
 
 
 def _serve(server: RankServer, request: Request) -> Reply:

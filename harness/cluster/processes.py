@@ -61,6 +61,12 @@ class Processes:
         number = int(signal.SIGKILL)
         return {rank: {"pid": self[rank].pid, "signal": number, "exitcode": self._reap(rank)} for rank in ranks}
 
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Stop all of ``ranks``; returns each one's pid and signal. Raises RunFailed."""
+        for rank in ranks:
+            self._by_rank[rank].pause()
+        return {rank: {"pid": self[rank].pid, "signal": int(signal.SIGSTOP)} for rank in ranks}
+
     def _reap(self, rank: Rank) -> int:
         process = self._by_rank[rank]
         process.join(REAP_S)

@@ -4,7 +4,7 @@ Requests and replies are plain data that can be pickled. N rows of a request, D 
 values, then state of the optimizer.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import HarnessError
-from harness.core.plans import Progress, Rank, SavePlan
+from harness.core.plans import Progress, Rank, SavePlan, Struck
 from harness.store import FileRecord, Manifest, ResumePoint
 
 NO_ROWS = torch.empty(0, dtype=torch.int64)
@@ -289,6 +289,10 @@ class Failure:
     error: HarnessError
 
 
+def no_op() -> None:
+    """Do nothing."""
+
+
 class Cluster(Protocol):
     """The interface through which the trainer calls the PS ranks of a run."""
 
@@ -322,19 +326,26 @@ class Cluster(Protocol):
         """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
-    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
-        """Have the supervisor carry out the next ``num_due`` planned kills, as one failure at this boundary.
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+        """Have the supervisor carry out planned kills of one phase, given by their numbers, as one.
 
-        Which ranks die is not returned.
-
-        Returns the emulated hours that rescheduling takes, None where the trace does not say.
+        Which ranks die is not returned. The requests in flight, or else the next ones, raise RankLost with all ranks
+        that are dead, also with those that had answered and those that were not asked.
         """
         ...
 
-    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+    def replace(
+        self,
+        lost: Mapping[Rank, str],
+        step: int,
+        samples: int,
+        seconds: float,
+        meanwhile: Callable[[], None] = no_op,
+    ) -> None:
         """Start replacements for ``lost`` (rank to the transport's error text) and form a new generation.
 
         The replacements' shards hold nothing until they are restored or initialised. ``seconds``: request to failure.
+        ``meanwhile`` is called once the supervisor has begun, and before the generation is formed.
         Raises RankLost if ranks died while the generation was being formed.
         """
         ...

@@ -6,7 +6,7 @@ A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 import dataclasses
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from harness.cluster.protocol import (
     Cluster,
     Copy,
     Exchange,
+    Failure,
     Push,
     Reply,
     Request,
@@ -32,11 +33,12 @@ from harness.cluster.protocol import (
     SupervisorClient,
     WriteBack,
     in_rank_order,
+    no_op,
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
+from harness.core.plans import CHIEF, Rank, Struck, is_ps, ps_rank
 
 _BEAT = 0.1  # of the time after which a mute trainer is given up
 
@@ -105,7 +107,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     _begin(rank_context)
     torch.set_num_threads(1)
     _spec = spec
-    _timeout_s = rank_context.options.rpc_timeout_s
+    _timeout_s = rank_context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
     wire.serve_by(serve)
     try:
         link = ControlLink(rank_context)
@@ -171,6 +173,7 @@ class RpcCluster:
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
         self._awaits_spares = False
+        self._seeks_dead = False  # among all ranks, since ranks were killed
         try:
             self._join(self._link.call("formation"))
         except group.WorldBroken as error:
@@ -236,41 +239,69 @@ class RpcCluster:
                 )
             except RuntimeError as error:
                 detail[rank] = _words(error)
+        if self._seeks_dead:
+            detail |= self._find_dead(detail)
+        if detail:  # a rank that read from one of the dead is served again
+            replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         replies = in_rank_order(replies, self._ranks)
         raise_failures(replies)
         if detail:
             raise RankLost(detail, replies, detail)
         return replies
 
-    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
-        """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped."""
-        return self._link.call("kill_planned", step, samples, num_due)
+    def _find_dead(self, known: Iterable[Rank] = ()) -> dict[Rank, str]:
+        """Ranks besides those ``known`` that do not answer a no-op, with the transport's error texts.
 
-    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+        A rank may have answered a request before it was killed. Without a world nothing was sent: then the next world
+        is not formed while ranks are dead.
+        """
+        self._seeks_dead = False
+        if self._generation < 0:
+            return {}
+        return self._failing({rank: (connect,) for rank in self._ranks if rank not in known})
+
+    def _failing(self, calls: Mapping[Rank, tuple[Any, ...]]) -> dict[Rank, str]:
+        """Call a function with arguments on each rank; those that fail, with the transport's error texts."""
+        futures: dict[Rank, Future[Any]] = {}
+        detail: dict[Rank, str] = {}
+        for rank, (function, *args) in calls.items():
+            try:
+                futures[rank] = self._send(rank, function, tuple(args))
+            except RuntimeError as error:
+                detail[rank] = _words(error)
+        for rank, future in futures.items():
+            try:
+                future.wait()
+            except RuntimeError as error:
+                detail[rank] = _words(error)
+        return detail
+
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+        """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped, or have stopped."""
+        self._seeks_dead = True
+        return self._link.call("kill_planned", step, samples, tuple(kills))
+
+    def replace(
+        self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op
+    ) -> None:
         """Have the supervisor replace dead ranks; let spares take over, or join a new world with the replacements."""
         formation: Formation = self._link.call("replace", dict(lost), step, samples, seconds)
+        meanwhile()
         self._awaits_spares = formation.keeps_spares
         if formation.generation == self._generation:
             self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
         else:
             self._form(formation)
+        if self._seeks_dead and (dead := self._find_dead()):
+            raise RankLost(dead, {}, dead)
 
     def _let_spares_take_over(self, takeovers: Mapping[Rank, Rank]) -> None:
         """Raises RankLost if a spare has died."""
         workers = {rank: group.worker_name(spare, self._generation) for rank, spare in takeovers.items()}
         self._workers = {**self._workers, **workers}
-        calls: dict[Rank, Future[None]] = {}
-        detail: dict[Rank, str] = {}
-        for rank, worker in workers.items():
-            try:
-                calls[rank] = rpc.rpc_async(worker, adopt, args=(rank,), timeout=self._timeout_s)
-            except RuntimeError as error:
-                detail[rank] = _words(error)
-        for rank, call in calls.items():
-            try:
-                call.wait()
-            except RuntimeError as error:
-                detail[rank] = _words(error)
+        detail = self._failing({rank: (adopt, rank) for rank in takeovers})
+        if self._seeks_dead:
+            detail |= self._find_dead(detail)
         if detail:
             raise RankLost(detail, {}, detail)
 
@@ -332,6 +363,11 @@ def _with_own_memory(message: _Sent) -> _Sent:
         if isinstance(value, Tensor) and value.untyped_storage().nbytes() != value.nbytes
     }
     return dataclasses.replace(message, **slices) if slices else message
+
+
+def _met_a_death(reply: Reply) -> bool:
+    """Whether the rank could not serve a request because a rank that it reads from is dead."""
+    return isinstance(reply, Failure) and isinstance(reply.error, RankLost)
 
 
 def _words(error: RuntimeError) -> str:

@@ -4,14 +4,13 @@ One class serves both engines, which differ in :class:`Ranks`.
 """
 
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.cluster.protocol import Resumption, WrittenPoint
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
-from harness.core.plans import PlannedKill, Rank, merge_kills, ps_index
+from harness.core.plans import PlannedKill, Rank, Struck, merge_kills, ps_index
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
 
@@ -21,6 +20,10 @@ class Ranks(Protocol):
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Kill all of ``ranks``, then reap them. Returns the ``machine`` part of each kill event, by rank."""
+        ...
+
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
         ...
 
     def replace(self, ranks: Iterable[Rank]) -> Machine:
@@ -56,7 +59,7 @@ class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
-        planned_kills: in the order in which they strike; each is carried out once.
+        planned_kills: named by their index; each is carried out once.
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
         points: the run's resume points; a trainer that writes any needs them.
@@ -84,7 +87,8 @@ class Supervisor:
         self._ranks = ranks
         self._sink = sink
         self._store = store
-        self._to_come = deque(planned_kills)
+        self._planned_kills = tuple(planned_kills)
+        self._carried_out: set[int] = set()
         self._on_status = on_status
         self._clock = clock
         self._killed: set[Rank] = set()
@@ -94,7 +98,7 @@ class Supervisor:
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`."""
         return {
-            "to_come": len(self._to_come),
+            "carried_out": sorted(self._carried_out),
             "killed": sorted(self._killed),
             "generation": self.generation,
             "num_unplanned": self.num_unplanned,
@@ -102,8 +106,7 @@ class Supervisor:
 
     def load(self, state: State) -> None:
         """See :class:`harness.core.resumable.Resumable`. A planned kill that was carried out is not repeated."""
-        while len(self._to_come) > state["to_come"]:
-            self._to_come.popleft()
+        self._carried_out = set(state["carried_out"])
         self._killed = set(state["killed"])
         self.generation, self.num_unplanned = state["generation"], state["num_unplanned"]
 
@@ -135,13 +138,14 @@ class Supervisor:
         """Whether the run is asked to stop."""
         return self._is_stopping()
 
-    def kill_planned(self, step: int, samples: int, num_due: int = 1) -> float | None:
-        """Carry out the next ``num_due`` planned kills as one, at the boundary after ``step`` steps, and record it.
-
-        Returns the emulated hours that rescheduling takes; None if the trace does not give them.
-        """
-        planned_kill = merge_kills(step, [self._to_come.popleft() for _ in range(num_due)])
-        machines = self._ranks.kill(planned_kill.ranks)
+    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+        """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it."""
+        assert not self._carried_out & set(kills), "a planned kill is carried out once"
+        self._carried_out |= set(kills)
+        planned_kill = merge_kills(step, [self._planned_kills[kill] for kill in kills])
+        hanging = planned_kill.hanging
+        machines = self._ranks.kill([rank for rank in planned_kill.ranks if rank not in hanging])
+        machines |= self._ranks.hang([rank for rank in planned_kill.ranks if rank in hanging])
         for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
             self._killed.add(rank)
             self.record(
@@ -152,10 +156,12 @@ class Supervisor:
                     hour=hour,
                     line=line,
                     repair_h=planned_kill.repair_h,
+                    phase=planned_kill.phase,
+                    fault="hang" if rank in hanging else "kill",
                     machine=machines[rank],
                 )
             )
-        return planned_kill.repair_h
+        return Struck(planned_kill.repair_h, bool(hanging))
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them.
@@ -187,4 +193,4 @@ class Supervisor:
     @property
     def unfired(self) -> list[PlannedKill]:
         """The planned kills that have not been carried out."""
-        return list(self._to_come)
+        return [each for number, each in enumerate(self._planned_kills) if number not in self._carried_out]

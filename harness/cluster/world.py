@@ -129,6 +129,10 @@ class World:
             self._connections.drop(rank)
         return machines
 
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Send SIGSTOP to all of ``ranks``, and wait until they have stopped; returns each one's pid and signal."""
+        return self._processes.hang(ranks)
+
     # --- generations ------------------------------------------------------------------------------------------------
 
     def replace(self, ranks: Iterable[Rank]) -> Machine:

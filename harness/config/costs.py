@@ -25,6 +25,7 @@ def job_costs(config: Config, total_samples: int) -> Costs:
         load=profile.load,
         o_save_fixed_h=profile.o_save_fixed_h,
         spare_o_res_h=profile.spare_o_res_h,
+        detect_h=profile.detect_h,
         snapshot_frac=_snapshot_frac(profile) if config.save.mode == "async" else None,
         num_trainers=profile.num_trainers,
         num_spares=config.cluster.spares,

@@ -42,6 +42,8 @@ class Profile(BaseModel):
     """Hours that every save costs besides those of its bytes."""
     spare_o_res_h: Annotated[float, Field(ge=0)] | None = None
     """Rescheduling hours of a failure that a spare takes over; null: O_res."""
+    detect_h: Annotated[float, Field(ge=0)] = 0.0
+    """Hours until a rank that hangs (`fault` of a trace) is given up; rescheduling begins then."""
     network_gbps: Annotated[float, Field(gt=0)] | None = None
     """Bandwidth of a node's link, Gbit/s, at which a save takes O_save to be written; used with `snapshot_gbps`."""
     snapshot_gbps: Annotated[float, Field(gt=0)] | None = None

@@ -101,13 +101,18 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Killed(Event):
-    """A planned kill was carried out. machine: pid, signal, exitcode (the wait status, -9)."""
+    """A planned kill was carried out, after ``step`` finished steps.
+
+    machine: pid, signal, exitcode (the wait status, -9; none of a rank that hangs).
+    """
 
     kind: ClassVar[str] = "kill"
     rank: str
     hour: float  # of the trace entry
     line: int  # of the trace file
-    repair_h: float | None = None  # rescheduling time by the trace, the longest of this boundary's kills
+    repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are killed together
+    phase: str = "boundary"  # what the run was doing: one of ``core.plans.PHASES``
+    fault: str = "kill"  # one of ``core.plans.FAULTS``
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -187,19 +187,22 @@ class OverheadLedger:
         bytes_full: int = 1,
         samples: int = 0,
         num_ranks: int = 1,
+        hangs: bool = False,
     ) -> FailureCost:
         """Charge one failure of any number of ranks: one load, one rescheduling, and the samples to repeat.
 
         That a failure costs as much whatever its number of ranks is reconstructed (docs/CPR.md).
 
         ``reschedule_h``: hours of rescheduling by the trace, instead of O_res. ``load_bytes``: payload that is read.
-        ``samples``: position of the run, and ``num_ranks``: ranks that died, for spares.
+        ``samples``: position of the run, and ``num_ranks``: ranks that died, for spares. ``hangs``: a rank had to be
+        given up first, which takes ``detect_h``.
         """
         costs = self._costs
         lost_h = samples_to_hours(rerun_samples, job_h=costs.job_h, total_samples=costs.total_samples)
         wait_h = costs.o_res_h if reschedule_h is None else reschedule_h
         if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
+        wait_h += costs.detect_h if hangs else 0.0
         cost = FailureCost(load_h=load_price(costs, load_bytes / bytes_full), lost_h=lost_h, reschedule_h=wait_h)
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h

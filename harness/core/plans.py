@@ -1,12 +1,19 @@
 """The decisions of strategies, as data. A plan does not define how it is carried out."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 Rank = str  # "ps3"
 
 LoadPrice = Literal["whole", "by_bytes"]
+
+KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
+"""The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
+PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
+Fault = Literal["kill", "hang"]
+"""What happens to a rank: it ends, or it stays and answers nothing."""
+FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 CHIEF: Rank = "trainer0"
 """The trainer rank that runs the step loop and executes plans."""
@@ -53,6 +60,7 @@ class Costs:
         load: ``whole``: a failure costs O_load; ``by_bytes``: O_load for the whole model, less for a part of it.
         o_save_fixed_h: hours of a save besides those of its bytes.
         spare_o_res_h: rescheduling hours of a failure that a spare takes over; None: as any other.
+        detect_h: hours until a rank that hangs is given up, before it is replaced.
         snapshot_frac: hours that training stands still for a save in the background, as a fraction of those that its
             bytes take to be written; None: the save is waited for.
         num_trainers: trainer nodes of the emulated cluster; None: unknown.
@@ -71,6 +79,7 @@ class Costs:
     load: LoadPrice = "whole"
     o_save_fixed_h: float = 0.0
     spare_o_res_h: float | None = None
+    detect_h: float = 0.0
     snapshot_frac: float | None = None
     num_trainers: int | None = None
     num_spares: int = 0
@@ -94,11 +103,14 @@ class Interval:
 class PlannedKill:
     """PS ranks that a failure trace kills together, at the boundary after ``step`` steps.
 
+    With another ``phase`` than ``boundary`` the kill waits from that boundary on, and strikes when the phase occurs.
+
     With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
     then the boundary without overhead.
 
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
+    ``hanging``: those of ``ranks`` that are stopped, and not ended.
     """
 
     step: int
@@ -106,24 +118,30 @@ class PlannedKill:
     hours: tuple[float, ...]
     lines: tuple[int, ...]
     repair_h: float | None = None
+    phase: KillPhase = "boundary"
+    hanging: frozenset[Rank] = frozenset()
 
     @property
     def time(self) -> "KillTime":
         """When it strikes, without who dies."""
-        return KillTime(self.step, min(self.hours))
+        return KillTime(self.step, min(self.hours), self.phase)
 
 
 class KillTime(NamedTuple):
-    """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``."""
+    """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``.
+
+    With a ``phase`` other than ``boundary``: the boundary from which on the kill waits for that phase.
+    """
 
     step: int
     hour: float
+    phase: KillPhase = "boundary"
 
 
 def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
-    """The one kill at boundary ``step`` of all ``planned_kills`` (at least one), which are in order of hours."""
+    """The one kill after ``step`` steps of all ``planned_kills`` (at least one): of one phase, in order of hours."""
     first = {
-        rank: (hour, line)
+        rank: (hour, line, rank in kill.hanging)
         for kill in reversed(planned_kills)
         for rank, hour, line in zip(kill.ranks, kill.hours, kill.lines, strict=True)
     }
@@ -133,8 +151,30 @@ def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
         ranks=ranks,
         hours=tuple(first[rank][0] for rank in ranks),
         lines=tuple(first[rank][1] for rank in ranks),
-        repair_h=max((kill.repair_h for kill in planned_kills if kill.repair_h is not None), default=None),
+        repair_h=longest(kill.repair_h for kill in planned_kills),
+        phase=planned_kills[0].phase,
+        hanging=frozenset(rank for rank in ranks if first[rank][2]),
     )
+
+
+class Struck(NamedTuple):
+    """What a failure of the trace costs besides the profile's prices.
+
+    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank was stopped, and
+    must be given up first.
+    """
+
+    repair_h: float | None = None
+    hangs: bool = False
+
+    def also(self, other: "Struck") -> "Struck":
+        """Both as one failure."""
+        return Struck(longest((self.repair_h, other.repair_h)), self.hangs or other.hangs)
+
+
+def longest(repairs_h: Iterable[float | None]) -> float | None:
+    """The longest of the known repair times, in hours; None if none is known."""
+    return max((hours for hours in repairs_h if hours is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from typing import Any
 from harness.cluster.protocol import Written
 from harness.core.events import Recovered, Saved
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan, Struck
 from harness.core.pls import PlsLedger, UpdateLedger
 from harness.core.resumable import State
 from harness.store import Manifest
@@ -48,7 +48,8 @@ class CompletedRecovery:
 
     ``manifest``: the checkpoint that was read, None for initial values. ``uploaded``: by dead rank, in rank order.
     ``in_flight``: updates, all and tracked, that a replacement receives with a request that is sent again although its
-    shard was restored alone. ``load_s``, ``reschedule_s``: seconds of this machine.
+    shard was restored alone. ``struck``: what the trace says of the failure. ``load_s``, ``reschedule_s``: seconds of
+    this machine.
     """
 
     plan: RecoveryPlan
@@ -57,7 +58,7 @@ class CompletedRecovery:
     num_rows: int
     uploaded: Mapping[Rank, UploadedRows]
     in_flight: Mapping[Rank, tuple[int, int]]
-    repair_h: float | None
+    struck: Struck
     load_s: float
     reschedule_s: float
 
@@ -182,11 +183,12 @@ class Accounting:
         load_bytes = self._load_bytes(recovery)
         cost = self._overhead.charge_failure(
             progress.samples - resume.samples if resume else 0,
-            recovery.repair_h,
+            recovery.struck.repair_h,
             load_bytes=load_bytes,
             bytes_full=self._bytes_full,
             samples=progress.samples,
             num_ranks=len(recovery.uploaded),
+            hangs=recovery.struck.hangs,
         )
         if plan.rollback:
             assert manifest is not None, "a rollback needs a checkpoint"

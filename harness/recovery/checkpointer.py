@@ -15,6 +15,7 @@ from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, S
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
 from harness.core.resumable import State
 from harness.recovery.accounting import Accounting, CommittedSave
+from harness.recovery.injections import Injections
 from harness.recovery.mirror import Mirror
 from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
 
@@ -176,6 +177,7 @@ class Checkpointer:
         checkpoints: Checkpoints,
         accounting: Accounting,
         mirror: Mirror,
+        injections: Injections,
         store: StoreSpec,
         dense_state: Callable[[], Mapping[str, Tensor]],
         clock: Callable[[], float],
@@ -186,6 +188,7 @@ class Checkpointer:
         self._checkpoints = checkpoints
         self._accounting = accounting
         self._mirror = mirror
+        self._injections = injections
         self._store = store
         self._dense_state = dense_state
         self._clock = clock
@@ -273,6 +276,7 @@ class Checkpointer:
             shards={rank: reply.records for rank, reply in written.items()},
             trainer=dense,
         )
+        self._injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
         self._supervisor.commit(manifest)
         self._checkpoints.commit(manifest)
         self._mirror.committed()

@@ -23,10 +23,10 @@ from harness.cluster.protocol import (
 )
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
-from harness.core.resumable import State
 from harness.core.strategy import Strategy
 from harness.recovery.accounting import Accounting, CompletedRecovery, UploadedRows
 from harness.recovery.checkpointer import Checkpoints
+from harness.recovery.injections import Injections
 from harness.recovery.mirror import Mirror
 from harness.recovery.replication import Replication
 from harness.store import read_dense
@@ -69,6 +69,7 @@ class FailoverClient:
     """Sends requests to PS ranks and recovers from the death of ranks until all are served.
 
     Args:
+        injections: planned kills, which may wait for requests and recoveries made here.
         before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
             happened first is recorded first.
         replication: of strategies that keep replicas; None otherwise.
@@ -85,6 +86,7 @@ class FailoverClient:
         checkpoints: Checkpoints,
         accounting: Accounting,
         mirror: Mirror,
+        injections: Injections,
         before_recovery: Callable[[], None],
         max_replacements_in_a_row: int,
         clock: Callable[[], float],
@@ -97,11 +99,11 @@ class FailoverClient:
         self._checkpoints = checkpoints
         self._accounting = accounting
         self._mirror = mirror
+        self._injections = injections
         self._before_recovery = before_recovery
         self._max_in_a_row = max_replacements_in_a_row
         self._clock = clock
         self._holder: RowHolder | None = None
-        self._repair_h: float | None = None  # what the trace says of the next failure
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
@@ -113,26 +115,12 @@ class FailoverClient:
         assert self._holder is None, "one holder of rows"
         self._holder = holder
 
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"repair_h": self._repair_h}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._repair_h = state["repair_h"]
-
-    def kill_planned(self, step: int, samples: int, num_due: int) -> None:
-        """Let the supervisor carry out the next ``num_due`` planned kills. The dead are found by the next request."""
-        self._repair_h = self._cluster.kill_planned(step, samples, num_due)
-        self._mirror.planned_failure()
-
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Send requests and wait until all are served; replies in rank order.
 
         Equivalent to :meth:`start` followed by :meth:`finish`.
         """
-        sent = self._mirrored(requests)
-        return self._finish(sent, lambda: self._cluster.call(sent), progress)
+        return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
         """Replies in rank order; None if a rank is dead. Recovers nobody: the next request of a step finds the dead."""
@@ -144,7 +132,9 @@ class FailoverClient:
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting. They must be finished before anything else is asked."""
         sent = self._mirrored(requests)
-        return StartedRequests(sent, self._cluster.start(sent))
+        started = StartedRequests(sent, self._cluster.start(sent))
+        self._injections.sent(sent)
+        return started
 
     def finish(self, started: StartedRequests, progress: Progress) -> dict[Rank, Reply]:
         """Wait until requests have been served, through failures; replies in rank order.
@@ -196,7 +186,9 @@ class FailoverClient:
             try:
                 casualties |= lost.ranks
                 began_s = self._clock()
-                self._cluster.replace(lost.detail, progress.step, progress.samples, detect_s)
+                self._cluster.replace(
+                    lost.detail, progress.step, progress.samples, detect_s, lambda: self._injections.strike("regroup")
+                )
                 reschedule_s += (replaced_s := self._clock()) - began_s
                 plan = self._plan(casualties, progress)
                 if plan.rollback:
@@ -224,11 +216,10 @@ class FailoverClient:
             num_rows=num_rows,
             uploaded={rank: uploaded.get(rank, UploadedRows()) for rank in dead},
             in_flight={rank: holder.in_flight_updates(rank) if holder else (0, 0) for rank in dead},
-            repair_h=self._repair_h,
+            struck=self._injections.take_struck(),
             load_s=load_s,
             reschedule_s=reschedule_s,
         )
-        self._repair_h = None
         self._supervisor.record(self._accounting.recovered(completed))
         self._supervisor.status(phase="train")
         if plan.rollback:
@@ -272,7 +263,9 @@ class FailoverClient:
                     resets_states=plan.resets_states,
                     newer=newer,
                 )
-        return sum(reply.num_rows for reply in self._cluster.call(requests).values()), uploaded
+        sent = self._cluster.start(requests)
+        self._injections.strike("restore")
+        return sum(reply.num_rows for reply in self._cluster.finish(sent).values()), uploaded
 
     def _replicate(self, plan: RecoveryPlan, casualties: frozenset[Rank]) -> None:
         """Make all replicas whole again, after all shards were restored."""

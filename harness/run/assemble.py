@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -173,8 +173,7 @@ def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoi
 def _problem(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
     """Why the result of a run that has ended is invalid; None if it is valid."""
     if unfired := _missed(run_spec, supervisor.unfired):
-        steps = ", ".join(str(planned_kill.step) for planned_kill in unfired)
-        return f"trace: expected every planned kill, got none at steps {steps}; the result is invalid, run it again"
+        return "\n".join(_unfired_words(run_spec, unfired))
     if supervisor.num_unplanned and not run_spec.config.trace.allow_unplanned:
         return (
             f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
@@ -187,6 +186,22 @@ def _missed(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> list[PlannedKi
     """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
     job_h = run_spec.costs.job_h
     return [kill for kill in unfired if min(kill.hours) <= job_h or run_spec.config.trace.clock == "samples"]
+
+
+def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> Iterator[str]:
+    """A line about kills at boundaries, and one for each phase that never came."""
+    if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
+        yield (
+            f"trace: expected every planned kill, got none at steps {', '.join(steps)}; the result is invalid, run it "
+            "again"
+        )
+    for kill in unfired:
+        if kill.phase != "boundary":
+            yield (
+                f"{run_spec.config.trace.path}:{min(kill.lines)}: expected a phase {kill.phase} after step "
+                f"{kill.step}, in which to kill {', '.join(kill.ranks)}, got none; the result is invalid; give the "
+                "line an earlier hour or another phase"
+            )
 
 
 def prepare_fork_server() -> None:

@@ -1,6 +1,7 @@
 """Actions due at the boundaries between steps: saves, evaluations, planned kills, in this order."""
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -72,17 +73,26 @@ class Boundaries:
         self._strategy = strategy
         self._progress = progress
         self._overhead_h = overhead_h
-        self._num_killed = 0  # planned kills that are carried out
+        numbered = list(enumerate(schedule.kills))
+        self._at_boundaries = [(number, kill) for number, kill in numbered if kill.phase == "boundary"]
+        self._in_phases = deque((kill.step, number) for number, kill in numbered if kill.phase != "boundary")
+        self._num_killed = 0  # planned kills at boundaries that are carried out
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
 
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`."""
-        return {"num_killed": self._num_killed, "evaluated_step": self._evaluated_step}
+        return {
+            "num_killed": self._num_killed,
+            "num_in_phases": len(self._in_phases),
+            "evaluated_step": self._evaluated_step,
+        }
 
     def load(self, state: State) -> None:
         """See :class:`harness.core.resumable.Resumable`."""
         self._num_killed, self._evaluated_step = state["num_killed"], state["evaluated_step"]
+        while len(self._in_phases) > state["num_in_phases"]:
+            self._in_phases.popleft()
 
     def at(self, step: int) -> Due:
         """The actions due at the later boundary ``step``, as known now.
@@ -121,20 +131,28 @@ class Boundaries:
             return bool(strikes) and strikes[0] <= step < self._schedule.num_steps
         return step < self._schedule.num_steps and step in strikes
 
-    def kill(self) -> int:
-        """Record that the kills due at the present boundary are carried out; returns their number."""
+    def kill(self) -> list[int]:
+        """Record that the kills due at the present boundary are carried out; returns their numbers in the schedule."""
         num_due = bisect_right(self._pending(), self._progress().step)
+        due = self._at_boundaries[self._num_killed : self._num_killed + num_due]
         self._num_killed += num_due
-        return num_due
+        return [number for number, _ in due]
+
+    def arm(self, step: int) -> list[int]:
+        """The numbers of the kills that wait for a phase from boundary ``step`` on; each is returned once."""
+        armed: list[int] = []
+        while self._in_phases and self._in_phases[0][0] <= step:
+            armed.append(self._in_phases.popleft()[1])
+        return armed
 
     def _pending(self) -> tuple[int, ...]:
-        """The boundaries of the kills to come, ascending, if nothing more is charged before."""
+        """The boundaries of the kills at boundaries to come, ascending, if nothing more is charged before."""
         is_wall = self._schedule.clock == "wall"
         return self._strikes(self._num_killed, self._overhead_h() if is_wall else 0.0)
 
     def _strikes_with(self, num_killed: int, overhead_h: float) -> tuple[int, ...]:
         schedule = self._schedule
-        kills = schedule.kills[num_killed:]
+        kills = [kill for _, kill in self._at_boundaries[num_killed:]]
         if schedule.clock == "samples":
             return tuple(kill.step for kill in kills)
         return tuple(

@@ -21,6 +21,7 @@ from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
+from harness.recovery.injections import Injections
 from harness.recovery.mirror import Mirror
 from harness.recovery.replication import Replication, ShardSizes
 from harness.run.boundaries import Boundaries, Schedule
@@ -72,6 +73,7 @@ def _make_trainer(
     replication = _make_replication(run_spec)
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     mirror = _make_mirror(run_spec, count_updates)
+    injections = Injections(kills, cluster=cluster, mirror=mirror, progress=progress, before_kill=steps.flush)
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,
@@ -79,6 +81,7 @@ def _make_trainer(
         checkpoints=saves,
         accounting=accounting,
         mirror=mirror,
+        injections=injections,
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=clock,
@@ -94,7 +97,7 @@ def _make_trainer(
             "checkpoints": saves,
             "accounting": accounting,
             "mirror": mirror,
-            "failover": failover,
+            "injections": injections,
             "client": client,
             "network": network,
             **({"replication": replication} if replication else {}),
@@ -116,6 +119,7 @@ def _make_trainer(
             checkpoints=saves,
             accounting=accounting,
             mirror=mirror,
+            injections=injections,
             store=_store_spec(run_spec),
             dense_state=network.state,
             clock=clock,
@@ -127,6 +131,7 @@ def _make_trainer(
         network=network,
         steps=steps,
         boundaries=boundaries,
+        injections=injections,
         progress=progress,
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,

@@ -21,6 +21,7 @@ from harness.model.metrics import Quality
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import FailoverClient, RolledBack
+from harness.recovery.injections import Injections
 from harness.recovery.mirror import Mirror
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator
@@ -54,6 +55,7 @@ class Trainer:
         network: DenseNetwork,
         steps: StepLog,
         boundaries: Boundaries,
+        injections: Injections,
         progress: Callable[[], Progress],
         num_steps: int,
         saves_initially: bool,
@@ -73,6 +75,7 @@ class Trainer:
         self._network = network
         self._steps = steps
         self._boundaries = boundaries
+        self._injections = injections
         self._progress = progress
         self._num_steps = num_steps
         self._saves_initially = saves_initially
@@ -108,6 +111,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """What precedes the first step: the initial save, which costs nothing, and kills planned for hour 0."""
+        self._injections.arm(self._boundaries.arm(0))
         if self._saves_initially:
             self._checkpointer.save(SavePlan(kind="full"), self._progress(), is_charged=False)
             self._checkpointer.finish_pending(self._progress())
@@ -125,6 +129,7 @@ class Trainer:
         self._mirror.begin_step(self._steps.step + 1, plan, grads_ND)
         self._client.push(plan, grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)
+        self._injections.arm(self._boundaries.arm(self._steps.step))
         if due.anything:
             self._checkpointer.finish_pending(self._progress())
         save = self._boundaries.plan_save(announced=due.save)
@@ -157,21 +162,19 @@ class Trainer:
 
     def _kill_if_due(self) -> bool:
         """Stop for planned kills, if any are due. The next request finds the dead. Returns whether any were due."""
-        step = self._steps.step
-        if not self._boundaries.kills_at(step):
+        if not self._boundaries.kills_at(self._steps.step):
             return False
         # A kill finds the files that it would find had the save not been in the background.
         self._checkpointer.finish_pending(self._progress())
-        num_due = self._boundaries.kill()
-        self._steps.flush()
-        self._failover.kill_planned(step, self._progress().samples, num_due)
+        self._injections.kill(self._boundaries.kill())
         return True
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
         began_s = self._clock()
         self._supervisor.status(phase="evaluate")
-        quality = self._evaluate_model(self._progress(), is_whole=final)
+        with self._injections.evaluation():
+            quality = self._evaluate_model(self._progress(), is_whole=final)
         self._boundaries.evaluated(self._steps.step)
         self._supervisor.record(
             Evaluated(

@@ -191,7 +191,8 @@ def _short(event: dict[str, Any], key: str) -> str:
 def _trace_around_a_save(config: Config) -> str:
     """The config's trace as CSV, with a kill at the boundary before a save and one at the save's own boundary.
 
-    A kill follows the save of its boundary, so the second one hits a shard without unsaved updates.
+    A kill follows the save of its boundary, so the second one hits a shard without unsaved updates. All kills are at
+    boundaries: the messages of a phase depend on the variant.
     """
     trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
     step = _save_in_the_middle(config)

@@ -9,7 +9,7 @@ import xxhash
 from harness.config.model import Config
 from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import TraceError
-from harness.core.plans import PlannedKill, Rank, ps_index, ps_rank
+from harness.core.plans import KillPhase, PlannedKill, Rank, longest, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
@@ -64,13 +64,13 @@ def schedule(
     With the clock ``samples`` an entry is due at the first boundary whose samples reach its hour's, at the latest the
     boundary before the last step, and entries at one boundary are one planned kill. With ``wall`` entries of one hour
     are: at which boundary they strike depends on what is charged before. The ranks of an entry that gives a number are
-    drawn by (seed, "trace", line), whatever else is in the trace.
+    drawn by (seed, "trace", line), whatever else is in the trace. Entries of several phases are several planned kills.
 
     Raises:
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
-            are.
+            are, a phase with the clock ``wall``.
     """
-    planned: dict[tuple[int, float], dict[Rank, Entry]] = {}
+    planned: dict[tuple[int, float, KillPhase], dict[Rank, Entry]] = {}
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h and clock == "samples":
@@ -78,13 +78,18 @@ def schedule(
                 f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
                 "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
             )
+        if entry.phase != "boundary" and clock == "wall":
+            raise TraceError(
+                f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
+                "after its hour, which only trace.clock=samples allows"
+            )
         step = strike_step(
             entry.hour, job_h=job_h, total_samples=total_samples, batch_size=batch_size, num_steps=num_steps
         )
-        killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0), {})
+        killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), {})
         for rank in _ranks(entry, num_ps, seed, where):
             killed.setdefault(rank, entry)
-    return tuple(_planned_kill(step, killed) for (step, _), killed in sorted(planned.items()))
+    return tuple(_planned_kill(step, phase, planned[step, hour, phase]) for step, hour, phase in sorted(planned))
 
 
 def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
@@ -99,12 +104,14 @@ def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 
-def _planned_kill(step: int, killed: Mapping[Rank, Entry]) -> PlannedKill:
+def _planned_kill(step: int, phase: KillPhase, killed: Mapping[Rank, Entry]) -> PlannedKill:
     ranks = tuple(sorted(killed, key=ps_index))
     return PlannedKill(
         step=step,
         ranks=ranks,
         hours=tuple(killed[rank].hour for rank in ranks),
         lines=tuple(killed[rank].line for rank in ranks),
-        repair_h=max((entry.repair_h for entry in killed.values() if entry.repair_h is not None), default=None),
+        repair_h=longest(entry.repair_h for entry in killed.values()),
+        phase=phase,
+        hanging=frozenset(rank for rank in ranks if killed[rank].fault == "hang"),
     )

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from harness.core.errors import TraceError
-from harness.core.plans import Rank
+from harness.core.plans import FAULTS, PHASES, Fault, KillPhase, Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
@@ -23,12 +24,15 @@ MAX_RANKS = 1_000_000
 class Entry:
     """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
 
-    ``repair_h``: hours until the rank was back, None where unknown. ``extra``: the further columns as text.
+    ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
+    ``fault``: what happens to the rank. ``extra``: the further columns as text.
     """
 
     hour: float
     who: Rank | int
     repair_h: float | None = None
+    phase: KillPhase = "boundary"
+    fault: Fault = "kill"
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -125,7 +129,27 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     repair_h = _hours("repair_h", repair, where) if repair else None
-    return Entry(hour=hour, who=_who(values[1], where), repair_h=repair_h, line=number, extra=extra)
+    return Entry(
+        hour=hour,
+        who=_who(values[1], where),
+        repair_h=repair_h,
+        phase=_one_of(PHASES, "phase", extra, where),
+        fault=_one_of(FAULTS, "fault", extra, where),
+        line=number,
+        extra=extra,
+    )
+
+
+_Word = TypeVar("_Word", bound=str)
+
+
+def _one_of(words: tuple[_Word, ...], column: str, extra: Mapping[str, str], where: str) -> _Word:
+    """The word in ``column``; the first of ``words`` if there is none."""
+    text = extra.get(column) or words[0]
+    for word in words:
+        if word == text:
+            return word
+    raise TraceError(f"{where}: {column}: expected nothing or one of {', '.join(words)}, got {text!r}")
 
 
 def _hours(column: str, text: str, where: str) -> float:

@@ -63,7 +63,7 @@ def is_replacement(generation: int) -> bool:
 def replace_twice(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A kill whose replacement is mute, and has to be replaced too."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    cluster.kill_planned(5, 20)
+    cluster.kill_planned(5, 20, (0,))
     try:
         ask(cluster)
     except RankLost as lost:
@@ -134,7 +134,7 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
     pids = worlds.pids_of(cluster)
     note.write_text(" ".join(map(str, [time.monotonic(), os.getppid(), os.getpid(), *pids.values()])))
     os.kill(os.getppid(), number)
-    cluster.kill_planned(5, 20)
+    cluster.kill_planned(5, 20, (0,))
 
 
 def start_by_a_stopped_server() -> None:

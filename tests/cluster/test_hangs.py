@@ -48,6 +48,10 @@ class Timed:
         self._kills.setdefault(self.pid, time.monotonic())
         self.inner.kill()
 
+    def pause(self) -> None:
+        """As the inner one."""
+        self.inner.pause()
+
     def join(self, timeout_s: float) -> None:
         """As the inner one."""
         self.inner.join(timeout_s)

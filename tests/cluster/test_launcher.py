@@ -29,6 +29,10 @@ class Renamed:
         self._notes.append(("kill", self.pid))
         self.inner.kill()
 
+    def pause(self) -> None:
+        """As the inner one."""
+        self.inner.pause()
+
     def join(self, timeout_s: float) -> None:
         """As the inner one."""
         self.inner.join(timeout_s)

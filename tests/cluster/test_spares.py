@@ -89,9 +89,9 @@ def ask(cluster: Cluster) -> None:
 
 
 def lose(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
-    """Carry out the kills planned for ``step``, find them, and record who serves afterwards, in which generation."""
+    """Carry out the kills planned for ``step`` (5, then 7), find them, and record who serves then, and where."""
     assert isinstance(cluster, RpcCluster)
-    cluster.kill_planned(step, step * 4)
+    cluster.kill_planned(step, step * 4, (step // 7,))
     with pytest.raises(RankLost) as lost:
         ask(cluster)
     cluster.replace(lost.value.detail, step, step * 4, 0.0)

@@ -70,7 +70,7 @@ def kill_and_replace(cluster: Cluster, supervisor: SupervisorClient) -> None:
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     before = cluster.call({rank: _pull() for rank in cluster.ranks})
     supervisor.record({"served": pids_of(cluster)})
-    cluster.kill_planned(5, 20)
+    cluster.kill_planned(5, 20, (0,))
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:

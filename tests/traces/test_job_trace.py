@@ -54,6 +54,15 @@ def test_a_stretched_trace_lasts_as_long_as_the_job() -> None:
     assert on_job(read(), TraceConfig(), job_h=10) == read()
 
 
+def test_a_mapped_trace_keeps_its_phases() -> None:
+    """A part of a trace and a scaled trace have the further columns of their lines."""
+    text = "# length_h: 40\nhour,rank,phase,note\n1,ps0,save,a\n21,ps0,apply,b\n22,ps1,,c\n"
+    for mapping, kept in ((TraceConfig(window="densest"), [1, 2]), (TraceConfig(stretch=True), [0, 1, 2])):
+        trace, whole = on_job(read(text), mapping, job_h=10), read(text)
+        assert [entry.phase for entry in trace.entries] == [whole.entries[k].phase for k in kept]
+        assert [entry.extra for entry in trace.entries] == [whole.entries[k].extra for k in kept]
+
+
 def test_what_cannot_be_mapped_is_refused() -> None:
     """A window longer than the trace, and two mappings at once: one line each."""
     with pytest.raises(TraceError, match=r"log.csv: trace.window=median: expected .* \(56 h\), got 40 h"):

@@ -76,6 +76,13 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
             "hour,rank\n1,trainer0\n",
             "busy.csv:2: rank: expected a PS rank such as 'ps3', got trainer0; trainers cannot be killed",
         ),
+        (
+            "hour,rank,phase\n1,ps0,load\n",
+            (
+                "busy.csv:2: phase: expected nothing or one of boundary, lookup, apply, save, manifest, restore, "
+                "regroup, eval, got 'load'"
+            ),
+        ),
         *(
             (
                 f"hour,rank\n1,{who}\n",
@@ -115,6 +122,20 @@ def test_a_kill_strikes_at_the_first_boundary_that_holds_its_samples(hour: str, 
     """Hour h is sample 10 h here, a boundary every 10; at the latest the boundary before the last step."""
     (planned_kill,) = schedule(read(f"hour,rank\n{hour},ps1\n"))
     assert planned_kill == PlannedKill(step=step, ranks=("ps1",), hours=(float(hour),), lines=(2,))
+
+
+def test_entries_of_several_phases_are_several_kills() -> None:
+    """Each phase of a boundary is a planned kill of its own; the ranks of one phase are one."""
+    trace = read("hour,rank,phase,repair_h\n1,ps1,,\n1,ps2,save,3\n1,ps0,boundary,2\n1,ps1,save,\n")
+    kills = [(kill.phase, kill.ranks, kill.lines, kill.repair_h) for kill in schedule(trace)]
+    assert kills == [("boundary", ("ps0", "ps1"), (4, 2), 2.0), ("save", ("ps1", "ps2"), (5, 3), 3.0)]
+
+
+def test_a_phase_is_refused_on_the_wall_clock() -> None:
+    """The line is named, with the key that allows it."""
+    said = r"busy.csv:2: phase: expected none with trace.clock=wall, got eval; .* only trace.clock=samples allows"
+    with pytest.raises(TraceError, match=said):
+        schedule(read("hour,rank,phase\n1,ps1,eval\n"), clock="wall")  # pyright: ignore[reportArgumentType]
 
 
 def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None:

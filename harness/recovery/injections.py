@@ -1,0 +1,100 @@
+"""Planned kills that wait for a phase of the run: armed at a boundary, carried out the first time the phase occurs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several
+from harness.core.plans import KillPhase, KillTime, Progress, Rank, Struck
+from harness.core.resumable import State
+from harness.recovery.mirror import Mirror
+
+
+class Injections:
+    """Carries out planned kills, at boundaries and in phases; each strikes once. The supervisor alone knows whom.
+
+    Args:
+        kills: all planned kills of the run; they are named by their index.
+        progress: the progress of the run now.
+        before_kill: called before each kill, so that what happened first is recorded first.
+    """
+
+    def __init__(
+        self,
+        kills: Sequence[KillTime],
+        *,
+        cluster: Cluster,
+        mirror: Mirror,
+        progress: Callable[[], Progress],
+        before_kill: Callable[[], None],
+    ) -> None:
+        self._kills = tuple(kills)
+        self._cluster = cluster
+        self._mirror = mirror
+        self._progress = progress
+        self._before_kill = before_kill
+        self._armed: list[int] = []
+        self._is_evaluation = False
+        self._struck = Struck()  # since the last failure
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Resumable`."""
+        return {"armed": list(self._armed), "struck": self._struck._asdict()}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Resumable`."""
+        self._armed, self._struck = list(state["armed"]), Struck(**state["struck"])
+
+    def arm(self, kills: Iterable[int]) -> None:
+        """From now on these planned kills wait for their phases."""
+        self._armed += kills
+
+    def kill(self, kills: Sequence[int]) -> None:
+        """Carry out planned kills of one phase as one. The requests in flight, or the next ones, find the dead."""
+        self._before_kill()
+        progress = self._progress()
+        self._struck = self._struck.also(self._cluster.kill_planned(progress.step, progress.samples, kills))
+        self._mirror.planned_failure()
+
+    def strike(self, phase: KillPhase) -> None:
+        """The run is in ``phase``: carry out the armed kills of it, if there are any."""
+        if not self._armed:
+            return
+        due = tuple(kill for kill in self._armed if self._kills[kill].phase == phase)
+        if due:
+            self._armed = [kill for kill in self._armed if kill not in due]
+            self.kill(due)
+
+    def sent(self, requests: Mapping[Rank, Request]) -> None:
+        """Requests have been sent, and their replies are not waited for yet."""
+        if self._armed:
+            for phase in _phases(requests.values(), is_evaluation=self._is_evaluation):
+                self.strike(phase)
+
+    @contextmanager
+    def evaluation(self) -> Iterator[None]:
+        """While it is entered, lookups are those of an evaluation."""
+        self._is_evaluation = True
+        try:
+            yield
+        finally:
+            self._is_evaluation = False
+
+    def take_struck(self) -> Struck:
+        """What the kills since the last call cost as one failure. To be called once for each failure."""
+        struck, self._struck = self._struck, Struck()
+        return struck
+
+
+def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[KillPhase]:
+    """The phases of a run that requests sent together belong to."""
+    requests = tuple(requests)
+    parts = [part for each in requests for part in (each.exchanges if isinstance(each, Several) else (each,))]
+    exchanges = [part for part in parts if isinstance(part, Exchange)]
+    if any(part.pull_N is not None and len(part.pull_N) for part in exchanges):
+        if is_evaluation:
+            yield "eval"
+        yield "lookup"
+    if any(part.push is not None and len(part.push.rows_N) for part in exchanges):
+        yield "apply"
+    if any(isinstance(part, Save | Collect) for part in parts):
+        yield "save"

@@ -1,0 +1,163 @@
+"""Planned kills in the phases of a run: a request, a save, a recovery or an evaluation under way."""
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+from harness.config.model import Config
+from harness.core.errors import RunFailed
+from harness.core.events import Event, Finished, Killed, Lost, Recovered, Saved
+from harness.core.plans import PHASES
+from harness.record.rundir import read_config
+from harness.run.verify import compare_records
+from harness.traces.trace import parse_trace
+from tests.runs import BUSY, changed, run
+
+TRACE = (BUSY.parent / "phases.csv").read_text()
+"""A failure in each phase, and a failure at a boundary for each recovery that a phase waits for. 56 h are 64 steps."""
+
+
+@pytest.fixture
+def phased(config: Config, tmp_path: Path) -> Config:
+    """64 steps under the trace above, with saves every 9 steps and three evaluations."""
+    (tmp_path / "trace.csv").write_text(TRACE)
+    return changed(
+        config,
+        data__max_train_samples=256,
+        trace__path=str(tmp_path / "trace.csv"),
+        eval__every_steps=25,
+        strategy__interval_samples=36,
+    )
+
+
+def kills_of(events: list[Event]) -> list[tuple[int, str]]:
+    """Line and phase of each kill, in order of lines."""
+    return sorted((event.line, event.phase) for event in events if isinstance(event, Killed))
+
+
+def planned(trace: str) -> list[tuple[int, str]]:
+    """What ``kills_of`` gives if every line strikes; a line that names a number of ranks kills so many."""
+    entries = parse_trace(trace.splitlines(), "trace.csv").entries
+    return [(each.line, each.phase) for each in entries for _ in range(1 if isinstance(each.who, str) else each.who)]
+
+
+def run_phased(config: Config, run_dir: Path) -> tuple[Finished, list[Event]]:
+    """A run in which every line of TRACE strikes in its phase, as planned, and whose record adds up."""
+    finished, events = run(config, run_dir)
+    assert kills_of(events) == planned(TRACE)
+    assert {phase for _, phase in kills_of(events)} == set(PHASES)
+    assert finished.num_unplanned == 0
+    assert analysis.check(events, read_config(run_dir)) == []
+    return finished, events
+
+
+ENGINES = [
+    *(("full", cache, "sync") for cache in ("none", "lookahead", "stale")),
+    *(("partial", cache, "async") for cache in ("none", "lookahead", "stale")),
+    ("cpr_mfu", "none", "sync"),
+    ("cpr_mirror", "none", "async"),
+    ("buddy", "none", "sync"),
+    ("buddy", "lookahead", "async"),
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("strategy", "cache", "save"), ENGINES)
+def test_engines_agree_on_kills_in_phases(phased: Config, tmp_path: Path, strategy: str, cache: str, save: str) -> None:
+    """SIGKILL of a process and a dropped object give the same events, to the bit, whatever the process had done."""
+    config = changed(phased, strategy__name=strategy, cache__mode=cache, save__mode=save)
+    config = changed(config, cache__lookahead=12, cache__staleness=4)
+    run_phased(config, tmp_path / "local")
+    run_phased(changed(config, engine="rpc"), tmp_path / "rpc")
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+
+
+@pytest.mark.parametrize("cache", ["none", "lookahead", "stale"])
+@pytest.mark.parametrize("save", ["sync", "async"])
+def test_full_recovery_from_any_phase_ends_as_without_failure(
+    phased: Config, tmp_path: Path, cache: str, save: str
+) -> None:
+    """Every parameter and the AUC equal those of the same run under no trace, to the bit."""
+    config = changed(phased, cache__mode=cache, cache__lookahead=12, cache__staleness=4, save__mode=save)
+    config = changed(config, strategy__name="full")
+    reference, _ = run(changed(config, trace__path=None), tmp_path / "none")
+    finished, _ = run_phased(config, tmp_path / "full")
+    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
+
+
+@pytest.mark.parametrize("cache", ["none", "lookahead"])
+def test_buddies_lose_nothing_in_any_phase(phased: Config, tmp_path: Path, cache: str) -> None:
+    """Where no rank dies together with its buddy, the run ends bit-equal to none."""
+    apart = TRACE.replace("31,2,apply", "31,ps2,apply").replace("21,ps2,restore", "21,ps1,restore")
+    apart = apart.replace("36,ps1", "36,ps2").replace("37,ps1", "37,ps2")
+    (tmp_path / "trace.csv").write_text(apart)
+    config = changed(phased, cache__mode=cache, cache__lookahead=12)
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    finished, events = run(changed(config, strategy__name="buddy"), tmp_path / "buddy")
+    assert kills_of(events) == planned(apart)
+    assert (finished.digests, finished.auc) == (reference.digests, reference.auc)
+    assert finished.lost_updates == 0
+
+
+def test_a_death_before_the_commit_finds_its_own_save(phased: Config, tmp_path: Path) -> None:
+    """All files were on disk: the save counts, and the rank that died is restored from it and loses nothing."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n20,ps2,manifest\n")
+    _, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
+    story = [event for event in events if isinstance(event, Killed | Saved | Lost | Recovered)]
+    number = next(number for number, event in enumerate(story) if isinstance(event, Killed))
+    kill, saved, lost, recovered = story[number : number + 4]
+    assert isinstance(kill, Killed)
+    assert isinstance(saved, Saved)
+    assert isinstance(lost, Lost)
+    assert isinstance(recovered, Recovered)
+    assert kill.step == saved.step == recovered.step
+    assert (recovered.sequence, recovered.lost_updates, recovered.pls) == (saved.sequence, 0, {"ps2": 0.0})
+
+
+def test_a_death_in_a_recovery_belongs_to_its_failure(phased: Config, tmp_path: Path) -> None:
+    """It is one failure, charged once, with the longest repair time of all its kills."""
+    trace = "hour,rank,phase,repair_h\n20,ps0,restore,3\n20,ps3,regroup,7\n30,ps1,,5\n"
+    (tmp_path / "trace.csv").write_text(trace)
+    config = changed(phased, strategy__name="partial", trace__repair="reschedule")
+    finished, events = run(config, tmp_path / "run")
+    (recovered,) = (event for event in events if isinstance(event, Recovered))
+    assert recovered.ranks == ["ps0", "ps1", "ps3"]
+    assert (finished.num_failures, finished.num_lost_ranks, finished.reschedule_h) == (1, 3, 7.0)
+    assert analysis.check(events, read_config(tmp_path / "run")) == []
+
+
+def test_a_rank_that_is_dead_already_is_killed_again(phased: Config, tmp_path: Path) -> None:
+    """Two phases may name a rank before its death is found: both kills are on record, and it is lost once."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n15.75,ps2,manifest\n15.75,ps2,\n")
+    for engine in ("local", "rpc"):
+        config = changed(phased, strategy__name="partial", engine=engine)
+        finished, events = run(config, tmp_path / engine)
+        assert kills_of(events) == [(2, "manifest"), (3, "boundary")]
+        assert (finished.num_failures, finished.num_lost_ranks, finished.num_unplanned) == (1, 1, 0)
+        assert analysis.check(events, read_config(tmp_path / engine)) == []
+
+
+def test_armed_kills_of_one_phase_strike_together(phased: Config, tmp_path: Path) -> None:
+    """Entries of three hours that wait for one save are one failure."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n16.5,ps0,save\n18,ps1,save\n20,ps2,save\n")
+    finished, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
+    assert {event.step for event in events if isinstance(event, Killed)} == {27}
+    assert (finished.num_failures, finished.num_lost_ranks) == (1, 3)
+
+
+def test_a_kill_strikes_at_the_save_of_its_own_boundary(phased: Config, tmp_path: Path) -> None:
+    """The kill is armed before what is due at its boundary takes place."""
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n15.75,ps0,save\n")  # step 18
+    _, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
+    assert [event.step for event in events if isinstance(event, Killed)] == [18]
+
+
+@pytest.mark.parametrize("strategy", ["never_save", "partial"])
+def test_a_phase_that_never_comes_fails_the_run(phased: Config, tmp_path: Path, strategy: str) -> None:
+    """The line of the trace and the phase are named, with what to do."""
+    phase = "manifest" if strategy == "never_save" else "regroup"
+    (tmp_path / "trace.csv").write_text(f"hour,rank,phase\n20,ps3,{phase}\n")
+    said = rf"trace.csv:2: expected a phase {phase} after step 23, in which to kill ps3, got none; .* earlier hour"
+    with pytest.raises(RunFailed, match=said):
+        run(changed(phased, strategy__name=strategy), tmp_path / "run")
