@@ -68,7 +68,8 @@ another process is writing to, or that holds a run of another config, is refused
   run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
 
 Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells go on from their resume
-point or start afresh, and a changed config is a new cell. A failed cell does not stop the others; failed cells are listed at the end.
+point or start afresh, and a changed config is a new cell. A failed cell does not stop the others; failed cells are
+listed at the end.
 A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or replaces the axis of that key.""",
         metavar="EXPERIMENT.yaml",
     )

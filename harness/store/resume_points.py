@@ -16,18 +16,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.core.errors import StoreError
-from harness.core.resumable import State
+from harness.core.resumable import EventsPosition, State
 from harness.store.format import replacing, verify
 from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventsPosition:
-    """Bytes, number of events and digest (hex) of events.jsonl up to a point."""
-
-    num_bytes: int
-    num_events: int
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
