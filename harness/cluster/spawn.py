@@ -76,8 +76,8 @@ def nest_fork_server() -> bool:
 
     :func:`fork_server` then finds it running. A new one would import everything again, which takes 1.5 s. The nested
     server has this process's standard streams and no other open file, has ``INTERRUPTS`` blocked, and dies with this
-    process.
-    To be called while no thread but a leash's runs: a fork copies only one thread, and locks in their present state.
+    process. To be called while no thread but a leash's runs: a fork copies only one thread, and locks in their present
+    state.
 
     Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server; :func:`fork_server` then
     starts a new one. This is ``ForkServer.ensure_running`` of Python 3.11, with a fork instead of a new interpreter.

@@ -3,6 +3,7 @@
 A resume point is the state of all such objects at one boundary between steps (docs/ARCHITECTURE.md, "Resume").
 """
 
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 State = dict[str, Any]
@@ -21,3 +22,12 @@ class Resumable(Protocol):
     def load(self, state: State) -> None:
         """Set what :meth:`state` gave, in an object that was just made from the same config. Takes over no memory."""
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventsPosition:
+    """The record of a run up to a resume point: bytes of events.jsonl, number of events, digest (hex) of the bytes."""
+
+    num_bytes: int
+    num_events: int
+    digest: str

@@ -18,13 +18,13 @@ from typing import IO, Any, Self
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
+from harness.core.resumable import EventsPosition
 from harness.record.environment import environment, utc_now
 from harness.record.files import fsync_folder, store_errors
 from harness.record.rundir import RunDir, prepare, reopen, write_reason
 from harness.record.seal import new_digest, write_seal
 from harness.record.sink import EventSink
 from harness.record.wandb_sink import wandb_sink
-from harness.store.resume_points import EventsPosition
 
 
 class Recorder:

@@ -29,7 +29,7 @@ from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
 from harness.core.plans import KillTime, PlannedKill, Rank
 from harness.record.code import current_code
-from harness.record.folder import empty_run
+from harness.record.folder import empty_run, has_resume_point
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.job import train
@@ -164,6 +164,8 @@ def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoi
     """The resume point that the run goes on from. Where there is none, the folder is emptied for a new start."""
     point = usable_point(run_spec, run, folder)
     if point is None:
+        if has_resume_point(run.path):
+            _log.info("%s: starts afresh", run.path)
         empty_run(run.path)
     else:
         _log.info("%s: goes on from step %d of %d", run.path, point.step, run_spec.num_steps)

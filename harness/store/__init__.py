@@ -7,7 +7,7 @@ from harness.store.dense import discard_dense, read_dense, write_dense
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.kinds import SAVE_KINDS, SaveKind
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
-from harness.store.resume_points import EventsPosition, ResumeFolder, ResumePoint
+from harness.store.resume_points import ResumeFolder, ResumePoint
 from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard import ShardStore
 from harness.store.snapshot import Snapshot
@@ -22,7 +22,6 @@ __all__ = [
     "Background",
     "CheckpointStore",
     "ChosenRows",
-    "EventsPosition",
     "FileRecord",
     "FrozenRows",
     "Manifest",

@@ -16,18 +16,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from harness.core.errors import StoreError
-from harness.core.resumable import State
-from harness.store.format import replacing, verify
+from harness.core.resumable import EventsPosition, State
+from harness.store.format import fsync_folder, replacing, verify
 from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class EventsPosition:
-    """Bytes, number of events and digest (hex) of events.jsonl up to a point."""
-
-    num_bytes: int
-    num_events: int
-    digest: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +97,10 @@ class ResumeFolder:
     def prepare(self) -> None:
         """Create the folder, and remove incomplete files of killed writers. Raises StoreError."""
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
+            if not self.root.is_dir():
+                self.root.mkdir(parents=True)
+                if self._fsync:
+                    fsync_folder(self.root.parent)
             for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
                 temp.unlink(missing_ok=True)
         except OSError as error:

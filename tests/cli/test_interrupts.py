@@ -41,7 +41,7 @@ sys.meta_path.insert(0, Interrupting())
 sys.argv = ["run.py", "schema"]
 sys.exit(run.main())
 """
-AFRESH = "the same command starts this run afresh: run.py train 'a b.yaml'"
+GOES_ON = "this command goes on: run.py train 'a b.yaml' --resume"
 
 
 def outcome(code: str) -> tuple[int, str]:
@@ -62,7 +62,7 @@ def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word
     """Law: the same line and exit code whether it comes once or again while the command ends itself."""
     second = int(number) if is_twice else 0
     program = IN_A_COMMAND.format(first=int(number), second=second, command="train")
-    assert outcome(program) == (code, f"{word}; {AFRESH}\n")
+    assert outcome(program) == (code, f"{word}; {GOES_ON}\n")
 
 
 @pytest.mark.parametrize("module", ["harness.cli.arguments", "harness.cli.commands", "pydantic"])

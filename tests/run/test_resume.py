@@ -1,0 +1,326 @@
+"""A run that ended early goes on from its resume point, to the record of the uninterrupted run, bit by bit."""
+
+import logging
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import analysis
+import run as command_line
+from harness.cli import interrupts
+from harness.cluster.leash import hold_leash
+from harness.cluster.protocol import Cluster, SupervisorClient
+from harness.cluster.spawn import fork_server
+from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
+from harness.core.errors import RunStopped
+from harness.core.events import Finished
+from harness.core.plans import KillTime
+from harness.core.strategies import STRATEGIES
+from harness.record import code
+from harness.record.recorder import read_events
+from harness.record.rundir import read_config
+from harness.run import assemble, job, resume_points
+from harness.run.verify import compare_records
+from tests.runs import changed, saving_every
+
+NUM_STEPS = 60
+PATIENCE_S = 100.0
+CACHES = ("none", "lookahead", "stale")
+CASES = [
+    (strategy, cache, ("sync", "async")[(number + place) % 2])
+    for number, strategy in enumerate(STRATEGIES)
+    for place, cache in enumerate(CACHES)
+    if (strategy, cache) != ("cpr_mirror", "stale")
+]
+ON_RPC = [
+    ("full", "lookahead", "async"),
+    ("cpr_ssu", "stale", "sync"),
+    ("cpr_mirror", "none", "sync"),
+    ("buddy", "none", "async"),
+]
+
+
+class Stopping:
+    """A supervisor's client that asks to stop at the boundary after the ``at``-th step that is run."""
+
+    def __init__(self, supervisor: SupervisorClient, at: int) -> None:
+        self._supervisor, self._left = supervisor, at
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._supervisor, name)
+
+    def is_stopping(self) -> bool:
+        self._left -= 1
+        return self._left <= 0
+
+
+def train_until(  # noqa: PLR0917
+    at: int,
+    config: Config,
+    checkpoints: Path,
+    kills: tuple[KillTime, ...],
+    cluster: Cluster,
+    supervisor: SupervisorClient,
+) -> None:
+    """The trainer's job, which is asked to stop."""
+    job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, Stopping(supervisor, at)))
+
+
+def stopped(config: Config, run_dir: Path, at: int, *, resumes: bool = False) -> int | None:
+    """Run until the ``at``-th step, and leave a resume point; its step. None if the run ended before."""
+    step: int | None = None
+    try:
+        assemble.run(config, run_dir, parts=assemble.Parts(train=partial(train_until, at)), resumes=resumes)
+    except RunStopped as error:
+        step = error.step
+    assert (step is None) == (run_dir / "DONE").exists()
+    assert (step is not None) == (run_dir / "resume").exists()
+    return step
+
+
+def resumed(config: Config, run_dir: Path) -> Finished:
+    """Go on to the end, which leaves no resume point."""
+    finished = assemble.run(config, run_dir, resumes=True)
+    assert not (run_dir / "resume").exists()
+    assert not (run_dir / "error.txt").exists()
+    return finished
+
+
+@pytest.fixture
+def short(config: Config) -> Config:
+    """60 steps with four planned kills and a few saves, evaluated four times."""
+    return changed(
+        config,
+        data__max_train_samples=4 * NUM_STEPS,
+        eval__every_steps=15,
+        cache__lookahead=8,
+        cache__staleness=3,
+        cache__workers=2,
+        metrics__log_every_steps=7,
+        resume__every_s=None,
+    )
+
+
+def case(config: Config, strategy: str, cache: str, mode: str, **dotted: Any) -> Config:
+    config = changed(config, strategy__name=strategy, cache__mode=cache, save__mode=mode, **dotted)
+    return saving_every(config, 36)
+
+
+@pytest.mark.parametrize(("strategy", "cache", "mode"), CASES)
+def test_a_run_that_goes_on_has_the_record_of_one_that_was_not_interrupted(
+    short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
+) -> None:
+    """Law: every event, loss and digest is equal, wherever the run stopped, also twice."""
+    config = case(short, strategy, cache, mode)
+    assemble.run(config, tmp_path / "whole")
+    chance = random.Random(f"{strategy} {cache}")
+    first = stopped(config, tmp_path / "again", chance.randrange(1, NUM_STEPS))
+    assert first is not None
+    stopped(config, tmp_path / "again", chance.randrange(1, NUM_STEPS), resumes=True)
+    if not (tmp_path / "again" / "DONE").exists():
+        resumed(config, tmp_path / "again")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+    assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("strategy", "cache", "mode"), ON_RPC)
+def test_processes_go_on_as_one_process_does(
+    short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
+) -> None:
+    """Law: ranks that are processes load their own parts; what one engine left, the other one goes on from."""
+    config = case(short, strategy, cache, mode)
+    assemble.run(config, tmp_path / "whole")
+    on_rpc = changed(config, engine="rpc")
+    assert stopped(on_rpc, tmp_path / "again", random.Random(strategy).randrange(5, 40)) is not None
+    assert stopped(config, tmp_path / "again", 6, resumes=True) is not None
+    resumed(on_rpc, tmp_path / "again")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+def test_a_run_that_stops_at_every_step_ends_with_the_same_record(short: Config, tmp_path: Path) -> None:
+    """Law: any number of interruptions changes nothing; each start goes on where the last one ended."""
+    config = case(short, "cpr_mass", "lookahead", "async")
+    config = changed(config, data__max_train_samples=120, trainer__optimizer="adagrad", cache__max_rows=400)
+    assemble.run(config, tmp_path / "whole")
+    steps: list[int] = []
+    while (step := stopped(config, tmp_path / "again", 1, resumes=bool(steps))) is not None:
+        steps.append(step)
+    assert len(steps) >= 25
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+@pytest.mark.parametrize(("strategy", "cache", "mode"), [("cpr_mfu", "lookahead", "async"), ("buddy", "none", "sync")])
+def test_resume_points_change_no_event(short: Config, tmp_path: Path, strategy: str, cache: str, mode: str) -> None:
+    """Law: a run with a resume point at every boundary has the record of one without, and its checkpoints."""
+    config = case(short, strategy, cache, mode)
+    assemble.run(config, tmp_path / "none")
+    assemble.run(changed(config, resume__every_s=1e-9), tmp_path / "many")
+    assert compare_records(tmp_path / "none", tmp_path / "many") == []
+    finished = read_events(tmp_path / "many" / "events.jsonl")[-1]
+    assert finished.machine["resume_seconds"] > 0
+
+
+def test_failures_on_the_wall_clock_are_those_of_the_whole_run(short: Config, tmp_path: Path) -> None:
+    """Law: hours of overhead before the interruption count for the kills after it."""
+    config = case(short, "partial", "none", "sync", trace__clock="wall")
+    assemble.run(config, tmp_path / "whole")
+    assert stopped(config, tmp_path / "again", 23) is not None
+    resumed(config, tmp_path / "again")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+# --- points that cannot be used -------------------------------------------------------------------------------------
+
+
+def flip(path: Path) -> None:
+    """Change the last bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[-2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin", "events.jsonl"),
+        *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin"),
+    ],
+)
+def test_a_damaged_point_is_named_and_the_run_starts_afresh(
+    short: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, pattern: str
+) -> None:
+    """Law: a changed bit of anything that a point needs is one line, and never a wrong result."""
+    config = case(short, "full", "none", "sync", data__max_train_samples=80)
+    assemble.run(config, tmp_path / "whole")
+    stopped(config, tmp_path / "again", 12)
+    file = max((tmp_path / "again").glob(pattern))
+    flip(file)
+    with caplog.at_level(logging.INFO, "harness"):
+        resumed(config, tmp_path / "again")
+    notes = [record.getMessage() for record in caplog.records]
+    assert len(notes) == 2
+    assert str(tmp_path / "again") in notes[0]
+    assert notes[1].endswith("starts afresh")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+def test_the_point_before_is_used_where_it_is_still_there(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: after a crash between a commit and the removal of the point before, either will do."""
+    config = case(short, "partial", "none", "sync", resume__every_s=1e-9)
+    assemble.run(config, tmp_path / "whole")
+    monkeypatch.setattr(resume_points.ResumeFolder, "keep_only", lambda *_: None)
+    stopped(config, tmp_path / "again", 20)
+    monkeypatch.undo()
+    flip(tmp_path / "again" / "resume" / "ps0" / "state-000019.bin")
+    with caplog.at_level(logging.INFO, "harness"):
+        resumed(config, tmp_path / "again")
+    assert "goes on from step" in caplog.text
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+def test_a_point_of_other_code_is_not_used(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: an edit of the package between two starts makes the point unusable, and the line says what differs."""
+    config = case(short, "partial", "none", "sync", data__max_train_samples=80)
+    stopped(config, tmp_path / "again", 12)
+    now = code.current_code()
+    edited = code.Code(now.versions, {**now.sources, "harness/core/shard.py": "edited"})
+    for module in (code, resume_points):
+        monkeypatch.setattr(module, "current_code", lambda: edited)
+    with caplog.at_level(logging.INFO, "harness"):
+        resumed(config, tmp_path / "again")
+    assert "written by other code (harness/core/shard.py)" in caplog.text
+
+
+# --- signals to a real command --------------------------------------------------------------------------------------
+
+
+def command(words: list[str], said: Path, owner: int) -> None:
+    """Body of a process: `run.py` with these words, as a user's shell starts it."""
+    hold_leash(owner)
+    with said.open("wb") as file:
+        for stream in (1, 2):
+            os.dup2(file.fileno(), stream)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # a fork server has them blocked
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    interrupts.install()
+    sys.exit(command_line.main(words))
+
+
+def interrupted(
+    config: Config, folder: Path, number: signal.Signals, is_due: Callable[[Path], bool]
+) -> tuple[int, str]:
+    """Send the signal to a command once the record of its run says so; exit code and what it said."""
+    file, said = folder / "run.yaml", folder / "said.txt"
+    file.write_text(to_yaml(config.model_dump(mode="json")))
+    process = fork_server().Process(target=command, args=(["train", str(file)], said, os.getpid()))
+    process.start()
+    assert process.pid is not None
+    until_s = time.monotonic() + PATIENCE_S
+    while not is_due(Path(config.out)):
+        assert process.exitcode is None, said.read_text()
+        assert time.monotonic() < until_s
+        time.sleep(0.002)
+    os.kill(process.pid, number)
+    process.join(PATIENCE_S)
+    assert process.exitcode is not None
+    return process.exitcode, said.read_text()
+
+
+def has_trained(steps: int, run_dir: Path) -> bool:
+    """Whether the record has so many steps, and there is a resume point."""
+    events = run_dir / "events.jsonl"
+    is_there = events.exists() and f'"train","step":{steps},' in events.read_text()
+    return is_there and any((run_dir / "resume").glob("point-*"))
+
+
+def has_begun(steps: int, run_dir: Path) -> bool:
+    """Whether the record has so many steps."""
+    events = run_dir / "events.jsonl"
+    return events.exists() and f'"train","step":{steps},' in events.read_text()
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize("engine", ["local", "rpc"])
+def test_a_command_that_was_killed_goes_on(config: Config, tmp_path: Path, engine: str) -> None:
+    """Law: SIGKILL at some step, and the run goes on from its last periodic point, to the same record."""
+    config = saving_every(changed(config, strategy__name="cpr_mfu", metrics__log_every_steps=1), 80)
+    assemble.run(config, tmp_path / "whole")
+    config = changed(config, engine=engine, out=str(tmp_path / "again"), resume__every_s=0)
+    step = random.Random(engine).randrange(60, 200)
+    exit_code, _ = interrupted(config, tmp_path, signal.SIGKILL, partial(has_trained, step))
+    assert exit_code == -signal.SIGKILL
+    resumed(config, tmp_path / "again")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(("engine", "number"), [("local", signal.SIGINT), ("rpc", signal.SIGTERM)])
+def test_a_command_that_is_asked_to_stop_says_where_it_goes_on(
+    config: Config, tmp_path: Path, engine: str, number: signal.Signals
+) -> None:
+    """Law: one line, the exit code of the signal, and a resume point of the step that the line names."""
+    config = saving_every(changed(config, strategy__name="partial", metrics__log_every_steps=1), 80)
+    config = changed(config, out=str(tmp_path / "whole"))
+    assemble.run(config, tmp_path / "whole")
+    config = changed(config, engine=engine, out=str(tmp_path / "again"))
+    exit_code, said = interrupted(config, tmp_path, number, partial(has_begun, 40))
+    assert exit_code == 128 + number
+    word = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
+    assert said.splitlines()[-1].startswith(f"{word}; run.py train {tmp_path}/run.yaml --resume goes on from step ")
+    assert int(said.split()[-1]) >= 40
+    assert command_line.main(["train", str(tmp_path / "run.yaml"), "--resume"]) == 0
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
