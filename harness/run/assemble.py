@@ -260,6 +260,8 @@ def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
         "commit": supervisor.commit,
         "status": supervisor.status,
         "kill_planned": supervisor.kill_planned,
+        "slow_down": supervisor.slow_down,
+        "speed_up": supervisor.speed_up,
         "replace": supervisor.replace,
     }
 
