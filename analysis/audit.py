@@ -3,6 +3,7 @@
 Independent of the ledgers in harness.core: it repeats their formulas (docs/CPR.md), so that an error in either shows.
 """
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from harness.core.events import (
     Recovered,
     Regrouped,
     Saved,
+    Slowed,
     Started,
     Trained,
 )
@@ -100,6 +102,7 @@ class _Auditor:
         self._dead: list[str] = []
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
+        self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
         self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
         self._is_at_boundary = True  # all deaths since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
@@ -194,6 +197,16 @@ class _Auditor:
         self._hangs |= event.fault == "hang"
         if self._engine == "rpc" and event.fault == "kill":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
+
+    def _slow_down(self, event: Slowed) -> None:
+        if event.hour > self._clock_h(event.step) + _TOLERANCE:
+            self._problem(f"{event.rank} was slow when the clock read {self._clock_h(event.step)} h, before its hour")
+        before_h = _slow_h(self._slow)
+        self._slow.append((event.hour, event.last_hour, event.factor))
+        added_h = _slow_h(self._slow) - before_h
+        if not math.isclose(event.reschedule_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
+            self._problem(f"reschedule_h is {event.reschedule_h}, the events give {added_h}")
+        self.result.hours["reschedule"] += event.reschedule_h
 
     def _lose(self, event: Lost) -> None:
         for rank in event.ranks:
@@ -354,11 +367,19 @@ class _Auditor:
         Evaluated: _evaluate,
         Saved: _save,
         Killed: _kill,
+        Slowed: _slow_down,
         Lost: _lose,
         Regrouped: _regroup,
         Recovered: _recover,
         Finished: _finish,
     }
+
+
+def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
+    """Hours by which a job is longer that waits for the slowest of its ranks, of (first hour, last hour, factor)."""
+    hours = sorted({hour for first_h, last_h, _ in spans for hour in (first_h, last_h)})
+    factors = ((s, e, [f for a, b, f in spans if a <= s and e <= b]) for s, e in itertools.pairwise(hours))
+    return math.fsum((end - start) * (max(slow, default=1.0) - 1) for start, end, slow in factors)
 
 
 def _copy_frac(config: Mapping[str, Any]) -> float | None:

@@ -14,7 +14,19 @@ from analysis.render import Heading, rich_table
 from analysis.style import UNKNOWN
 from analysis.table import MORE_THAN_THE_JOB
 from harness.core.errors import StoreError
-from harness.core.events import BUCKETS, Evaluated, Event, Finished, Killed, Lost, Recovered, Regrouped, Saved, Started
+from harness.core.events import (
+    BUCKETS,
+    Evaluated,
+    Event,
+    Finished,
+    Killed,
+    Lost,
+    Recovered,
+    Regrouped,
+    Saved,
+    Slowed,
+    Started,
+)
 from harness.record.files import read_json
 from harness.record.rundir import RunDir, flatten, read_config
 from harness.record.seal import is_sealed, verify
@@ -95,6 +107,7 @@ def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
         for event in group:
             is_recovery = isinstance(event, Recovered)
             hours = event.load_h + event.lost_h + event.reschedule_h if is_recovery else None
+            hours = event.reschedule_h if isinstance(event, Slowed) else hours
             yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
 
 
@@ -148,6 +161,10 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Started: _start,
     Saved: lambda event: f"{event.save} save",
     Killed: _kill,
+    Slowed: lambda event: (
+        f"{event.rank}: {event.factor:g} times as slow until step {event.last_step}; hour {event.hour:g} of the trace, "
+        f"line {event.line}"
+    ),
     Lost: lambda event: (
         ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")
     ),

@@ -66,6 +66,7 @@ class TimedCluster:
         self._cluster, self._spent_s = cluster, spent_s
         self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
         self.kill_planned, self.replace = cluster.kill_planned, cluster.replace
+        self.slow_down, self.speed_up = cluster.slow_down, cluster.speed_up
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
         """See Cluster."""

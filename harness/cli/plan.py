@@ -177,10 +177,10 @@ def _costs_of(trace: Trace, costs: Costs, given: Collection[str], *, has_repairs
 def _mean_wait_h(trace: Trace, o_res_h: float) -> float:
     """Mean rescheduling hours of a failure, charged as in a run: its longest repair, or O_res if none is given."""
     longest: dict[float, float] = {}
-    for entry in trace.entries:
+    for entry in trace.failures:
         if entry.repair_h is not None:
             longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
-    waits = [longest.get(hour, o_res_h) for hour in {entry.hour for entry in trace.entries}]
+    waits = [longest.get(hour, o_res_h) for hour in {entry.hour for entry in trace.failures}]
     return math.fsum(waits) / len(waits)
 
 

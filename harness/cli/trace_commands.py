@@ -95,7 +95,7 @@ def summary(trace: Trace) -> str:
     """One line: the numbers of deaths, instants and ranks, the hours, and hours per failure."""
     last_h = max((entry.hour for entry in trace.entries), default=0.0)
     hours = float(trace.header.get("length_h") or trace.header.get("job_h") or 0) or last_h
-    instants = len({entry.hour for entry in trace.entries})
+    instants = len({entry.hour for entry in trace.failures})
     every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
     num = len(without_repeats(trace).entries)
     deaths = f"{num} death{'s' * (num != 1)} at {instants} instant{'s' * (instants != 1)}"

@@ -5,7 +5,6 @@ One class and one entry in :data:`LAUNCHERS` for each; config key ``cluster.laun
 
 import os
 import signal
-import time
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -76,7 +75,16 @@ class RankProcess(Protocol):
         ...
 
     def pause(self) -> None:
-        """Send SIGSTOP and wait until the process has stopped. A no-op if it has ended. Raises RunFailed."""
+        """Send SIGSTOP without waiting. A no-op if the process has ended."""
+        ...
+
+    def resume(self) -> None:
+        """Send SIGCONT. A no-op if the process has ended."""
+        ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no thread of the process runs: it is stopped, or has ended."""
         ...
 
     def join(self, timeout_s: float) -> None:
@@ -155,11 +163,15 @@ class ForkedProcess:
     def pause(self) -> None:
         """See :class:`RankProcess`."""
         self._signal(signal.SIGSTOP)
-        ends_s = time.monotonic() + _STOP_S
-        while not self._has_ended(0) and not _is_stopped(self.pid):
-            if time.monotonic() > ends_s:
-                raise RunFailed(f"{self._process.name} (pid {self.pid}) did not stop within {_STOP_S:g} s of SIGSTOP")
-            time.sleep(_LOOK_S)
+
+    def resume(self) -> None:
+        """See :class:`RankProcess`."""
+        self._signal(signal.SIGCONT)
+
+    @property
+    def is_paused(self) -> bool:
+        """See :class:`RankProcess`."""
+        return self._has_ended(0) or _is_stopped(self.pid)
 
     def join(self, timeout_s: float) -> None:
         """See :class:`RankProcess`."""
@@ -175,7 +187,7 @@ class ForkedProcess:
 
 
 def _is_stopped(pid: int) -> bool:
-    """Whether all threads of a process are stopped, or it is gone."""
+    """Whether all threads of a process are stopped."""
     try:
         stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
     except OSError:
@@ -183,8 +195,6 @@ def _is_stopped(pid: int) -> bool:
     return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
 
 
-_STOP_S = 10.0  # between SIGSTOP and the stop of all threads
-_LOOK_S = 0.0005  # between two looks
 _UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
 _TELL_S = 10.0  # within which a fork server tells how a process ended
 _END_S = 1.0  # between the first sign of a process's end and its end

@@ -29,6 +29,9 @@ class LocalRanks:
         """As :meth:`kill`: an object that answers nothing is none."""
         return self.kill(ranks)
 
+    def slow(self, factors: Mapping[Rank, float]) -> None:
+        """A no-op: nothing waits for a rank here."""
+
     def drop(self, rank: Rank) -> None:
         """Drop one rank; its unfinished save is abandoned."""
         server = self.servers.pop(rank, None)
@@ -105,6 +108,14 @@ class LocalCluster:
         """See :class:`harness.cluster.protocol.Cluster`."""
         self._seeks_dead = True
         return self._supervisor.kill_planned(step, samples, kills)
+
+    def slow_down(self, step: int, samples: int, number: int) -> None:
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        self._supervisor.slow_down(step, samples, number)
+
+    def speed_up(self, number: int) -> None:
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        self._supervisor.speed_up(number)
 
     def replace(
         self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op

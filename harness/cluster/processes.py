@@ -2,17 +2,19 @@
 
 import signal
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from harness.cluster.duty_cycle import DutyCycle
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.core.errors import RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank
 
 REAP_S = 10.0  # between SIGKILL, or the end of the control connection, and the end of a process
+_LOOK_S = 0.0005  # between two looks whether a process has stopped
 _STOP_S = 2.0  # between the order to stop and SIGKILL
 _DYING_S = 0.1  # between the end of a process's connections and its own
 
@@ -31,6 +33,8 @@ class Processes:
     def __init__(self, launcher: Launcher) -> None:
         self._launcher = launcher
         self._by_rank: dict[Rank, RankProcess] = {}
+        self._slow = DutyCycle()
+        self._hanging: set[RankProcess] = set()
 
     def __getitem__(self, rank: Rank) -> RankProcess:
         """The process of ``rank``."""
@@ -64,8 +68,21 @@ class Processes:
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Stop all of ``ranks``; returns each one's pid and signal. Raises RunFailed."""
         for rank in ranks:
-            self._by_rank[rank].pause()
+            self._hanging.add(self[rank])
+            self._slow.release(self[rank])
+            self[rank].pause()
+        ends_s = time.monotonic() + REAP_S
+        while running := [rank for rank in ranks if not self[rank].is_paused]:
+            if time.monotonic() > ends_s:
+                raise RunFailed(
+                    f"{running[0]} (pid {self[running[0]].pid}) did not stop within {REAP_S:g} s of SIGSTOP"
+                )
+            time.sleep(_LOOK_S)
         return {rank: {"pid": self[rank].pid, "signal": int(signal.SIGSTOP)} for rank in ranks}
+
+    def slow(self, factors: Mapping[Rank, float]) -> None:
+        """From now on exactly these ranks run slower, by factors; one that has hung stays stopped."""
+        self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._hanging})
 
     def _reap(self, rank: Rank) -> int:
         process = self._by_rank[rank]
@@ -92,6 +109,7 @@ class Processes:
 
     def close(self) -> None:
         """Wait for processes that were ordered to stop; kill and reap those that have not ended two seconds later."""
+        self._slow.close()
         self._await_all(_STOP_S)
         for process in self._by_rank.values():
             process.kill()

@@ -334,6 +334,14 @@ class Cluster(Protocol):
         """
         ...
 
+    def slow_down(self, step: int, samples: int, number: int) -> None:
+        """Have the supervisor begin the slowdown of that number, and record it. No result of a request changes."""
+        ...
+
+    def speed_up(self, number: int) -> None:
+        """Have the supervisor end the slowdown of that number."""
+        ...
+
     def replace(
         self,
         lost: Mapping[Rank, str],

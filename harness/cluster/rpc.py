@@ -281,6 +281,14 @@ class RpcCluster:
         self._seeks_dead = True
         return self._link.call("kill_planned", step, samples, tuple(kills))
 
+    def slow_down(self, step: int, samples: int, number: int) -> None:
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        self._link.call("slow_down", step, samples, number)
+
+    def speed_up(self, number: int) -> None:
+        """See :class:`harness.cluster.protocol.Cluster`."""
+        self._link.call("speed_up", number)
+
     def replace(
         self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op
     ) -> None:

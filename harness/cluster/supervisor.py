@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.cluster.protocol import Resumption, WrittenPoint
-from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped
-from harness.core.plans import PlannedKill, Rank, Struck, merge_kills, ps_index
+from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped, Slowed
+from harness.core.plans import PlannedKill, Rank, Slowdown, Struck, merge_kills, ps_index
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
 
@@ -24,6 +24,10 @@ class Ranks(Protocol):
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
+        ...
+
+    def slow(self, factors: Mapping[Rank, float]) -> None:
+        """From now on exactly the ranks in ``factors`` are slower, by these factors."""
         ...
 
     def replace(self, ranks: Iterable[Rank]) -> Machine:
@@ -89,6 +93,7 @@ class Supervisor:
         self._store = store
         self._planned_kills = tuple(planned_kills)
         self._carried_out: set[int] = set()
+        self._slow: dict[int, Slowdown] = {}  # slowdowns that last, by number
         self._on_status = on_status
         self._clock = clock
         self._killed: set[Rank] = set()
@@ -99,14 +104,20 @@ class Supervisor:
         """See :class:`harness.core.resumable.Resumable`."""
         return {
             "carried_out": sorted(self._carried_out),
+            "slow": sorted(self._slow),
             "killed": sorted(self._killed),
             "generation": self.generation,
             "num_unplanned": self.num_unplanned,
         }
 
     def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`. A planned kill that was carried out is not repeated."""
+        """See :class:`harness.core.resumable.Resumable`. A planned kill that was carried out is not repeated; a rank
+        that was slow is slow again."""
         self._carried_out = set(state["carried_out"])
+        slow = ((number, self._planned_kills[number].slowdown) for number in state["slow"])
+        self._slow = {number: slowdown for number, slowdown in slow if slowdown is not None}
+        if self._slow:
+            self._set_speeds()
         self._killed = set(state["killed"])
         self.generation, self.num_unplanned = state["generation"], state["num_unplanned"]
 
@@ -162,6 +173,40 @@ class Supervisor:
                 )
             )
         return Struck(planned_kill.repair_h, bool(hanging))
+
+    def slow_down(self, step: int, samples: int, number: int) -> None:
+        """Begin the slowdown of that number, after ``step`` finished steps, and record it."""
+        planned = self._planned_kills[number]
+        assert planned.slowdown is not None, "a slowdown"
+        self._carried_out.add(number)
+        self._slow[number] = planned.slowdown
+        self._set_speeds()
+        for rank, hour, line in zip(planned.ranks, planned.hours, planned.lines, strict=True):
+            self.record(
+                Slowed(
+                    step=step,
+                    samples=samples,
+                    rank=rank,
+                    hour=hour,
+                    line=line,
+                    factor=planned.slowdown.factor,
+                    last_hour=planned.slowdown.last_hour,
+                    last_step=planned.slowdown.last_step,
+                    reschedule_h=planned.slowdown.wait_h if rank == planned.ranks[0] else 0.0,
+                )
+            )
+
+    def speed_up(self, number: int) -> None:
+        """End the slowdown of that number."""
+        del self._slow[number]
+        self._set_speeds()
+
+    def _set_speeds(self) -> None:
+        """A rank is as slow as the slowest of its slowdowns."""
+        by_factor = sorted(self._slow.items(), key=lambda item: item[1].factor)
+        self._ranks.slow(
+            {rank: slow.factor for number, slow in by_factor for rank in self._planned_kills[number].ranks}
+        )
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them.

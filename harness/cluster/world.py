@@ -133,6 +133,10 @@ class World:
         """Send SIGSTOP to all of ``ranks``, and wait until they have stopped; returns each one's pid and signal."""
         return self._processes.hang(ranks)
 
+    def slow(self, factors: Mapping[Rank, float]) -> None:
+        """See :class:`harness.cluster.supervisor.Ranks`: the processes are stopped and continued."""
+        self._processes.slow(factors)
+
     # --- generations ------------------------------------------------------------------------------------------------
 
     def replace(self, ranks: Iterable[Rank]) -> Machine:

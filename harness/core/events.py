@@ -12,7 +12,7 @@ from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 Machine = dict[str, Any]
 
 BUCKETS = ("save", "load", "lost", "reschedule")
-"""Parts of the overhead: saving, loading, repeating lost steps, waiting for replacements."""
+"""Parts of the overhead: saving, loading, repeating lost steps, waiting for ranks: replacements and slow ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,20 @@ class Killed(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Slowed(Event):
+    """A rank became slower, until ``last_step`` finished steps. No result changes. machine: empty."""
+
+    kind: ClassVar[str] = "slow"
+    rank: str
+    hour: float  # of the trace entry
+    line: int  # of the trace file
+    factor: float  # of the time that the rank takes
+    last_hour: float  # of the trace, at most that of the job's end
+    last_step: int
+    reschedule_h: float  # emulated hours of waiting for it, besides those of slowdowns before it
+
+
+@dataclass(frozen=True, kw_only=True)
 class Lost(Event):
     """A request failed because ranks are dead. machine: detail (transport errors), seconds (request to failure)."""
 
@@ -209,7 +223,7 @@ class Finished(Event):
 
 
 EVENTS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Started, Trained, Saved, Evaluated, Killed, Lost, Regrouped, Recovered, Finished)
+    cls.kind: cls for cls in (Started, Trained, Saved, Evaluated, Killed, Slowed, Lost, Regrouped, Recovered, Finished)
 }
 
 

@@ -6,7 +6,9 @@ the profile's cluster, never seconds of this machine. Closed forms and ledger ta
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from harness.core.clock import samples_to_hours
 from harness.core.plans import Costs
@@ -95,6 +97,25 @@ def expected_pls(costs: Costs, t_save_h: float) -> float:
 def interval_in_samples(t_save_h: float, costs: Costs) -> int:
     """``t_save_h`` as a number of samples, rounded, at least 1."""
     return max(1, round(t_save_h / costs.job_h * costs.total_samples))
+
+
+def slow_hours(spans: Sequence[tuple[float, float, float]]) -> list[float]:
+    """Hours that spans of slow ranks (first hour, last hour, factor) add to a job that waits for the slowest rank.
+
+    A span adds ``factor - 1`` times its hours; hours in which spans before it are slow add what it is slower.
+    """
+    added: list[float] = []
+    for place, (first_h, last_h, factor) in enumerate(spans):
+        others = [each for each in spans[:place] if each[0] < last_h and first_h < each[1]]
+        inner = {hour for each in others for hour in each[:2] if first_h < hour < last_h}
+        parts = pairwise(sorted({first_h, last_h, *inner}))
+        added.append(math.fsum((end - start) * max(0.0, factor - _slowest(others, start)) for start, end in parts))
+    return added
+
+
+def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
+    """The greatest factor right after ``hour``, at least 1."""
+    return max((factor for first_h, last_h, factor in spans if first_h <= hour < last_h), default=1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,6 +231,10 @@ class OverheadLedger:
         self.num_failures += 1
         self.load_bytes += load_bytes
         return cost
+
+    def charge_slowdown(self, wait_h: float) -> None:
+        """Charge the hours that the job takes longer for slow ranks (:func:`slow_hours`)."""
+        self.reschedule_h += wait_h
 
     def _take_spares(self, num_ranks: int, now_h: float, refill_h: float) -> bool:
         """Whether there is a ready spare for each dead rank at ``now_h``; those are ready again after ``refill_h``.

@@ -11,8 +11,8 @@ LoadPrice = Literal["whole", "by_bytes"]
 KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
 PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
-Fault = Literal["kill", "hang"]
-"""What happens to a rank: it ends, or it stays and answers nothing."""
+Fault = Literal["kill", "hang", "slow"]
+"""What happens to a rank: it ends; it stays and answers nothing; it is slower for a time, and nothing is lost."""
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 
 CHIEF: Rank = "trainer0"
@@ -110,7 +110,7 @@ class PlannedKill:
 
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
-    ``hanging``: those of ``ranks`` that are stopped, and not ended.
+    ``hanging``: those of ``ranks`` that are stopped, and not ended. ``slowdown``: none dies, and ``ranks`` are slower.
     """
 
     step: int
@@ -120,11 +120,12 @@ class PlannedKill:
     repair_h: float | None = None
     phase: KillPhase = "boundary"
     hanging: frozenset[Rank] = frozenset()
+    slowdown: "Slowdown | None" = None
 
     @property
     def time(self) -> "KillTime":
         """When it strikes, without who dies."""
-        return KillTime(self.step, min(self.hours), self.phase)
+        return KillTime(self.step, min(self.hours), self.phase, self.slowdown)
 
 
 class KillTime(NamedTuple):
@@ -136,6 +137,25 @@ class KillTime(NamedTuple):
     step: int
     hour: float
     phase: KillPhase = "boundary"
+    slowdown: "Slowdown | None" = None
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether ranks are killed at the boundary itself."""
+        return self.phase == "boundary" and self.slowdown is None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slowdown:
+    """Ranks that are ``factor`` times as slow until ``last_hour`` of the trace, which is boundary ``last_step``.
+
+    ``wait_h``: emulated hours that the job takes longer for it, besides those of slowdowns before it.
+    """
+
+    factor: float
+    last_hour: float
+    last_step: int
+    wait_h: float
 
 
 def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:

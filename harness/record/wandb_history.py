@@ -8,7 +8,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from harness.core.clock import samples_to_hours
-from harness.core.events import BUCKETS, Evaluated, Event, Finished, Killed, Lost, Recovered, Saved, Started, Trained
+from harness.core.events import (
+    BUCKETS,
+    Evaluated,
+    Event,
+    Finished,
+    Killed,
+    Lost,
+    Recovered,
+    Saved,
+    Slowed,
+    Started,
+    Trained,
+)
 from harness.core.plans import ps_index
 
 Row = dict[str, Any]
@@ -83,7 +95,7 @@ class History:
 
     def _values(self, event: Event) -> list[Row]:
         match event:
-            case Started() | Saved():
+            case Started() | Saved() | Slowed():
                 return [dict(self._totals)]
             case Trained(rerun=False):
                 return [{"train/loss": sum(event.losses) / len(event.losses)}]
@@ -125,6 +137,8 @@ def _increments(event: Event) -> dict[str, float]:
     match event:
         case Killed():
             return {"failures/num_kills": 1}
+        case Slowed():
+            return {"overhead/reschedule_h": event.reschedule_h}
         case Saved():
             cost = {"num_saves": 1, "payload_bytes": event.payload_bytes} if event.charged else {}
             return {

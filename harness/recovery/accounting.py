@@ -169,6 +169,10 @@ class Accounting:
             },
         )
 
+    def slowed(self, wait_h: float) -> None:
+        """Charge a slowdown of ranks."""
+        self._overhead.charge_slowdown(wait_h)
+
     def recovered(self, recovery: CompletedRecovery) -> Recovered:
         """Charge a failure and return the event of its recovery."""
         plan, progress, manifest = recovery.plan, recovery.progress, recovery.manifest

@@ -1,11 +1,16 @@
-"""Planned kills that wait for a phase of the run: armed at a boundary, carried out the first time the phase occurs."""
+"""The faults of a trace: kills at boundaries, kills that wait for a phase of the run, slow ranks.
 
+A kill with a phase is armed at its boundary, and carried out the first time that the phase occurs.
+"""
+
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several
 from harness.core.plans import KillPhase, KillTime, Progress, Rank, Struck
 from harness.core.resumable import State
+from harness.recovery.accounting import Accounting
 from harness.recovery.mirror import Mirror
 
 
@@ -13,7 +18,7 @@ class Injections:
     """Carries out planned kills, at boundaries and in phases; each strikes once. The supervisor alone knows whom.
 
     Args:
-        kills: all planned kills of the run; they are named by their index.
+        kills: all planned kills and slowdowns of the run; they are named by their index.
         progress: the progress of the run now.
         before_kill: called before each kill, so that what happened first is recorded first.
     """
@@ -24,29 +29,62 @@ class Injections:
         *,
         cluster: Cluster,
         mirror: Mirror,
+        accounting: Accounting,
         progress: Callable[[], Progress],
         before_kill: Callable[[], None],
     ) -> None:
         self._kills = tuple(kills)
         self._cluster = cluster
         self._mirror = mirror
+        self._accounting = accounting
         self._progress = progress
         self._before_kill = before_kill
+        later = [number for number, kill in enumerate(kills) if not kill.is_at_boundary]
+        self._to_come = deque(sorted(later, key=lambda number: kills[number].step))
+        self._slow: set[int] = set()  # slowdowns that last
         self._armed: list[int] = []
         self._is_evaluation = False
         self._struck = Struck()  # since the last failure
 
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`."""
-        return {"armed": list(self._armed), "struck": self._struck._asdict()}
+        return {
+            "to_come": list(self._to_come),
+            "slow": sorted(self._slow),
+            "armed": list(self._armed),
+            "struck": self._struck._asdict(),
+        }
 
     def load(self, state: State) -> None:
         """See :class:`harness.core.resumable.Resumable`."""
+        self._to_come, self._slow = deque(state["to_come"]), set(state["slow"])
         self._armed, self._struck = list(state["armed"]), Struck(**state["struck"])
 
-    def arm(self, kills: Iterable[int]) -> None:
-        """From now on these planned kills wait for their phases."""
-        self._armed += kills
+    def reach(self, step: int) -> None:
+        """Boundary ``step`` begins: from now on its kills wait for their phases, and slowdowns begin and end."""
+        while self._to_come and self._kills[self._to_come[0]].step <= step:
+            number = self._to_come.popleft()
+            if self._kills[number].slowdown is None:
+                self._armed.append(number)
+            else:
+                self._slow_down(number)
+        if self._slow:
+            self._end_slowdowns(step)
+
+    def _slow_down(self, number: int) -> None:
+        slowdown, progress = self._kills[number].slowdown, self._progress()
+        assert slowdown is not None
+        self._before_kill()
+        self._cluster.slow_down(progress.step, progress.samples, number)
+        self._accounting.slowed(slowdown.wait_h)
+        self._slow.add(number)
+
+    def _end_slowdowns(self, step: int) -> None:
+        for number in sorted(self._slow):
+            slowdown = self._kills[number].slowdown
+            if slowdown is not None and slowdown.last_step <= step:
+                self._slow.remove(number)
+                self._cluster.speed_up(number)
 
     def kill(self, kills: Sequence[int]) -> None:
         """Carry out planned kills of one phase as one. The requests in flight, or the next ones, find the dead."""

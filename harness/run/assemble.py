@@ -314,6 +314,8 @@ def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
         "resumption": supervisor.resumption,
         "commit_point": supervisor.commit_point,
         "kill_planned": supervisor.kill_planned,
+        "slow_down": supervisor.slow_down,
+        "speed_up": supervisor.speed_up,
         "replace": supervisor.replace,
     }
 

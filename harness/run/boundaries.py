@@ -1,7 +1,6 @@
 """Actions due at the boundaries between steps: saves, evaluations, planned kills, in this order."""
 
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,7 +16,8 @@ from harness.core.strategy import Strategy
 class Schedule:
     """The part of a run's timetable that is fixed before the first step. Boundary k follows k finished steps.
 
-    ``kills``: the planned kills, in order of steps and hours; ``clock`` is theirs, and ``job_h`` of the emulated job.
+    ``kills``: the planned kills and slowdowns; kills at boundaries in order of steps and hours. ``clock`` is theirs,
+    and ``job_h`` of the emulated job.
     """
 
     num_steps: int
@@ -73,26 +73,18 @@ class Boundaries:
         self._strategy = strategy
         self._progress = progress
         self._overhead_h = overhead_h
-        numbered = list(enumerate(schedule.kills))
-        self._at_boundaries = [(number, kill) for number, kill in numbered if kill.phase == "boundary"]
-        self._in_phases = deque((kill.step, number) for number, kill in numbered if kill.phase != "boundary")
+        self._at_boundaries = [(number, kill) for number, kill in enumerate(schedule.kills) if kill.is_at_boundary]
         self._num_killed = 0  # planned kills at boundaries that are carried out
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
 
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`."""
-        return {
-            "num_killed": self._num_killed,
-            "num_in_phases": len(self._in_phases),
-            "evaluated_step": self._evaluated_step,
-        }
+        return {"num_killed": self._num_killed, "evaluated_step": self._evaluated_step}
 
     def load(self, state: State) -> None:
         """See :class:`harness.core.resumable.Resumable`."""
         self._num_killed, self._evaluated_step = state["num_killed"], state["evaluated_step"]
-        while len(self._in_phases) > state["num_in_phases"]:
-            self._in_phases.popleft()
 
     def at(self, step: int) -> Due:
         """The actions due at the later boundary ``step``, as known now.
@@ -137,13 +129,6 @@ class Boundaries:
         due = self._at_boundaries[self._num_killed : self._num_killed + num_due]
         self._num_killed += num_due
         return [number for number, _ in due]
-
-    def arm(self, step: int) -> list[int]:
-        """The numbers of the kills that wait for a phase from boundary ``step`` on; each is returned once."""
-        armed: list[int] = []
-        while self._in_phases and self._in_phases[0][0] <= step:
-            armed.append(self._in_phases.popleft()[1])
-        return armed
 
     def _pending(self) -> tuple[int, ...]:
         """The boundaries of the kills at boundaries to come, ascending, if nothing more is charged before."""

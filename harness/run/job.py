@@ -73,7 +73,9 @@ def _make_trainer(
     replication = _make_replication(run_spec)
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     mirror = _make_mirror(run_spec, count_updates)
-    injections = Injections(kills, cluster=cluster, mirror=mirror, progress=progress, before_kill=steps.flush)
+    injections = Injections(
+        kills, cluster=cluster, mirror=mirror, accounting=accounting, progress=progress, before_kill=steps.flush
+    )
     failover = FailoverClient(
         cluster=cluster,
         supervisor=supervisor,

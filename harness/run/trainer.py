@@ -111,7 +111,7 @@ class Trainer:
 
     def _begin(self) -> None:
         """What precedes the first step: the initial save, which costs nothing, and kills planned for hour 0."""
-        self._injections.arm(self._boundaries.arm(0))
+        self._injections.reach(0)
         if self._saves_initially:
             self._checkpointer.save(SavePlan(kind="full"), self._progress(), is_charged=False)
             self._checkpointer.finish_pending(self._progress())
@@ -129,7 +129,7 @@ class Trainer:
         self._mirror.begin_step(self._steps.step + 1, plan, grads_ND)
         self._client.push(plan, grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)
-        self._injections.arm(self._boundaries.arm(self._steps.step))
+        self._injections.reach(self._steps.step)
         if due.anything:
             self._checkpointer.finish_pending(self._progress())
         save = self._boundaries.plan_save(announced=due.save)

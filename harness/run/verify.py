@@ -197,7 +197,7 @@ def _trace_around_a_save(config: Config) -> str:
     trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
     step = _save_in_the_middle(config)
     kills = [(_hour_of(config, step - 1), "ps1", ""), (_hour_of(config, step), "ps0", "")]
-    own = [(each.hour, each.who, "" if each.repair_h is None else repr(each.repair_h)) for each in trace.entries]
+    own = [(each.hour, each.who, "" if each.repair_h is None else repr(each.repair_h)) for each in trace.failures]
     lines = (f"{hour!r},{who},{repair_h}" for hour, who, repair_h in sorted([*own, *kills], key=lambda line: line[0]))
     return "\n".join(["# provenance: run.py verify", "hour,rank,repair_h", *lines]) + "\n"
 

@@ -99,9 +99,9 @@ class Gaps:
 
 
 def without_repeats(trace: Trace) -> Trace:
-    """``trace`` with the first of all entries that name one rank at one hour: as in a run, it dies once then."""
+    """The failures of ``trace``, the first of all entries that name one rank at one hour: as in a run, it dies once."""
     first: dict[tuple[float, Rank | int], Entry] = {}
-    for place, entry in enumerate(trace.entries):
+    for place, entry in enumerate(trace.failures):
         first.setdefault((entry.hour, entry.who if isinstance(entry.who, str) else place), entry)
     return replace(trace, entries=tuple(first.values()))
 
@@ -112,7 +112,7 @@ def observe(trace: Trace) -> Observed:
     ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
     to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
     """
-    num_given = len(trace.entries)
+    num_given = len(trace.failures)
     trace = without_repeats(trace)
     hour_E = np.array([entry.hour for entry in trace.entries], np.float64)
     indices = [ps_index(entry.who) for entry in trace.entries if isinstance(entry.who, str)]

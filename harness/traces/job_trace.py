@@ -84,7 +84,7 @@ def _window(trace: Trace, kind: Kind, job_h: float, seed: int, *, goes_on: bool)
             f"{trace.source}: trace.window={kind}: expected a trace at least as long as the job ({job_h:g} h), got "
             f"{length_h:g} h; trace.stretch=true scales it to the job"
         )
-    hours = [entry.hour for entry in trace.entries]
+    hours = [entry.hour for entry in trace.failures]
     first_h = find_window(hours, kind, length_h=job_h, total_h=length_h, seed=seed)
     kept_h = length_h - first_h if goes_on else job_h
     entries = tuple(

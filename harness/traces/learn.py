@@ -75,7 +75,7 @@ def spec_like(trace: Trace, how: str, asked: Mapping[str, Any]) -> GeneratorSpec
 
 def _repairs(trace: Trace, how: str) -> dict[str, Any]:
     """The repair times of the deaths of which they are known, or their median and mean."""
-    known = [entry.repair_h for entry in trace.entries if entry.repair_h is not None]
+    known = [entry.repair_h for entry in trace.failures if entry.repair_h is not None]
     if how == "empirical":
         return {"repairs_h": tuple(known)}
     positive = [hours for hours in known if hours > 0]

@@ -106,7 +106,7 @@ def _instants(observed: Observed, costs: Costs, batch_size: int) -> Iterator[str
 
 def _repairs(trace: Trace, costs: Costs, *, is_charged: bool) -> Iterator[str]:
     longest: dict[float, float] = {}
-    for entry in trace.entries:
+    for entry in trace.failures:
         if entry.repair_h is not None:
             longest[entry.hour] = max(longest.get(entry.hour, 0.0), entry.repair_h)
     sum_h = math.fsum(longest.values())

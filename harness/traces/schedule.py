@@ -1,15 +1,16 @@
 """Converts a failure trace to the planned kills of one run."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import xxhash
 
 from harness.config.model import Config
-from harness.core.clock import FailureClock, strike_step
+from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strike_step
 from harness.core.errors import TraceError
-from harness.core.plans import KillPhase, PlannedKill, Rank, longest, ps_index, ps_rank
+from harness.core.overhead import slow_hours
+from harness.core.plans import KillPhase, PlannedKill, Rank, Slowdown, longest, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
@@ -59,7 +60,7 @@ def schedule(
     seed: int,
     clock: FailureClock = "samples",
 ) -> tuple[PlannedKill, ...]:
-    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, in order of steps and hours.
+    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, by steps and hours, then slowdowns.
 
     With the clock ``samples`` an entry is due at the first boundary whose samples reach its hour's, at the latest the
     boundary before the last step, and entries at one boundary are one planned kill. With ``wall`` entries of one hour
@@ -68,9 +69,10 @@ def schedule(
 
     Raises:
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
-            are, a phase with the clock ``wall``.
+            are, a phase or a slow rank with the clock ``wall``.
     """
     planned: dict[tuple[int, float, KillPhase], dict[Rank, Entry]] = {}
+    slow: list[tuple[int, Entry]] = []
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h and clock == "samples":
@@ -83,13 +85,46 @@ def schedule(
                 f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
                 "after its hour, which only trace.clock=samples allows"
             )
+        if entry.fault == "slow" and clock == "wall":
+            raise TraceError(f"{where}: fault: expected kill or hang with trace.clock=wall, got slow")
         step = strike_step(
             entry.hour, job_h=job_h, total_samples=total_samples, batch_size=batch_size, num_steps=num_steps
         )
+        if entry.fault == "slow":
+            slow.append((step, entry))
+            continue
         killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), {})
         for rank in _ranks(entry, num_ps, seed, where):
             killed.setdefault(rank, entry)
-    return tuple(_planned_kill(step, phase, planned[step, hour, phase]) for step, hour, phase in sorted(planned))
+    kills = (_planned_kill(step, phase, planned[step, hour, phase]) for step, hour, phase in sorted(planned))
+    slowdowns = _slowdowns([entry for _, entry in slow], job_h, total_samples, batch_size)
+    return (
+        *kills,
+        *(
+            _slow(step, entry, _ranks(entry, num_ps, seed, f"{trace.source}:{entry.line}"), slowdown)
+            for (step, entry), slowdown in zip(slow, slowdowns, strict=True)
+        ),
+    )
+
+
+def _slowdowns(entries: Sequence[Entry], job_h: float, total_samples: int, batch_size: int) -> list[Slowdown]:
+    """What each entry with the fault ``slow`` does, at most until the job's end."""
+    spans = [(entry.hour, min(job_h, entry.hour + (entry.repair_h or 0.0)), entry.factor or 1.0) for entry in entries]
+    return [
+        Slowdown(
+            factor=factor,
+            last_hour=last_h,
+            last_step=boundary_at(hour_to_samples(last_h, job_h=job_h, total_samples=total_samples), batch_size),
+            wait_h=wait_h,
+        )
+        for (_, last_h, factor), wait_h in zip(spans, slow_hours(spans), strict=True)
+    ]
+
+
+def _slow(step: int, entry: Entry, ranks: Iterable[Rank], slowdown: Slowdown) -> PlannedKill:
+    ranks = tuple(sorted(ranks, key=ps_index))
+    hours, lines = (entry.hour,) * len(ranks), (entry.line,) * len(ranks)
+    return PlannedKill(step=step, ranks=ranks, hours=hours, lines=lines, slowdown=slowdown)
 
 
 def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:

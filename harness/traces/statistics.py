@@ -144,7 +144,7 @@ def _concentration(observed: Observed, trace: Trace) -> Concentration:
     num_R = np.bincount(observed.rank_E, minlength=observed.num_ranks)
     order_R = np.argsort(-num_R, kind="stable")
     num_top = max(1, observed.num_ranks // 10)
-    nodes = {entry.who: entry.extra.get("node", "") for entry in trace.entries}
+    nodes = {entry.who: entry.extra.get("node", "") for entry in trace.failures}
     return Concentration(
         num_failed=int((num_R > 0).sum()),
         num_top=num_top,
@@ -193,7 +193,7 @@ def _time_of_day(trace: Trace, hour_I: F64) -> TimeOfDay | None:
 
 def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
     """None if no repair time is known."""
-    known = [(entry, entry.repair_h) for entry in trace.entries if entry.repair_h is not None]
+    known = [(entry, entry.repair_h) for entry in trace.failures if entry.repair_h is not None]
     if not known:
         return None
     repair_K = np.array([repair_h for _, repair_h in known])
@@ -203,7 +203,7 @@ def _repairs(trace: Trace, observed: Observed) -> Repairs | None:
     is_known = observed.rank_E is not None and observed.num_ranks is not None
     return Repairs(
         num=len(known),
-        num_unknown=len(trace.entries) - len(known),
+        num_unknown=len(trace.failures) - len(known),
         mean_h=float(repair_K.mean()),
         median_h=median_h,
         p90_h=p90_h,

@@ -16,6 +16,8 @@ _COUNT = re.compile(r"[1-9][0-9]*")
 _TRAINER = re.compile(r"trainer[0-9]+")
 MAX_HOURS = 1e9
 """The longest trace, in hours."""
+MAX_FACTOR = 100.0
+"""The slowest rank, by how many times the time that it takes."""
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
 
@@ -25,7 +27,8 @@ class Entry:
     """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
 
     ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
-    ``fault``: what happens to the rank. ``extra``: the further columns as text.
+    ``fault``: what happens to the rank; with ``slow`` it is ``factor`` times as slow for ``repair_h``. ``extra``: the
+    further columns as text.
     """
 
     hour: float
@@ -33,6 +36,7 @@ class Entry:
     repair_h: float | None = None
     phase: KillPhase = "boundary"
     fault: Fault = "kill"
+    factor: float | None = None
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
 
@@ -44,6 +48,11 @@ class Trace:
     source: str
     entries: tuple[Entry, ...]
     header: Mapping[str, str]
+
+    @property
+    def failures(self) -> tuple[Entry, ...]:
+        """The entries of which ranks die or hang."""
+        return tuple(entry for entry in self.entries if entry.fault != "slow")
 
 
 def read_trace(path: Path) -> Trace:
@@ -129,15 +138,43 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     repair_h = _hours("repair_h", repair, where) if repair else None
-    return Entry(
+    entry = Entry(
         hour=hour,
         who=_who(values[1], where),
         repair_h=repair_h,
         phase=_one_of(PHASES, "phase", extra, where),
         fault=_one_of(FAULTS, "fault", extra, where),
+        factor=_factor(extra["factor"], where) if extra.get("factor") else None,
         line=number,
         extra=extra,
     )
+    _refuse_half_a_slowdown(entry, where)
+    return entry
+
+
+def _factor(text: str, where: str) -> float:
+    try:
+        factor = float(text)
+    except ValueError:
+        raise TraceError(f"{where}: factor: expected a number, got {text!r}") from None
+    if not 1 < factor <= MAX_FACTOR:  # nan is not
+        raise TraceError(f"{where}: factor: expected a number above 1, up to {MAX_FACTOR:g}, got {text}")
+    return factor
+
+
+def _refuse_half_a_slowdown(entry: Entry, where: str) -> None:
+    """Raise TraceError where ``factor``, ``phase`` and ``repair_h`` do not fit the fault."""
+    if entry.fault != "slow":
+        if entry.factor is not None:
+            raise TraceError(f"{where}: factor: expected nothing for the fault {entry.fault}, got {entry.factor:g}")
+        return
+    if entry.factor is None:
+        raise TraceError(f"{where}: factor: expected a number above 1 for the fault slow, got nothing")
+    if not entry.repair_h:
+        got = "nothing" if entry.repair_h is None else "0"
+        raise TraceError(f"{where}: repair_h: expected the hours for which the rank is slow, got {got}")
+    if entry.phase != "boundary":
+        raise TraceError(f"{where}: phase: expected nothing for the fault slow, got {entry.phase}")
 
 
 _Word = TypeVar("_Word", bound=str)

@@ -52,6 +52,15 @@ class Timed:
         """As the inner one."""
         self.inner.pause()
 
+    def resume(self) -> None:
+        """As the inner one."""
+        self.inner.resume()
+
+    @property
+    def is_paused(self) -> bool:
+        """As of the inner one."""
+        return self.inner.is_paused
+
     def join(self, timeout_s: float) -> None:
         """As the inner one."""
         self.inner.join(timeout_s)

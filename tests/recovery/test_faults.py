@@ -1,16 +1,21 @@
 """Faults of a trace besides kills: ranks that hang, and ranks that are slow."""
 
 import signal
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import analysis
+from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.config.model import Config
-from harness.core.events import Event, Killed, Recovered, Regrouped
+from harness.core.events import Event, Finished, Killed, Recovered, Regrouped, Slowed
 from harness.record.rundir import read_config
+from harness.run.assemble import Parts
 from harness.run.verify import compare_records
+from tests.cluster.test_launcher import Renamed
 from tests.runs import changed, run
 
 HANGS = """hour,rank,phase,fault
@@ -71,3 +76,83 @@ def test_giving_a_rank_up_takes_its_hours(config: Config, tmp_path: Path) -> Non
     assert analysis.check(events, read_config(tmp_path / "run")) == []
     forged = [replace(event, fault="kill") if isinstance(event, Killed) else event for event in events]
     assert any("reschedule_h is" in problem for problem in analysis.check(forged, read_config(tmp_path / "run")))
+
+
+# --- slow ranks -------------------------------------------------------------------------------------------------------
+
+SLOW = """hour,rank,fault,factor,repair_h
+7,ps1,slow,3,14
+14,ps2,slow,2,14
+14,ps2,hang,,
+20,ps3,kill,,
+40,2,slow,5,100
+"""
+
+
+class Paused(Renamed):
+    """A process that counts how often it is paused and resumed."""
+
+    def __init__(self, inner: Any, name: str, counts: dict[str, list[int]]) -> None:
+        super().__init__(inner, [])
+        self._count = counts.setdefault(name, [0, 0])
+
+    def pause(self) -> None:
+        """Count, and do it."""
+        self._count[0] += 1
+        super().pause()
+
+    def resume(self) -> None:
+        """Count, and do it."""
+        self._count[1] += 1
+        super().resume()
+
+
+class Pausing(ForkLauncher):
+    """Forks processes of which ``counts`` has the pauses and resumptions, by the name of the rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: dict[str, list[int]] = {}
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+        """Fork a process that counts."""
+        return Paused(super().spawn(context, main, work), context.rank, self.counts)
+
+    def watched(self, processes: Iterable[Any]) -> list[Any]:
+        """Of the inner ones."""
+        return super().watched([process.inner for process in processes])
+
+
+def model_of(finished: Finished) -> tuple:
+    """Parameters and quality."""
+    return finished.digests, finished.auc, finished.train_loss
+
+
+@pytest.mark.timeout(100)
+def test_a_slow_rank_costs_hours_and_changes_nothing(config: Config, tmp_path: Path) -> None:
+    """Processes are really stopped and continued, a hang stays one, and both engines give the same events."""
+    config = under(config, tmp_path, SLOW, strategy__name="full")
+    finished, events = run(config, tmp_path / "local")
+    launcher = Pausing()
+    _, real_events = run(changed(config, engine="rpc"), tmp_path / "rpc", Parts(launcher=launcher))
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    for name, each in (("local", events), ("rpc", real_events)):
+        assert analysis.check(each, read_config(tmp_path / name)) == []
+    slow = [event for event in events if isinstance(event, Slowed)]
+    assert [(event.rank, event.step, event.last_step) for event in slow[:2]] == [("ps1", 8, 24), ("ps2", 16, 32)]
+    assert [event.reschedule_h for event in slow] == [28, 7, 64, 0], "where two are slow at once, the slowest counts"
+    assert all(launcher.counts[rank][0] > 1 for rank in {event.rank for event in slow})
+    assert launcher.counts["trainer0"] == [0, 0]
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
+    assert model_of(finished) == model_of(reference)
+
+
+def test_a_charge_for_a_slow_rank_that_does_not_follow_is_found(config: Config, tmp_path: Path) -> None:
+    """The audit computes the hours again from the spans of all slow ranks."""
+    config = under(config, tmp_path, SLOW, strategy__name="partial")
+    _, events = run(config, tmp_path / "run")
+    forged = [
+        replace(event, factor=4.0) if isinstance(event, Slowed) and event.line == 2 else event for event in events
+    ]
+    problems = analysis.check(forged, read_config(tmp_path / "run"))
+    assert any("reschedule_h is 28" in problem for problem in problems)

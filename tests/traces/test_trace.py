@@ -7,6 +7,7 @@ import pytest
 from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
 from harness.core.plans import PlannedKill, ps_index
+from harness.traces.gaps import observe
 from harness.traces.schedule import schedule as plan
 from harness.traces.trace import Trace, parse_trace, read_trace
 
@@ -77,6 +78,34 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
             "busy.csv:2: rank: expected a PS rank such as 'ps3', got trainer0; trainers cannot be killed",
         ),
         (
+            "hour,rank,fault\n1,ps0,stop\n",
+            "busy.csv:2: fault: expected nothing or one of kill, hang, slow, got 'stop'",
+        ),
+        (
+            "hour,rank,fault,factor,repair_h\n1,ps0,slow,1,2\n",
+            "busy.csv:2: factor: expected a number above 1, up to 100, got 1",
+        ),
+        (
+            "hour,rank,fault,factor,repair_h\n1,ps0,slow,fast,2\n",
+            "busy.csv:2: factor: expected a number, got 'fast'",
+        ),
+        (
+            "hour,rank,fault,factor,repair_h\n1,ps0,slow,,2\n",
+            "busy.csv:2: factor: expected a number above 1 for the fault slow, got nothing",
+        ),
+        (
+            "hour,rank,fault,factor,repair_h\n1,ps0,hang,2,2\n",
+            "busy.csv:2: factor: expected nothing for the fault hang, got 2",
+        ),
+        (
+            "hour,rank,fault,factor\n1,ps0,slow,2\n",
+            "busy.csv:2: repair_h: expected the hours for which the rank is slow, got nothing",
+        ),
+        (
+            "hour,rank,fault,factor,repair_h,phase\n1,ps0,slow,2,1,save\n",
+            "busy.csv:2: phase: expected nothing for the fault slow, got save",
+        ),
+        (
             "hour,rank,phase\n1,ps0,load\n",
             (
                 "busy.csv:2: phase: expected nothing or one of boundary, lookup, apply, save, manifest, restore, "
@@ -136,6 +165,13 @@ def test_a_phase_is_refused_on_the_wall_clock() -> None:
     said = r"busy.csv:2: phase: expected none with trace.clock=wall, got eval; .* only trace.clock=samples allows"
     with pytest.raises(TraceError, match=said):
         schedule(read("hour,rank,phase\n1,ps1,eval\n"), clock="wall")  # pyright: ignore[reportArgumentType]
+
+
+def test_a_slow_rank_is_no_failure() -> None:
+    """Statistics of a trace count the ranks that die or hang, and no others."""
+    trace = read("# length_h: 10\nhour,rank,fault,factor,repair_h\n1,ps0,slow,2,3\n2,ps1,hang,,\n3,ps0,,,1\n")
+    observed = observe(trace)
+    assert (observed.hour_E.tolist(), observed.num_deaths, observed.num_repeated) == ([2.0, 3.0], 2, 0)
 
 
 def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None:
