@@ -45,9 +45,11 @@ class Injections:
         self._armed: list[int] = []
         self._is_evaluation = False
         self._struck = Struck()  # since the last failure
+        self._is_hidden = False  # a kill whose death is not found yet
 
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`."""
+        assert not self.depend_on_messages, "nothing is in flight"
         return {
             "to_come": list(self._to_come),
             "slow": sorted(self._slow),
@@ -86,11 +88,17 @@ class Injections:
                 self._slow.remove(number)
                 self._cluster.speed_up(number)
 
+    @property
+    def depend_on_messages(self) -> bool:
+        """Whether it matters which message is in flight: a kill waits for the next one, or its death is not found."""
+        return self._is_hidden or any(self._kills[kill].phase in _OF_MESSAGES for kill in self._armed)
+
     def kill(self, kills: Sequence[int]) -> None:
         """Carry out planned kills of one phase as one. The requests in flight, or the next ones, find the dead."""
         self._before_kill()
         progress = self._progress()
         self._struck = self._struck.also(self._cluster.kill_planned(progress.step, progress.samples, kills))
+        self._is_hidden = True
         self._mirror.planned_failure()
 
     def strike(self, phase: KillPhase) -> None:
@@ -119,8 +127,11 @@ class Injections:
 
     def take_struck(self) -> Struck:
         """What the kills since the last call cost as one failure. To be called once for each failure."""
-        struck, self._struck = self._struck, Struck()
+        struck, self._struck, self._is_hidden = self._struck, Struck(), False
         return struck
+
+
+_OF_MESSAGES: frozenset[KillPhase] = frozenset(("lookup", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[KillPhase]:

@@ -81,13 +81,13 @@ class ResumePoints:
             raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
         return True
 
-    def at_boundary(self, progress: Progress, *, has_saved: bool, has_killed: bool) -> None:
-        """Write a point if one is due; not right after planned kills, as the dead are not replaced yet.
+    def at_boundary(self, progress: Progress, *, has_saved: bool) -> None:
+        """Write a point if one is due. To be called where it does not matter which message is in flight.
 
         Raises RunStopped if the run is asked to stop, RolledBack if a failure was found.
         """
         is_stopping = self._supervisor.is_stopping()
-        if has_killed or not (is_stopping or self._is_due(has_saved=has_saved)):
+        if not is_stopping and not self._is_due(has_saved=has_saved):
             return
         try:
             is_written = self._write(progress)

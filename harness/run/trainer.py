@@ -136,8 +136,9 @@ class Trainer:
         if save is not None:
             self._steps.flush()
             self._checkpointer.save(save, self._progress(), is_charged=True)
-        has_killed = self._finish_boundary()
-        self._resume_points.at_boundary(self._progress(), has_saved=save is not None, has_killed=has_killed)
+        self._finish_boundary()
+        if not self._injections.depend_on_messages:
+            self._resume_points.at_boundary(self._progress(), has_saved=save is not None)
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._clock() - began_s
@@ -150,24 +151,21 @@ class Trainer:
 
     # --- at a boundary --------------------------------------------------------------------------------------------
 
-    def _finish_boundary(self) -> bool:
+    def _finish_boundary(self) -> None:
         """Evaluation and planned kills of the present boundary, if they are due and have not taken place.
 
         A rollback may end at the very boundary where the death was detected, between its save and its evaluation.
-        Returns whether ranks were killed.
         """
         if self._boundaries.evaluates_at(self._steps.step):
             self._evaluate(final=False)
-        return self._kill_if_due()
+        self._kill_if_due()
 
-    def _kill_if_due(self) -> bool:
-        """Stop for planned kills, if any are due. The next request finds the dead. Returns whether any were due."""
-        if not self._boundaries.kills_at(self._steps.step):
-            return False
-        # A kill finds the files that it would find had the save not been in the background.
-        self._checkpointer.finish_pending(self._progress())
-        self._injections.kill(self._boundaries.kill())
-        return True
+    def _kill_if_due(self) -> None:
+        """Stop for planned kills, if any are due. The next request finds the dead."""
+        if self._boundaries.kills_at(self._steps.step):
+            # A kill finds the files that it would find had the save not been in the background.
+            self._checkpointer.finish_pending(self._progress())
+            self._injections.kill(self._boundaries.kill())
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

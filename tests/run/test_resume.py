@@ -30,7 +30,7 @@ from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, job, resume_points
 from harness.run.verify import compare_records
-from tests.runs import changed, saving_every
+from tests.runs import BUSY, changed, saving_every
 
 NUM_STEPS = 60
 PATIENCE_S = 100.0
@@ -176,6 +176,34 @@ def test_failures_on_the_wall_clock_are_those_of_the_whole_run(short: Config, tm
     assemble.run(config, tmp_path / "whole")
     assert stopped(config, tmp_path / "again", 23) is not None
     resumed(config, tmp_path / "again")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cache", "mode"),
+    [
+        ("partial", "none", "async"),
+        ("full", "lookahead", "sync"),
+        ("cpr_mfu", "stale", "sync"),
+        ("buddy", "none", "sync"),
+    ],
+)
+def test_failures_in_phases_strike_where_they_would_have(
+    short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
+) -> None:
+    """Law: neither resume points nor interruptions move a kill that waits for a phase, or repeat one."""
+    config = case(short, strategy, cache, mode, trace__path=str(BUSY.parent / "phases.csv"))
+    assemble.run(config, tmp_path / "whole")
+    assemble.run(changed(config, resume__every_s=1e-9), tmp_path / "many")
+    assert compare_records(tmp_path / "whole", tmp_path / "many") == []
+    chance = random.Random(f"phases {strategy}")
+    assert stopped(config, tmp_path / "again", chance.randrange(5, 20)) is not None
+    for _ in range(4):
+        stopped(config, tmp_path / "again", chance.randrange(3, 15), resumes=True)
+        if (tmp_path / "again" / "DONE").exists():
+            break
+    else:
+        resumed(config, tmp_path / "again")
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
