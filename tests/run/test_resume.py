@@ -25,6 +25,7 @@ from harness.core.errors import RunStopped
 from harness.core.events import Finished
 from harness.core.plans import KillTime
 from harness.core.strategies import STRATEGIES
+from harness.core.tracker import NullTracker
 from harness.record import code
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
@@ -246,6 +247,18 @@ def test_a_point_of_other_code_is_not_used(
     with caplog.at_level(logging.INFO, "harness"):
         resumed(config, tmp_path / "again")
     assert "written by other code (harness/core/shard.py)" in caplog.text
+
+
+def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: a tracker of a plugin from before resume points is one line, and no failure."""
+    config = case(short, "full", "none", "sync", data__max_train_samples=40, trace__path=None)
+    monkeypatch.delattr(NullTracker, "state")
+    with caplog.at_level(logging.INFO, "harness"):
+        assemble.run(changed(config, resume__every_s=0), tmp_path / "run")
+    assert "no resume point of step 9: tracker NullTracker: expected methods state and load" in caplog.text
+    assert not (tmp_path / "run" / "resume").exists()
 
 
 # --- signals to a real command --------------------------------------------------------------------------------------
