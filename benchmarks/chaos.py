@@ -5,8 +5,9 @@ the trainer, the fork server or the run's own process. Checked after each round:
 
     end        the run ends within its deadline, with a line that says why if it failed, and never with a traceback
     left over  2 s later no process of it is left, no file in its temporary folder, no shared memory
-    again      the same command, without faults, then ends well, and its figures are those of a calm run on engine
-               local, to the bit; so are those of a run that lost ranks only, where the strategy loses nothing
+    again      the same command, without faults, then ends well (with --resume, or --afresh if PS ranks were lost), and
+               its figures are those of a calm run on engine local, to the bit; so are those of a run that lost ranks
+               only, where the strategy loses nothing
     record     what the record claims follows from its events
 
     python benchmarks/chaos.py --rounds 1000 --seed 1
@@ -37,6 +38,8 @@ import numpy as np
 import analysis
 import run as command_line
 from benchmarks._common import config_of, parser, report, settings_of, table, write_trace
+from harness.cli import interrupts
+from harness.cluster.leash import INTERRUPTS
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Finished, Regrouped, Started
@@ -231,6 +234,9 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
         with output.open("wb") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # where a fork server forked this benchmark
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupts.install()
         tempfile.tempdir = None
         os.environ["TMPDIR"] = str(temporary)
         code = command_line.main(arguments)
@@ -304,7 +310,9 @@ def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> 
     elif not verdict.wrong:
         if not verdict.struck:
             verdict.wrong.append(f"failed without a fault: {last_line(attempt.output)}")
-        attempt = Attempt(config, folder)
+        # What a run lost with a rank that no trace named it has lost in its resume points too.
+        lost_ranks = any(_FAULTS[name][0] == "ps" for name, _ in verdict.struck)
+        attempt = Attempt(config, folder, "--afresh" if lost_ranks else "--resume")
         verdict.wrong += [f"again: {words}" for words in judged_end(attempt) or judged_result(attempt, expected)]
     if new := set(os.listdir("/dev/shm")) - memory:
         verdict.wrong.append(f"left shared memory: {', '.join(sorted(new))}")

@@ -387,3 +387,13 @@ def test_every_parser_is_tried(tmp_path: Path) -> None:
     start("fuzz.py", "--inputs", str(len(PARSERS)), "--json", str(path))
     results = json.loads(path.read_text())["results"]
     assert [(each["parser"], each["inputs"], each["wrong"]) for each in results] == [(name, 1, 0) for name in PARSERS]
+
+
+@pytest.mark.timeout(240)
+def test_a_run_that_is_ended_goes_on_in_the_benchmark(tmp_path: Path) -> None:
+    """A round on one process: it was ended at least once, and nothing differs."""
+    path = tmp_path / "figures.json"
+    start("resume.py", "--rounds", "1", "--first", "45", "--json", str(path))
+    figures = json.loads(path.read_text())
+    assert figures["wrong"] == []
+    assert sum(number for what, number in figures["results"].items() if what.startswith("ended by")) >= 1

@@ -41,6 +41,25 @@ sys.meta_path.insert(0, Interrupting())
 sys.argv = ["run.py", "schema"]
 sys.exit(run.main())
 """
+IN_TRAINING = """
+import argparse, os, signal, sys, time
+from harness.cli import commands, interrupts
+from harness.core.errors import RunStopped
+
+def work(options):
+    with interrupts.stoppable({grace}) as stop:
+        for number in {signals}:
+            os.kill(os.getpid(), number)
+        if stop.is_set and {ends}:
+            raise RunStopped({step})
+        time.sleep(60)
+
+commands.COMMANDS["train"] = work
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+interrupts.install()
+sys.exit(commands.run(argparse.Namespace(command="train"), ["train", "a b.yaml", "--afresh"]))
+"""
 GOES_ON = "this command goes on: run.py train 'a b.yaml' --resume"
 
 
@@ -78,3 +97,23 @@ def test_ignored_signals_stay_ignored() -> None:
         "interrupts.install()", "signal.signal(signal.SIGHUP, signal.SIG_IGN); interrupts.install()"
     )
     assert outcome(program) == (0, "")
+
+
+@pytest.mark.parametrize(
+    ("signals", "grace", "ends", "step", "expected"),
+    [
+        ([2], 25, True, 7, (130, "interrupted; run.py train 'a b.yaml' --resume goes on from step 7\n")),
+        ([15], 25, True, 7, (143, "terminated; run.py train 'a b.yaml' --resume goes on from step 7\n")),
+        ([15], 25, True, None, (143, f"terminated; {GOES_ON}\n")),
+        ([15], 0.05, False, None, (143, f"terminated; {GOES_ON}\n")),
+        ([2], 0, False, None, (130, f"interrupted; {GOES_ON}\n")),
+        ([1], 25, False, None, (129, f"hung up; {GOES_ON}\n")),
+        ([15, 2], 25, True, 7, (130, f"interrupted; {GOES_ON}\n")),
+    ],
+    ids=["SIGINT", "SIGTERM", "no point", "grace is over", "no grace", "SIGHUP", "second signal"],
+)
+def test_training_is_asked_to_stop(
+    signals: list[int], grace: float, ends: bool, step: int | None, expected: tuple[int, str]
+) -> None:
+    """Law: the first signal asks; the second, and the end of the grace, end the command as without asking."""
+    assert outcome(IN_TRAINING.format(signals=signals, grace=grace, ends=ends, step=step)) == expected

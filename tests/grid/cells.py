@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import time
@@ -14,7 +15,7 @@ from harness.cluster.spawn import fork_server
 from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
-from harness.core.errors import RunFailed
+from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
 from harness.grid.process import Outcome
 from harness.grid.worker import OnStatus
@@ -117,6 +118,21 @@ def run_forever(
     temporary.rename(run_dir / "pid")
     on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
     signal.pause()
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_until_stopped(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """Seed 0 ends well; the others report, and leave a resume point when they are asked to stop; then they end well."""
+    assert on_status is not None
+    assert stop is not None
+    if config.seed > 0 and not (run_dir / "resume").exists():
+        on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
+        select.select([stop.fileno()], [], [])
+        (run_dir / "resume").mkdir()
+        (run_dir / "resume" / "point-000000.json").write_text("")
+        raise RunStopped(3)
     return run_well(config, run_dir, on_status=on_status)
 
 

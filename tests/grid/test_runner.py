@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 
 from harness.cli import progress
-from harness.core.errors import StoreError
+from harness.cluster.stop import StopRequest
+from harness.core.errors import RunStopped, StoreError
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
-from harness.record.folder import claim_run
+from harness.record.folder import claim_run, has_resume_point
 from tests.grid.cells import (
     Journal,
     cells_of,
@@ -28,6 +29,7 @@ from tests.grid.cells import (
     run_forever,
     run_interrupted,
     run_orphaned,
+    run_until_stopped,
     run_well,
 )
 
@@ -176,6 +178,34 @@ def test_ctrl_c_does_not_reach_cells(tmp_path: Path) -> None:
     """Law: SIGINT ends no cell; the runner decides what becomes of it."""
     outcomes = run_grid(cells_of(tmp_path, 1), run_interrupted, Journal(), jobs=1)
     assert [outcome.status for outcome in outcomes] == ["done"]
+
+
+class Stopping(Journal):
+    """A view that asks the grid to stop as soon as two cells have reported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = StopRequest()
+
+    def status(self, cell, status) -> None:
+        super().status(cell, status)
+        if sum(what == "train 3" for what, _ in self.lines) == 3:
+            self.stop.set()
+
+
+def test_a_grid_that_is_asked_to_stop_asks_its_cells(tmp_path: Path) -> None:
+    """Law: running cells leave their resume points, no other starts, and the next grid goes on from the points."""
+    cells, view = cells_of(tmp_path, 4), Stopping()
+    with pytest.raises(RunStopped):
+        run_grid(cells, run_until_stopped, view, jobs=2, stop=view.stop)
+    assert sorted(view.lines) == sorted(
+        [("started", f"local-{seed}") for seed in range(3)]
+        + [("train 3", f"local-{seed}") for seed in range(3)]
+        + [("done", "local-0"), ("stopped", "local-1"), ("stopped", "local-2")]
+    )
+    assert [has_resume_point(cell.run_dir) for cell in cells] == [False, True, True, False]
+    outcomes = run_grid(cells[:3], run_until_stopped, Journal(), jobs=2)
+    assert [outcome.status for outcome in outcomes] == ["skipped", "done", "done"]
 
 
 def test_end_all_ends_every_cell(tmp_path: Path) -> None:

@@ -1,0 +1,93 @@
+"""Laws of --resume and --afresh: nothing is lost without a word, and a run that goes on ends as if it had not ended."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import run
+from harness import api
+from harness.config.experiment import load_config
+from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
+from harness.core.errors import RunStopped, StoreError
+from harness.record.folder import claim_run
+from harness.run import assemble
+from harness.run.spec import cell_hash
+from harness.run.verify import compare_records
+from tests.run.test_resume import train_until
+from tests.runs import changed
+
+REFUSED = "out: this run was interrupted, and left a resume point; --resume goes on from it, --afresh starts anew"
+Command = Callable[..., tuple[int, list[str]]]
+
+
+@pytest.fixture
+def command(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Command:
+    """`run.py` in a fresh folder with one.yaml, 60 steps: exit code, and lines on stderr."""
+    monkeypatch.chdir(tmp_path)
+    short = changed(config, data__max_train_samples=240, trace__path=None, out="out")
+    Path("one.yaml").write_text(to_yaml(short.model_dump(mode="json")))
+
+    def carry_out(*words: str) -> tuple[int, list[str]]:
+        try:
+            code = run.main(words)
+        except SystemExit as end:  # argparse
+            code = int(end.code or 0)
+        return code, capsys.readouterr().err.splitlines()
+
+    return carry_out
+
+
+def leave_a_resume_point() -> None:
+    """Run one.yaml until its tenth step."""
+    config = load_config(Path("one.yaml"))
+    with claim_run(Path("out"), cell_hash(config)), pytest.raises(RunStopped):
+        assemble.run(config, Path("out"), parts=assemble.Parts(train=partial(train_until, 10)))
+
+
+def test_a_run_with_a_resume_point_does_what_it_is_told(command: Command) -> None:
+    """Law: without a word it is refused and nothing changes; --resume goes on; --afresh starts anew."""
+    assert command("train", "one.yaml", "out=whole")[0] == 0
+    leave_a_resume_point()
+    before = {path: path.stat().st_mtime_ns for path in Path("out").rglob("*") if path.name != ".lock"}
+    assert command("train", "one.yaml") == (2, [f"error: {REFUSED}"])
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+    code, errors = command("train", "one.yaml", "--resume")
+    assert (code, errors) == (0, ["out: goes on from step 10 of 60"])
+    assert compare_records(Path("whole"), Path("out")) == []
+    Path("out/DONE").unlink()
+    Path("out/events.jsonl").unlink()
+    leave_a_resume_point()
+    assert command("train", "one.yaml", "--afresh") == (0, ["out: this run was interrupted; it starts afresh"])
+    assert compare_records(Path("whole"), Path("out")) == []
+
+
+def test_from_python_too(command: Command) -> None:
+    """Law: api.run refuses, goes on or starts anew by its argument."""
+    leave_a_resume_point()
+    config = load_config(Path("one.yaml"))
+    with pytest.raises(StoreError, match="left a resume point"):
+        api.run(config)
+    finished = api.run(config, unfinished="resume")
+    assert api.run(changed(config, out="whole")).digests == finished.digests
+
+
+def test_resume_without_a_point_starts_the_run(command: Command) -> None:
+    """Law: a job script can always say --resume."""
+    assert command("train", "one.yaml", "--resume") == (0, [])
+    Path("out/DONE").unlink()
+    assert command("train", "one.yaml", "--resume") == (0, ["out: this run was interrupted; it starts afresh"])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--grace", "-1"], ["--grace", "nan"], ["--grace", "soon"], ["resume.every_s=-1"], ["--resume", "--afresh"]],
+)
+def test_what_cannot_be_meant_is_one_line(command: Command, words: list[str]) -> None:
+    """Law: seconds are a number from 0 on, and nobody goes on and starts anew."""
+    code, errors = command("train", "one.yaml", *words)
+    assert (code, len(errors)) == (2, 1)

@@ -1,0 +1,175 @@
+"""The completeness of states: a field that is added to an object with a state is part of it, or is named here."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster.server import RankServer
+from harness.cluster.supervisor import Supervisor
+from harness.config.model import Config
+from harness.core.resumable import Resumable
+from harness.core.strategies import STRATEGIES
+from harness.model.dlrm import DenseNetwork
+from harness.run import assemble, job
+from harness.run.assemble import Parts
+from harness.run.resume_points import ResumePoints
+from harness.run.spec import RunSpec
+from harness.store import read_state, write_state
+from tests.runs import changed, run, saving_every
+
+REBUILT: dict[str, set[str]] = {
+    "Accounting": {"bytes_full", "row_bytes", "memory_bytes"},
+    "Boundaries": {"schedule", "strategy", "progress", "overhead_h", "strikes"},
+    "ChangedTracker": {"shard", "spans"},
+    "Checkpoints": {"root", "kept"},
+    "DirectClient": {
+        *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary", "planned"),
+        *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
+    },
+    "FailoverClient": {
+        *("cluster", "replication", "supervisor", "strategy", "checkpoints", "accounting", "mirror"),
+        *("before_recovery", "max_in_a_row", "clock", "holder"),
+    },
+    "LookaheadClient": {
+        *("failover", "batches", "width", "optimizer", "learning_rate", "num_steps", "is_boundary", "window_steps"),
+        *("max_rows", "count_updates", "needs", "spans", "planner"),
+        *("oracle", "held", "following", "planned"),  # follow from window and stops
+        *("under_way", "flushing", "slots_N"),  # of a step or a message that is over
+    },
+    "MassTracker": {"shard", "r"},
+    "MfuTracker": {"shard", "r"},
+    "Mirror": {
+        *("spec", "bases_R", "ranks", "dim", "width", "optimizer", "learning_rate", "count_updates"),
+        "begun",  # taken when the step is over
+    },
+    "NullTracker": set(),
+    "OverheadLedger": {"costs"},
+    "PlsLedger": {"weights", "total_samples", "counts_restores"},
+    "RandomTracker": {"shard", "r", "pool"},
+    "RankServer": {"rank", "reach", "tracked", "fsync", "store", "handlers"},
+    "Recency": set(),
+    "Replica": {"owner", "tracked"},
+    "Replication": {"sizes", "num_ps"},
+    "RowCache": {"max_rows"},
+    "Saver": {"shard", "tracker", "tracked", "store", "buffer_bytes", "no_op", "kept"},
+    "ScarTracker": {"shard", "r"},
+    "Shard": {"placement", "rank_index", "seed", "dim", "optimizer", "before_change"},
+    "SlotPool": set(),
+    "SsuTracker": {"index", "lists_1", "lists"},
+    "StaleClient": {
+        *("failover", "batches", "ranks", "optimizer", "learning_rate", "num_steps", "needs_all", "staleness"),
+        *("num_workers", "count_updates", "spans"),
+        *("next", "planned"),  # follow from the step
+        *("pulled", "pushing"),  # of a step that is over
+    },
+    "StepLog": {
+        *("supervisor", "num_steps", "batch_size", "every_steps", "repeats_exactly", "clock"),
+        "began_s",  # of the machine's part of an event
+    },
+    "Supervisor": {"points", "is_stopping", "ranks", "sink", "store", "on_status", "clock"},
+    "TouchLog": {"needs_samples", "needs_touches", "needs_norms"},
+    "Traffic": set(),
+    "UpdateLedger": set(),
+    "WorkerCaches": {
+        *("num_workers", "dim", "width", "max_rows"),
+        "entry_of_M",  # follows from key_E
+        "flushed",  # gone out when the step is over
+    },
+}
+"""Fields of each class that are constants of the run, are rebuilt from others, or are void between two steps."""
+
+
+class Watching(ResumePoints):
+    """Looks at the trainer's objects when a point is written."""
+
+    parts: dict[str, Resumable] = {}  # noqa: RUF012 - set by each run
+
+    def __init__(self, *, parts: dict[str, Resumable], **others: Any) -> None:
+        super().__init__(parts=parts, **others)
+        Watching.parts = parts
+
+
+def looked_at(config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[Resumable]:
+    """All objects with a state of a run that has ended."""
+    monkeypatch.setattr(job, "ResumePoints", Watching)
+    found: list[Resumable] = []
+
+    class Seen(RankServer):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            found.append(self)
+
+    class SeenSupervisor(Supervisor):
+        def __init__(self, **arguments: Any) -> None:
+            super().__init__(**arguments)
+            found.append(self)
+
+    monkeypatch.setattr(assemble, "Supervisor", SeenSupervisor)
+    run(config, run_dir, Parts(make_server=Seen))
+    return [*found, *Watching.parts.values()]
+
+
+def name_of(thing: Resumable) -> str:
+    kind = type(thing)
+    return kind.__mro__[1].__name__ if kind.__name__.startswith("Seen") else kind.__name__
+
+
+def fields_of(thing: Resumable) -> dict[str, Any]:
+    return {name.lstrip("_"): value for name, value in vars(thing).items()}
+
+
+def with_parts(things: list[Resumable]) -> list[Resumable]:
+    """Objects with a state that are fields of such objects, and those of theirs."""
+    seen: dict[int, Resumable] = {}
+    while things:
+        thing = things.pop()
+        if id(thing) not in seen and not isinstance(thing, DenseNetwork):
+            seen[id(thing)] = thing
+            things += [value for value in vars(thing).values() if isinstance(value, Resumable)]
+    return list(seen.values())
+
+
+def equal(left: Any, right: Any) -> bool:
+    """Whether two states are equal, to the bit."""
+    if isinstance(left, dict):
+        return left.keys() == right.keys() and all(equal(left[key], right[key]) for key in left)
+    if isinstance(left, list):
+        return len(left) == len(right) and all(map(equal, left, right))
+    if hasattr(left, "shape"):
+        return left.shape == right.shape and left.dtype == right.dtype and bool((left == right).all())
+    return type(left) is type(right) and left == right
+
+
+@pytest.mark.parametrize(
+    ("strategy", "cache"),
+    [*((strategy, "none") for strategy in STRATEGIES), ("cpr_mass", "lookahead"), ("cpr_ssu", "stale")],
+)
+def test_every_field_is_in_the_state_or_named(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str, cache: str
+) -> None:
+    """Law: who adds a field to an object with a state adds it to the state, or says in the table why not."""
+    config = changed(config, strategy__name=strategy, cache__mode=cache, cache__max_rows=500)
+    config = saving_every(changed(config, data__max_train_samples=160, cache__lookahead=8), 60)
+    for thing in with_parts(looked_at(config, tmp_path / "run", monkeypatch)):
+        name, fields = name_of(thing), fields_of(thing)
+        state = thing.state()
+        left = fields.keys() - state.keys()
+        assert left == REBUILT[name], f"{name}: {sorted(left ^ REBUILT[name])}"
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_state_is_the_same_after_a_file(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, strategy: str
+) -> None:
+    """Law: what is read is what was written, of the same types; loaded into a new object, it gives the same again."""
+    config = saving_every(changed(config, strategy__name=strategy, data__max_train_samples=160), 60)
+    server = [thing for thing in looked_at(config, tmp_path / "run", monkeypatch) if isinstance(thing, RankServer)][-1]
+    before = server.state()
+    file = write_state(tmp_path, "ps3", 0, 40, before, fsync=False)
+    after = read_state(tmp_path, file)
+    assert equal(after, before)
+    other = RankServer(RunSpec(config).rank_spec(tmp_path), server.rank)
+    assert not equal(other.state(), before)
+    other.load(after)
+    assert equal(other.state(), before)
