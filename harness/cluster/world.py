@@ -5,6 +5,7 @@ ranks without a new one. Then the run goes on, and once it has reported a furthe
 these are connected, the trainer asks for a generation that has them as members, between two requests.
 """
 
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -272,9 +273,10 @@ class World:
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
-    def serve(self, services: Services) -> None:
+    def serve(self, services: Services, on_tick: Callable[[], float] = lambda: math.inf) -> None:
         """Serve the ranks until the trainer has finished.
 
+        ``on_tick`` is called between messages, and again before as many seconds as it returns have passed.
         Besides ``services`` a trainer may call what :meth:`_own_services` adds. Raises the error that the trainer
         reported, and RunFailed if it died.
         """
@@ -282,9 +284,10 @@ class World:
         while True:
             # The trainer finds the death of a PS rank by a request that fails. Only while a generation is being formed
             # must the supervisor report it, since no request can be sent yet.
+            wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
             is_awaited = self._rendezvous.is_awaited
             watched = self._processes.watched(None if is_awaited else [CHIEF])
-            ready = wait([*self._connections.waited(), *watched], self._clock.tick_s)
+            ready = wait([*self._connections.waited(), *watched], wait_s)
             self._processes.check()
             for connection, message in self._connections.received(ready):
                 if self._handle(connection, message, services):
