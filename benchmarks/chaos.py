@@ -1,7 +1,8 @@
 """Runs under faults that nobody announced: a random run a round, random faults at random moments, and what must hold.
 
-A round draws a strategy, an engine, a cache, a save mode, a trace of planned kills, and faults: signals to a PS rank,
-the trainer, the fork server or the run's own process. Checked after each round:
+A round draws a strategy, an engine, a cache, a save mode, a trace (kills and ranks that hang, in phases of the run, and
+slow ranks), and faults that no trace names: signals to a PS rank, the trainer, the fork server or the run's own
+process. Checked after each round:
 
     end        the run ends within its deadline, with a line that says why if it failed, and never with a traceback
     left over  2 s later no process of it is left, no file in its temporary folder, no shared memory
@@ -37,12 +38,13 @@ import numpy as np
 
 import analysis
 import run as command_line
-from benchmarks._common import config_of, parser, report, settings_of, table, write_trace
+from benchmarks._chaos import children_of, drawn_trace, in_session, parent_of
+from benchmarks._common import config_of, parser, report, settings_of, table
 from harness.cli import interrupts
 from harness.cluster.leash import INTERRUPTS
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import HarnessError
-from harness.core.events import Event, Finished, Regrouped, Started
+from harness.core.events import Event, Finished, Killed, Regrouped, Slowed, Started
 from harness.core.seeds import generator
 from harness.record.recorder import read_record
 from harness.record.rundir import read_config
@@ -85,7 +87,7 @@ class Round:
     """What a round tries."""
 
     settings: Mapping[str, Any]
-    kills: tuple[tuple[float, str], ...]
+    trace: str
     faults: tuple[Fault, ...]
 
     @property
@@ -100,7 +102,6 @@ def drawn(rng: np.random.Generator) -> Round:
     strategy = str(rng.choice(_STRATEGIES))
     engine = "rpc" if rng.random() < 0.85 else "local"
     modes = ["none", "none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
-    kills = [] if strategy == "none" else sorted(rng.uniform(0, JOB_H, rng.integers(0, 5)).round(3).tolist())
     settings = {
         "engine": engine,
         "seed": int(rng.integers(1000)),
@@ -122,17 +123,18 @@ def drawn(rng: np.random.Generator) -> Round:
     ]
     return Round(
         settings,
-        tuple((hour, f"ps{rng.integers(num_ps)}") for hour in kills),
+        drawn_trace(rng, strategy, num_ps, job_h=JOB_H),
         tuple(sorted(faults, key=lambda fault: fault.step)),
     )
 
 
 @dataclass
 class Verdict:
-    """What went wrong, and which faults struck in which phase."""
+    """What went wrong, which faults struck in which phase, and which of the trace did."""
 
     wrong: list[str] = field(default_factory=list)
     struck: Counter[tuple[str, str]] = field(default_factory=Counter)
+    planned: Counter[tuple[str, str]] = field(default_factory=Counter)
 
 
 class Attempt:
@@ -251,38 +253,12 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
         os._exit(code)
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name; none for a process that is gone, or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return [] if fields[0] in "ZX" else fields
-
-
-def in_session(session: int) -> list[int]:
-    """Living processes of a session."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in pids if (fields := _stat(pid)) and int(fields[3]) == session]
-
-
-def parent_of(pid: int) -> int | None:
-    """The parent of a living process."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else None
-
-
-def children_of(pid: int) -> list[int]:
-    """Living children of a process."""
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent_of(int(name)) == pid]
-
-
 def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> Verdict:
     """Carry out round ``number`` in ``folder``."""
     each = drawn(generator(seed, "chaos", number))
     verdict, strategy = Verdict(), each.settings["strategy"]["name"]
     config = folder / "config.yaml"
-    write_trace(folder / "trace.csv", each.kills)
+    (folder / "trace.csv").write_text(each.trace)
     trace = {"path": str(folder / "trace.csv"), "allow_unplanned": True}
     values = config_of(settings, each.settings, {"trace": trace}).model_dump(mode="json", exclude={"out", "name"})
     config.write_text(to_yaml(values))
@@ -304,6 +280,7 @@ def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> 
         if (phase := attempt.strike(fault)) is not None:
             verdict.struck[fault.name, phase] += 1
     verdict.wrong += judged_end(attempt)
+    verdict.planned += planned_faults(attempt.events())
     if attempt.code == 0 and not verdict.wrong:
         names = None if not verdict.struck else _MODEL if strategy in _LOSES_NOTHING else ()
         verdict.wrong += judged_result(attempt, expected, names)
@@ -317,6 +294,12 @@ def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> 
     if new := set(os.listdir("/dev/shm")) - memory:
         verdict.wrong.append(f"left shared memory: {', '.join(sorted(new))}")
     return verdict
+
+
+def planned_faults(events: list[Event]) -> Counter[tuple[str, str]]:
+    """Faults of the trace that a record holds, by phase."""
+    kills = Counter((f"planned {event.fault}", event.phase) for event in events if isinstance(event, Killed))
+    return kills + Counter(("planned slow", "boundary") for event in events if isinstance(event, Slowed))
 
 
 def judged_end(attempt: Attempt) -> list[str]:
@@ -381,6 +364,12 @@ def rounds(first: int, num_rounds: int, seed: int, folder: Path) -> Iterator[tup
         shutil.rmtree(own)
 
 
+def counted(found: Counter[tuple[str, str]]) -> list[str]:
+    """A table of faults by phase."""
+    names, phases = (sorted({key[place] for key in found}) for place in (0, 1))
+    return table(("fault", *phases), [[name, *(str(found[name, phase]) for phase in phases)] for name in names])
+
+
 def main() -> None:
     """Carry out the rounds, print a table of faults by phase and what was wrong; exit code 1 if anything was."""
     made = parser(__doc__)
@@ -389,21 +378,25 @@ def main() -> None:
     made.add_argument("--first", type=int, default=0, help="number of the first round (default: 0)")
     options = made.parse_args()
     struck: Counter[tuple[str, str]] = Counter()
+    planned: Counter[tuple[str, str]] = Counter()
     wrong: list[str] = []
     began_s = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         for number, verdict in rounds(options.first, options.rounds, options.seed, Path(name)):
             struck += verdict.struck
+            planned += verdict.planned
             wrong += [f"round {number}: {words}" for words in verdict.wrong]
             sys.stderr.write("".join(f"round {number}: {words}\n" for words in verdict.wrong))
             if (number + 1 - options.first) % 25 == 0:
                 pace_s = (time.monotonic() - began_s) / (number + 1 - options.first)
                 sys.stderr.write(f"{number + 1 - options.first} rounds, {pace_s:.1f} s a round, {len(wrong)} wrong\n")
-    phases = sorted({phase for _, phase in struck})
-    rows = [[name, *(str(struck[name, phase]) for phase in phases)] for name in _FAULTS]
-    lines = table(("fault", *phases), rows)
-    summary = f"{options.rounds:,} rounds of seed {options.seed}: {sum(struck.values()):,} faults, {len(wrong)} wrong"
-    counts = [{"fault": name, "phase": phase, "count": count} for (name, phase), count in struck.items()]
+    lines = [*counted(struck), "", *counted(planned)]
+    summary = (
+        f"{options.rounds:,} rounds of seed {options.seed}: {sum(struck.values()):,} faults, "
+        f"{sum(planned.values()):,} of traces, {len(wrong)} wrong"
+    )
+    found = [*struck.items(), *planned.items()]
+    counts = [{"fault": name, "phase": phase, "count": count} for (name, phase), count in found]
     report(options, [*lines, "", summary, *wrong], {"results": counts, "wrong": wrong})
     sys.exit(1 if wrong else 0)
 

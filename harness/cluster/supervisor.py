@@ -3,6 +3,7 @@
 One class serves both engines, which differ in :class:`Ranks`.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -64,6 +65,8 @@ class Supervisor:
 
     Args:
         planned_kills: named by their index; each is carried out once.
+        seconds_per_hour: planned kills strike at the second of their hour, counted from the first step; None: when the
+            trainer asks for them (``kill_planned``).
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
         points: the run's resume points; a trainer that writes any needs them.
@@ -82,6 +85,7 @@ class Supervisor:
         store: CheckpointStore,
         planned_kills: Iterable[PlannedKill],
         on_status: Callable[..., None],
+        seconds_per_hour: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         points: Points | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
@@ -95,6 +99,10 @@ class Supervisor:
         self._carried_out: set[int] = set()
         self._slow: dict[int, Slowdown] = {}  # slowdowns that last, by number
         self._on_status = on_status
+        self._seconds_per_hour = seconds_per_hour
+        self._began_s: float | None = None  # when the first step began
+        self._newest: Event | None = None
+        self._is_finished = False
         self._clock = clock
         self._killed: set[Rank] = set()
         self.generation = 0
@@ -105,6 +113,7 @@ class Supervisor:
         return {
             "carried_out": sorted(self._carried_out),
             "slow": sorted(self._slow),
+            "past_s": None if self._began_s is None else self._clock() - self._began_s,
             "killed": sorted(self._killed),
             "generation": self.generation,
             "num_unplanned": self.num_unplanned,
@@ -118,6 +127,7 @@ class Supervisor:
         self._slow = {number: slowdown for number, slowdown in slow if slowdown is not None}
         if self._slow:
             self._set_speeds()
+        self._began_s = None if state["past_s"] is None else self._clock() - state["past_s"]
         self._killed = set(state["killed"])
         self.generation, self.num_unplanned = state["generation"], state["num_unplanned"]
 
@@ -125,6 +135,8 @@ class Supervisor:
         """Append an event to the record; the last one with ``generation`` and ``num_unplanned`` filled in."""
         if isinstance(event, Finished):
             event = replace(event, generation=self.generation, num_unplanned=self.num_unplanned)
+            self._is_finished = True
+        self._newest = event
         self._sink.record(event)
 
     def commit(self, manifest: Manifest) -> None:
@@ -133,6 +145,8 @@ class Supervisor:
 
     def status(self, **values: Any) -> None:
         """Report the progress of the run to ``on_status``; see ``RunStatus``."""
+        if self._began_s is None and values.get("phase") == "train":
+            self._began_s = self._clock()
         self._on_status(generation=self.generation, **values)
 
     def resumption(self) -> Resumption:
@@ -149,8 +163,24 @@ class Supervisor:
         """Whether the run is asked to stop."""
         return self._is_stopping()
 
+    def strike_by_second(self) -> float:
+        """Carry out the planned kills whose second has come; returns the seconds until the next one, inf for none."""
+        newest = self._newest
+        if self._seconds_per_hour is None or self._began_s is None or newest is None or self._is_finished:
+            return math.inf
+        hours = {number: min(self._planned_kills[number].hours) for number in self._numbers_to_come}
+        past_s = self._clock() - self._began_s
+        for number, hour in hours.items():
+            if hour * self._seconds_per_hour <= past_s:
+                self._kill(newest.step, newest.samples, [number], phase="wall")
+        return min((hours[each] * self._seconds_per_hour - past_s for each in self._numbers_to_come), default=math.inf)
+
     def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
         """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it."""
+        planned_kill = self._kill(step, samples, kills)
+        return Struck(planned_kill.repair_h, bool(planned_kill.hanging))
+
+    def _kill(self, step: int, samples: int, kills: Sequence[int], phase: str | None = None) -> PlannedKill:
         assert not self._carried_out & set(kills), "a planned kill is carried out once"
         self._carried_out |= set(kills)
         planned_kill = merge_kills(step, [self._planned_kills[kill] for kill in kills])
@@ -167,12 +197,12 @@ class Supervisor:
                     hour=hour,
                     line=line,
                     repair_h=planned_kill.repair_h,
-                    phase=planned_kill.phase,
+                    phase=phase or planned_kill.phase,
                     fault="hang" if rank in hanging else "kill",
                     machine=machines[rank],
                 )
             )
-        return Struck(planned_kill.repair_h, bool(hanging))
+        return planned_kill
 
     def slow_down(self, step: int, samples: int, number: int) -> None:
         """Begin the slowdown of that number, after ``step`` finished steps, and record it."""
@@ -238,4 +268,8 @@ class Supervisor:
     @property
     def unfired(self) -> list[PlannedKill]:
         """The planned kills that have not been carried out."""
-        return [each for number, each in enumerate(self._planned_kills) if number not in self._carried_out]
+        return [self._planned_kills[number] for number in self._numbers_to_come]
+
+    @property
+    def _numbers_to_come(self) -> list[int]:
+        return [number for number in range(len(self._planned_kills)) if number not in self._carried_out]

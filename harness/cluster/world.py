@@ -5,6 +5,7 @@ ranks without a new one. Then the run goes on, and once it has reported a furthe
 these are connected, the trainer asks for a generation that has them as members, between two requests.
 """
 
+import math
 import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -273,9 +274,12 @@ class World:
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
-    def serve(self, services: Services, stop: StopRequest | None = None) -> None:
+    def serve(
+        self, services: Services, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
+    ) -> None:
         """Serve the ranks until the trainer has finished. ``stop``: the trainer is told once this is set.
 
+        ``on_tick`` is called between messages, and again before as many seconds as it returns have passed.
         Besides ``services`` a trainer may call what :meth:`_own_services` adds. Raises the error that the trainer
         reported, and RunFailed if it died.
         """
@@ -283,10 +287,11 @@ class World:
         while True:
             # The trainer finds the death of a PS rank by a request that fails. Only while a generation is being formed
             # must the supervisor report it, since no request can be sent yet.
+            wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
             is_awaited = self._rendezvous.is_awaited
             watched = self._processes.watched(None if is_awaited else [CHIEF])
             asked = [] if stop is None or stop.is_set else [stop.fileno()]
-            ready = wait([*self._connections.waited(), *watched, *asked], self._clock.tick_s)
+            ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
             if stop is not None and stop.is_set and CHIEF in self._connections:
                 self._connections.send(CHIEF, "halt")
                 stop = None

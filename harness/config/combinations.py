@@ -18,6 +18,11 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             "trace.clock: expected samples with save.mode=async, got wall; the hours of a save in the background "
             "are known when it is written, but failures on the wall clock would have to count them from its start"
         )
+    if strategy.mirror and strategy.mirror.dies and config.trace.inject == "wall":
+        raise ConfigError(
+            "trace.inject: expected boundary with strategy.trainer_dies=true, got wall; the trainer does not know when "
+            "ranks are killed"
+        )
     if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
         raise ConfigError(
             f"trainer.optimizer: expected sgd for saves with rounded values ({config.strategy.name}), got "

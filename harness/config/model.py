@@ -214,6 +214,13 @@ class TraceConfig(_Model):
     """The clock of the trace's hours. `samples`: hours of training on the samples so far; hours of overhead and of
         repeated steps meet no failure. `wall`: hours of the emulated job, with repeated steps and all overhead so far.
         A job then takes longer than `job_h`, and meets the failures of the hours after it too."""
+    inject: Literal["boundary", "wall"] = "boundary"
+    """When kills strike. `boundary`: between two steps, or in the phase that the trace names; every bit of a run then
+        follows from its config. `wall`: on engine `rpc` at a real second, whatever the run does, `seconds_per_hour` for
+        each hour of the trace since the first step began. Such a run cannot be repeated to the bit. Kills after its end
+        do not happen."""
+    seconds_per_hour: Annotated[float, Field(gt=0, le=1e6)] = 3600.0
+    """Seconds of this machine for an hour of the trace, with `inject: wall`."""
     repair: Literal["ignore", "reschedule"] = "ignore"
     """Rescheduling time of a failure. `ignore`: the profile's O_res, as in a job that continues on another node.
         `reschedule`: the longest repair time of the failure in the trace (column `repair_h`), as in a job that waits
@@ -226,6 +233,12 @@ class TraceConfig(_Model):
         for name, value in (("path", self.path), ("window", self.window), ("stretch", self.stretch or None)):
             if self.law is not None and value is not None:
                 raise ValueError(f"{name}: expected none with trace.law={self.law}, got {value}")
+        if self.inject == "wall" and self.clock == "wall":
+            raise ValueError(
+                "inject: expected boundary with trace.clock=wall, got wall; seconds read no emulated clock"
+            )
+        if self.inject == "wall" and self.repair == "reschedule":
+            raise ValueError("inject: expected boundary with trace.repair=reschedule, got wall; it charges O_res")
         return self
 
 

@@ -40,6 +40,7 @@ class Started(Event):
     seed: int
     trace: str | None  # file name
     trace_clock: str = "samples"  # of the trace's hours: "samples" | "wall"
+    trace_inject: str = "boundary"  # when kills strike; with "wall" the run cannot be repeated to the bit
     profile: str
     num_ps: int
     total_samples: int  # S_total
@@ -111,7 +112,7 @@ class Killed(Event):
     hour: float  # of the trace entry
     line: int  # of the trace file
     repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are killed together
-    phase: str = "boundary"  # what the run was doing: one of ``core.plans.PHASES``
+    phase: str = "boundary"  # what the run was doing: one of ``core.plans.PHASES``; "wall": struck at a second
     fault: str = "kill"  # one of ``core.plans.FAULTS``
 
 

@@ -136,6 +136,7 @@ def run(
                 store=store,
                 planned_kills=run_spec.planned_kills,
                 on_status=status,
+                seconds_per_hour=config.trace.seconds_per_hour if config.trace.inject == "wall" else None,
                 clock=parts.clock,
                 points=points,
                 is_stopping=lambda: stop is not None and stop.is_set,
@@ -174,7 +175,11 @@ def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoi
 
 def _problem(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
     """Why the result of a run that has ended is invalid; None if it is valid."""
-    if unfired := _missed(run_spec, supervisor.unfired):
+    unfired = supervisor.unfired
+    if unfired and run_spec.config.trace.inject == "wall":
+        lines = ", ".join(str(line) for kill in unfired for line in kill.lines)
+        _log.info("note: the run ended before kills of the trace (trace.inject=wall): lines %s", lines)
+    elif unfired := _missed(run_spec, unfired):
         return "\n".join(_unfired_words(run_spec, unfired))
     if supervisor.num_unplanned and not run_spec.config.trace.allow_unplanned:
         return (
@@ -259,6 +264,11 @@ MakeSupervisor = Callable[[Ranks, Machine], Supervisor]
 def _run_local(
     run_spec: RunSpec, store: CheckpointStore, parts: Parts, make_supervisor: MakeSupervisor, stop: StopRequest | None
 ) -> Supervisor:
+    if run_spec.config.trace.inject == "wall":
+        raise ConfigError(
+            "trace.inject: expected boundary on engine local, got wall; only the processes of engine rpc can be killed "
+            "at any moment"
+        )
     spec = run_spec.rank_spec(store.root)
     ranks = parts.make_ranks(run_spec.config.num_ps, partial(parts.make_server, spec))
     supervisor = make_supervisor(ranks, _machine())
@@ -287,7 +297,7 @@ def _run_rpc(
     try:
         world.start()
         supervisor = make_supervisor(world, _machine(pids=world.pids, port=world.port, network=world.network_words))
-        world.serve(services_of(supervisor), stop)
+        world.serve(services_of(supervisor), stop, supervisor.strike_by_second)
     finally:
         world.close()
     return supervisor
@@ -302,6 +312,9 @@ def _begin_record(supervisor: Supervisor, run_spec: RunSpec, point: ResumePoint 
 
 
 def _kill_times(run_spec: RunSpec) -> tuple[KillTime, ...]:
+    """Kills for which the trainer stops: none where the supervisor kills at a second."""
+    if run_spec.config.trace.inject == "wall":
+        return ()
     return tuple(planned_kill.time for planned_kill in run_spec.planned_kills)
 
 

@@ -214,6 +214,7 @@ class RunSpec:
             seed=config.seed,
             trace=Path(config.trace.path).name if config.trace.path else config.trace_name,
             trace_clock=config.trace.clock,
+            trace_inject=config.trace.inject,
             profile=config.emulated.name,
             num_ps=config.num_ps,
             total_samples=self.total_samples,

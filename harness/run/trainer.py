@@ -116,6 +116,7 @@ class Trainer:
             self._checkpointer.save(SavePlan(kind="full"), self._progress(), is_charged=False)
             self._checkpointer.finish_pending(self._progress())
         self._kill_if_due()
+        self._supervisor.status(phase="train")
 
     # --- a step ---------------------------------------------------------------------------------------------------
 

@@ -30,10 +30,17 @@ def trace_digest(config: Config) -> str | None:
 
 def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> tuple[PlannedKill, ...]:
     """The planned kills of the trace that ``config`` names, in order. Raises TraceError for one that does not fit."""
-    clock = config.trace.clock
+    is_by_second = config.trace.inject == "wall"
+    clock: FailureClock = "wall" if is_by_second else config.trace.clock
     trace = job_trace(config, goes_on=clock == "wall")
     if trace is None:
         return ()
+    for entry in trace.entries if is_by_second else ():
+        if (entry.phase, entry.fault) != ("boundary", "kill"):
+            raise TraceError(
+                f"{trace.source}:{entry.line}: phase, fault: expected nothing with trace.inject=wall, got "
+                f"{entry.phase}, {entry.fault}; a rank is killed at a second, whatever the run does then"
+            )
     planned_kills = schedule(
         trace,
         job_h=config.emulated.job_h,
