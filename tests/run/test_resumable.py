@@ -20,16 +20,16 @@ from tests.runs import changed, run, saving_every
 
 REBUILT: dict[str, set[str]] = {
     "Accounting": {"bytes_full", "row_bytes", "memory_bytes"},
-    "Boundaries": {"schedule", "strategy", "progress", "overhead_h", "strikes"},
+    "Boundaries": {"schedule", "strategy", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoints": {"root", "kept"},
     "DirectClient": {
         *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary", "planned"),
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
     },
-    "FailoverClient": {
-        *("cluster", "replication", "supervisor", "strategy", "checkpoints", "accounting", "mirror"),
-        *("before_recovery", "max_in_a_row", "clock", "holder"),
+    "Injections": {
+        *("kills", "cluster", "mirror", "accounting", "progress", "before_kill"),
+        *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
         *("failover", "batches", "width", "optimizer", "learning_rate", "num_steps", "is_boundary", "window_steps"),
@@ -67,7 +67,11 @@ REBUILT: dict[str, set[str]] = {
         *("supervisor", "num_steps", "batch_size", "every_steps", "repeats_exactly", "clock"),
         "began_s",  # of the machine's part of an event
     },
-    "Supervisor": {"points", "is_stopping", "ranks", "sink", "store", "on_status", "clock"},
+    "Supervisor": {
+        *("points", "is_stopping", "ranks", "sink", "store", "on_status", "clock", "planned_kills", "seconds_per_hour"),
+        *("newest", "is_finished"),  # set by the next event
+        "began_s",  # as past_s
+    },
     "TouchLog": {"needs_samples", "needs_touches", "needs_norms"},
     "Traffic": set(),
     "UpdateLedger": set(),
