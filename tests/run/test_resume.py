@@ -1,5 +1,6 @@
 """A run that ended early goes on from its resume point, to the record of the uninterrupted run, bit by bit."""
 
+import json
 import logging
 import os
 import random
@@ -134,6 +135,18 @@ def test_a_run_that_goes_on_has_the_record_of_one_that_was_not_interrupted(
         resumed(config, tmp_path / "again")
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
+
+
+@pytest.mark.parametrize("cache", CACHES)
+def test_a_run_that_stops_after_its_last_step_is_evaluated_when_it_goes_on(
+    short: Config, tmp_path: Path, cache: str
+) -> None:
+    """Law: the last boundary is one like the others."""
+    config = case(short, "partial", cache, "async", trace__path=None)
+    assemble.run(config, tmp_path / "whole")
+    assert stopped(config, tmp_path / "again", NUM_STEPS) == NUM_STEPS
+    resumed(config, tmp_path / "again")
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
 @pytest.mark.timeout(120)
@@ -307,7 +320,10 @@ def command(words: list[str], said: Path, owner: int) -> None:
 def interrupted(
     config: Config, folder: Path, number: signal.Signals, is_due: Callable[[Path], bool]
 ) -> tuple[int, str]:
-    """Send the signal to a command once the record of its run says so; exit code and what it said."""
+    """Send the signal to a command once the record of its run says so; exit code and what it said.
+
+    SIGTERM goes to its ranks too, as from a scheduler.
+    """
     file, said = folder / "run.yaml", folder / "said.txt"
     file.write_text(to_yaml(config.model_dump(mode="json")))
     process = fork_server().Process(target=command, args=(["train", str(file)], said, os.getpid()))
@@ -318,10 +334,17 @@ def interrupted(
         assert process.exitcode is None, said.read_text()
         assert time.monotonic() < until_s
         time.sleep(0.002)
-    os.kill(process.pid, number)
+    for pid in [*(pids_of(Path(config.out)) if number == signal.SIGTERM else ()), process.pid]:
+        os.kill(pid, number)
     process.join(PATIENCE_S)
     assert process.exitcode is not None
     return process.exitcode, said.read_text()
+
+
+def pids_of(run_dir: Path) -> list[int]:
+    """The processes of all ranks."""
+    started = json.loads((run_dir / "events.jsonl").read_text().splitlines()[0])
+    return [*started["machine"].get("pids", {}).values()]
 
 
 def has_trained(steps: int, run_dir: Path) -> bool:
