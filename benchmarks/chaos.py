@@ -37,8 +37,9 @@ import numpy as np
 
 import analysis
 import run as command_line
-from benchmarks._chaos import children_of, drawn_trace, in_session, parent_of
+from benchmarks._chaos import children_of, drawn_trace, in_session, last_line, parent_of
 from benchmarks._common import config_of, parser, report, settings_of, table
+from harness.cli import interrupts
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Finished, Killed, Regrouped, Slowed, Started
@@ -52,6 +53,7 @@ CLEAN_UP_S = 2.0
 _POLL_S = 0.005
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL_BYTES = 1 << 14
 _PHASES = {"started": "start", "kill": "recover", "lost": "recover", "regroup": "recover"}
 _LOSES_NOTHING = ("none", "full", "buddy")
@@ -145,9 +147,11 @@ class Attempt:
         self.output.write_bytes(b"")  # a signal may come before the process opens it
         self.began_s = time.monotonic()
         arguments = ["train", str(config), f"out={self.out}", *words]
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until the command handles them
         self.pid = os.fork()
         if self.pid == 0:
             _command(arguments, self.output, self.temporary)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         self.code: int | None = None
 
     def poll(self) -> bool:
@@ -235,6 +239,8 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
                 os.dup2(file.fileno(), stream)
         tempfile.tempdir = None
         os.environ["TMPDIR"] = str(temporary)
+        interrupts.install()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         code = command_line.main(arguments)
         sys.stdout.flush()
     except SystemExit as error:
@@ -334,11 +340,6 @@ def figures(events: list[Event]) -> dict[str, Any]:
         return {}
     values = finished.to_json()
     return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
-
-
-def last_line(path: Path) -> str:
-    """Of a text."""
-    return (path.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1][:200]
 
 
 def rounds(first: int, num_rounds: int, seed: int, folder: Path) -> Iterator[tuple[int, Verdict]]:
