@@ -50,3 +50,8 @@ def parent_of(pid: int) -> int | None:
 def children_of(pid: int) -> list[int]:
     """Living children of a process."""
     return [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent_of(int(name)) == pid]
+
+
+def last_line(path: Path) -> str:
+    """Of a text."""
+    return (path.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1][:200]

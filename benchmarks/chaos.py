@@ -38,10 +38,9 @@ import numpy as np
 
 import analysis
 import run as command_line
-from benchmarks._chaos import children_of, drawn_trace, in_session, parent_of
+from benchmarks._chaos import children_of, drawn_trace, in_session, last_line, parent_of
 from benchmarks._common import config_of, parser, report, settings_of, table
 from harness.cli import interrupts
-from harness.cluster.leash import INTERRUPTS
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Finished, Killed, Regrouped, Slowed, Started
@@ -55,6 +54,7 @@ CLEAN_UP_S = 2.0
 _POLL_S = 0.005
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL_BYTES = 1 << 14
 _PHASES = {"started": "start", "kill": "recover", "lost": "recover", "regroup": "recover"}
 _LOSES_NOTHING = ("none", "full", "buddy")
@@ -148,9 +148,11 @@ class Attempt:
         self.output.write_bytes(b"")  # a signal may come before the process opens it
         self.began_s = time.monotonic()
         arguments = ["train", str(config), f"out={self.out}", *words]
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until the command handles them
         self.pid = os.fork()
         if self.pid == 0:
             _command(arguments, self.output, self.temporary)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
         self.code: int | None = None
 
     def poll(self) -> bool:
@@ -236,11 +238,11 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
         with output.open("wb") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, INTERRUPTS)  # where a fork server forked this benchmark
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupts.install()
         tempfile.tempdir = None
         os.environ["TMPDIR"] = str(temporary)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        interrupts.install()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)  # a fork server may have them blocked, too
         code = command_line.main(arguments)
         sys.stdout.flush()
     except SystemExit as error:
@@ -342,11 +344,6 @@ def figures(events: list[Event]) -> dict[str, Any]:
         return {}
     values = finished.to_json()
     return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
-
-
-def last_line(path: Path) -> str:
-    """Of a text."""
-    return (path.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1][:200]
 
 
 def rounds(first: int, num_rounds: int, seed: int, folder: Path) -> Iterator[tuple[int, Verdict]]:
