@@ -14,7 +14,8 @@ from typing import Any, Literal, Protocol
 
 from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
-from harness.cluster.launcher import LAUNCHERS, Launcher, Main
+from harness.cluster.launcher import Launcher, Main
+from harness.cluster.launchers import LAUNCHERS
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.network import NoPrivateNetwork, PrivateNetwork
 from harness.cluster.processes import RankJob
@@ -24,7 +25,7 @@ from harness.cluster.spawn import own_fork_server
 from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
-from harness.core.errors import ConfigError, RunFailed
+from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Event, Finished, Machine
 from harness.core.plans import KillTime, PlannedKill, Rank
 from harness.record.code import current_code
@@ -229,7 +230,8 @@ def _run_rpc(run_spec: RunSpec, store: CheckpointStore, sink: _LastEvent, status
             on_status=status,
             clock=parts.clock,
         )
-        supervisor.record(run_spec.started(_machine(pids=world.pids, port=world.port, network=world.network_words)))
+        machine = _machine(pids=world.pids, port=world.port, network=world.network_words, **world.places)
+        supervisor.record(run_spec.started(machine))
         world.serve(services_of(supervisor))
     finally:
         world.close()
@@ -259,9 +261,25 @@ def make_world(
 ) -> World:
     """The ranks of a run on engine ``rpc``, not started yet; the trainer rank runs ``job``. Raises ConfigError."""
     cluster = config.cluster
+    launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, spec.checkpoints)
+    try:
+        return _world(config, spec, job, parts, launcher)
+    except HarnessError:
+        launcher.close()
+        raise
+
+
+def _world(
+    config: Config,
+    spec: RankSpec,
+    job: Callable[[Cluster, SupervisorClient], None],
+    parts: Parts,
+    launcher: Launcher,
+) -> World:
+    cluster = config.cluster
     return World(
         config.num_ps,
-        parts.launcher or LAUNCHERS[cluster.launcher](),
+        launcher,
         ps=RankJob(parts.ps_main, spec),
         trainer=RankJob(rpc.trainer_main, job),
         options=GroupOptions(
@@ -270,6 +288,7 @@ def make_world(
             num_worker_threads=cluster.num_worker_threads,
             rpc_timeout_s=cluster.rpc_timeout_s,
             join_timeout_s=cluster.join_timeout_s,
+            dead_after_s=launcher.dead_after_s,
         ),
         host=cluster.host,
         port=cluster.port,
