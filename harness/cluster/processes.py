@@ -61,6 +61,11 @@ class Processes:
         """The hosts that were lost, and why."""
         return dict(self._launcher.lost_hosts())
 
+    def on_lost_hosts(self) -> list[Rank]:
+        """The ranks and spares on hosts that were lost."""
+        lost = self._launcher.lost_hosts()
+        return [rank for rank, process in self._by_rank.items() if process.host in lost] if lost else []
+
     def spawn(self, context: RankContext, job: RankJob) -> None:
         """Start the process of a rank. Raises RunFailed."""
         self._by_rank[context.rank] = self._launcher.spawn(context, job.main, job.work)

@@ -297,6 +297,8 @@ class World:
             watched = self._processes.watched(None if is_awaited else [CHIEF])
             ready = wait([*self._connections.waited(), *watched], self._clock.tick_s)
             self._processes.check()
+            for rank in self._processes.on_lost_hosts():  # where only the agent is stuck they run: so they end
+                self._connections.drop(rank)
             for connection, message in self._connections.received(ready):
                 if self._handle(connection, message, services):
                     return

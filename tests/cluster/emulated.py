@@ -6,7 +6,6 @@ the one that started them. Nothing has a name outside, and addresses are used in
 
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -80,9 +79,9 @@ def processes(host: str) -> dict[int, int]:
     return found
 
 
-def kill_agent(host: str) -> None:
-    """Send SIGKILL to the agent of a host, which came first."""
-    os.kill(min(processes(host).items())[1], signal.SIGKILL)
+def signal_agent(host: str, number: int) -> None:
+    """Send a signal to the agent of a host, which came first."""
+    os.kill(min(processes(host).items())[1], number)
 
 
 def ended_s(hosts: tuple[str, ...], patience_s: float) -> float:

@@ -13,7 +13,7 @@ from harness.config.model import Config
 from harness.core.errors import HarnessError
 from harness.run import assemble
 from run import main
-from tests.cluster.emulated import Emulation, ended_s, kill_agent
+from tests.cluster.emulated import Emulation, ended_s, signal_agent
 
 
 class NotingLauncher(HostsLauncher):
@@ -34,7 +34,11 @@ class NotingLauncher(HostsLauncher):
 
 
 def run_and(
-    hosts: Emulation, config: Config, run_dir: Path, at_step: int, act: Callable[[], None] | None = None
+    hosts: Emulation,
+    config: Config,
+    run_dir: Path,
+    at_step: int,
+    act: Callable[[HostsLauncher], None] | None = None,
 ) -> None:
     """A run in whose middle ``act`` is called, once."""
     hosts.enter()
@@ -42,7 +46,7 @@ def run_and(
 
     def on_status(status: assemble.RunStatus) -> None:
         if status.phase == "train" and status.step >= at_step and to_do:
-            to_do.pop()()
+            to_do.pop()(launcher)
 
     try:
         launcher = NotingLauncher(config, run_dir)
@@ -53,13 +57,24 @@ def run_and(
 
 def lose_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
     """The agent of a host is killed."""
-    run_and(hosts, config, run_dir, 40, lambda: kill_agent(host))
+    run_and(hosts, config, run_dir, 40, lambda launcher: signal_agent(host, signal.SIGKILL))
+
+
+def stop_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
+    """The agent of a host is stopped: its ranks run, and nobody watches them. The run waits for the deadline."""
+
+    def stop(launcher: HostsLauncher) -> None:
+        signal_agent(host, signal.SIGSTOP)
+        while not launcher.lost_hosts():
+            time.sleep(0.01)
+
+    run_and(hosts, config, run_dir, 40, stop)
 
 
 def lose_link(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
     """The cable of a host is taken out; says when, and when its processes had ended (monotonic seconds)."""
 
-    def cut() -> None:
+    def cut(launcher: HostsLauncher) -> None:
         cut_s = time.monotonic()
         hosts.cut(host)
         if os.fork() == 0:
@@ -71,7 +86,7 @@ def lose_link(hosts: Emulation, config: Config, run_dir: Path, host: str) -> Non
 
 def end_supervisor(hosts: Emulation, config: Config, run_dir: Path) -> None:
     """The supervisor is killed."""
-    run_and(hosts, config, run_dir, 40, lambda: os.kill(os.getpid(), signal.SIGKILL))
+    run_and(hosts, config, run_dir, 40, lambda launcher: os.kill(os.getpid(), signal.SIGKILL))
 
 
 def command(hosts: Emulation, *arguments: str) -> None:

@@ -1,6 +1,7 @@
 """Ranks on three hosts: same bits, real kills, and what becomes of a run when a host, a link or the supervisor dies."""
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,23 @@ from harness.config.yaml_file import to_yaml
 from harness.core.events import Event, Finished, Killed, Lost, Regrouped, Started
 from harness.record.recorder import read_events
 from tests.cluster import host_runs
-from tests.cluster.emulated import FRESH, Emulation, NotAllowed, emulated, ended_s, give_own_folder
+from tests.cluster.emulated import (
+    FRESH,
+    Emulation,
+    NotAllowed,
+    emulated,
+    ended_s,
+    give_own_folder,
+    processes,
+    signal_agent,
+)
 from tests.forked import said_by
 from tests.runs import changed, run, saving_every
 
 pytestmark = pytest.mark.timeout(90)
 
 DEAD_AFTER_S = 4.0
+SILENT = re.escape(f"its agent gave no sign of life for {DEAD_AFTER_S:g} s (cluster.dead_after_s)")
 
 
 @pytest.fixture(scope="module")
@@ -91,11 +102,22 @@ def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, c
     said = said_by(host_runs.lose_link, hosts, hosts.config(config), tmp_path / "hosts" / "run", host)
     hosts.mend(host)
     events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
-    lost_once(events, host, f"its agent gave no sign of life for {DEAD_AFTER_S:g} s \\(cluster.dead_after_s\\)")
+    lost_once(events, host, SILENT)
     cut_s, host_ended_s = map(float, said.split())
     spawned_s = [float(line) for line in (tmp_path / "hosts" / "spawned").read_text().split()]
     assert len(spawned_s) == 2
     assert host_ended_s < spawned_s[0] < cut_s + DEAD_AFTER_S + 1.0
+
+
+def test_a_stopped_agent_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path) -> None:
+    """Law: its ranks, which nobody could kill or reap, end and are replaced; it ends itself when it goes on."""
+    config = short(config)
+    host = hosts.hosts[1]
+    assert said_by(host_runs.stop_agent, hosts, hosts.config(config), tmp_path / "hosts" / "run", host) == ""
+    assert len(processes(host)) == 2  # the agent and its fork server
+    signal_agent(host, signal.SIGCONT)
+    ended_s(hosts.hosts, 1.0)
+    lost_once(read_events(tmp_path / "hosts" / "run" / "events.jsonl"), host, SILENT)
 
 
 def test_nothing_is_left_of_a_supervisor_that_is_killed(hosts: Emulation, config: Config, tmp_path: Path) -> None:
