@@ -1,6 +1,6 @@
 """The agent of a host: a process that starts, watches and kills the ranks there, by order of the supervisor.
 
-It runs today's fork server and forks the ranks from it. It ends its ranks and itself when its connection to the
+It runs a fork server and forks the ranks from it. It ends its ranks and itself when its connection to the
 supervisor ends, and when its lease runs out (``harness/cluster/agent_link.py``): the ranks hold a leash on the agent,
 as they hold one on a supervisor of the same machine.
 """

@@ -25,7 +25,7 @@ from harness.cluster.spawn import own_fork_server
 from harness.cluster.supervisor import Supervisor
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
-from harness.core.errors import ConfigError, HarnessError, RunFailed
+from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Event, Finished, Machine
 from harness.core.plans import KillTime, PlannedKill, Rank
 from harness.record.code import current_code
@@ -264,7 +264,7 @@ def make_world(
     launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, spec.checkpoints)
     try:
         return _world(config, spec, job, parts, launcher)
-    except HarnessError:
+    except BaseException:
         launcher.close()
         raise
 

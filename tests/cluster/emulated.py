@@ -101,10 +101,8 @@ def emulated(num: int, folder: Path) -> Iterator[Emulation]:
             raise NotAllowed(f"no program {program}")
     holders: list[Any] = []
     try:
-        bridge, said = _held(holders, warm_host.hold_bridge)
-        if said != bridge:
-            raise NotAllowed(said)
-        parents = [_held(holders, warm_host.hold_host, f"{folder}/{number}")[0] for number in range(num)]
+        bridge = _held(holders, warm_host.hold_bridge)
+        parents = [_held(holders, warm_host.hold_host, f"{folder}/{number}") for number in range(num)]
         hosts = [int(Path(f"/proc/{pid}/task/{pid}/children").read_text()) for pid in parents]
         _join(bridge, hosts)
         for number, host in enumerate(hosts):
@@ -116,15 +114,18 @@ def emulated(num: int, folder: Path) -> Iterator[Emulation]:
             holder.join()
 
 
-def _held(holders: list[Any], main: Callable[..., None], *arguments: Any) -> tuple[int, Any]:
-    """Start a holder; its process id, and what it reports."""
+def _held(holders: list[Any], main: Callable[..., None], *arguments: Any) -> int:
+    """Start a holder; its process id. Raises NotAllowed if it reports an error."""
     ours, theirs = Pipe(duplex=False)
     holder = fork_server().Process(target=main, args=(theirs, *arguments))
     holder.start()
     holders.append(holder)
     theirs.close()
     assert holder.pid is not None
-    return holder.pid, ours.recv() if ours.poll(_PATIENCE_S) else "a holder is mute"
+    assert ours.poll(_PATIENCE_S), "a holder is mute"
+    if error := ours.recv():
+        raise NotAllowed(error)
+    return holder.pid
 
 
 def _join(bridge: int, hosts: list[int]) -> None:

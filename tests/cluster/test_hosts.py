@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 
+import analysis
 from harness.cluster.spawn import fork_server
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.events import Event, Finished, Killed, Lost, Regrouped, Started
 from harness.record.recorder import read_events
+from tests.analysis.shown import shown
 from tests.cluster import host_runs
 from tests.cluster.emulated import (
     FRESH,
@@ -90,14 +92,20 @@ def test_an_agent_that_is_killed_is_one_failure_of_its_ranks(hosts: Emulation, c
     assert said_by(host_runs.lose_agent, hosts, hosts.config(config), tmp_path / "hosts" / "run", host) == ""
     events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
     lost_once(events, host, r"its agent \(pid \d+\) has ended")
+    story = shown(analysis.show(tmp_path / "hosts" / "run"))
+    assert f"generation 1, ps1, ps4 replaced; lost: host {host} (its agent (pid " in story
     assert isinstance(finished := events[-1], Finished)
     assert finished.digests == reference.digests
     ended_s(hosts.hosts, 1.0)
 
 
 def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: a cut cable is found within the deadline and a second; no two processes ever serve one shard."""
-    config = short(config)
+    """Law: a cut cable is found within the deadline and a second; no two processes ever serve one shard.
+
+    Ranks are placed in turn, so a buddy is on another host: the replicas of all ranks of a lost host are there.
+    """
+    config = changed(short(config), strategy__name="buddy")
+    reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     host = hosts.hosts[1]
     said = said_by(host_runs.lose_link, hosts, hosts.config(config), tmp_path / "hosts" / "run", host)
     hosts.mend(host)
@@ -106,6 +114,8 @@ def test_ranks_that_are_cut_off_end_before_they_are_replaced(hosts: Emulation, c
     cut_s, host_ended_s = map(float, said.split())
     spawned_s = [float(line) for line in (tmp_path / "hosts" / "spawned").read_text().split()]
     assert len(spawned_s) == 2
+    assert isinstance(finished := events[-1], Finished)
+    assert finished.digests == reference.digests
     assert host_ended_s < spawned_s[0] < cut_s + DEAD_AFTER_S + 1.0
 
 

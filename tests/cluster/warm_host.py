@@ -32,21 +32,18 @@ def enter(pid: int) -> None:
 
 
 def hold_bridge(report: Connection) -> None:
-    """Main function of a process with a network of its own."""
+    """Main function of a process with a network of its own. It reports an error, empty if there is none."""
     _end_with_parent()
-    try:
-        check(_libc.unshare(NEW_NETWORK))
-    except OSError as error:
-        report.send(str(error))
-    else:
-        report.send(os.getpid())
+    if _unshared(NEW_NETWORK, report):
+        report.send("")
         signal.pause()
 
 
 def hold_host(report: Connection, path: str) -> None:
     """Main function of a process whose child is the first one of a host; ``path``: of the socket for orders."""
     _end_with_parent()
-    check(_libc.unshare(NEW_MOUNTS | NEW_PROCESSES | NEW_NETWORK))
+    if not _unshared(NEW_MOUNTS | NEW_PROCESSES | NEW_NETWORK, report):
+        return
     pid = os.fork()
     if pid == 0:
         try:
@@ -57,6 +54,16 @@ def hold_host(report: Connection, path: str) -> None:
         finally:
             os._exit(1)
     os.waitpid(pid, 0)
+
+
+def _unshared(flags: int, report: Connection) -> bool:
+    """Enter new namespaces; False if that is not allowed, which is reported."""
+    try:
+        check(_libc.unshare(flags))
+    except OSError as error:
+        report.send(str(error))
+        return False
+    return True
 
 
 def _end_with_parent() -> None:
@@ -73,7 +80,7 @@ def _serve(path: str, report: Connection) -> NoReturn:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(path)
         listener.listen()
-        report.send("serves")
+        report.send("")
         while True:
             connection, _ = listener.accept()
             if os.fork() == 0:
