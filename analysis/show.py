@@ -137,9 +137,17 @@ def _start(event: Started) -> str:
 
 def _kill(event: Killed) -> str:
     pid = f", pid {event.machine['pid']}" if "pid" in event.machine else ""
+    if "host" in event.machine:
+        pid += f" on {event.machine['host']}"
     phase = "" if event.phase == "boundary" else f", in phase {event.phase}"
     fault = "" if event.fault == "kill" else f" ({event.fault})"
     return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}{fault}"
+
+
+def _regroup(event: Regrouped) -> str:
+    lost = event.machine.get("lost_hosts", {})
+    hosts = f"; lost: {', '.join(f'host {host} ({why})' for host, why in lost.items())}" if lost else ""
+    return f"generation {event.generation}, {', '.join(event.replaced)} replaced{hosts}"
 
 
 def _recovery(event: Recovered) -> str:
@@ -168,7 +176,7 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Lost: lambda event: (
         ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")
     ),
-    Regrouped: lambda event: f"generation {event.generation}, {', '.join(event.replaced)} replaced",
+    Regrouped: _regroup,
     Recovered: _recovery,
     Evaluated: lambda event: f"AUC {_number(event.auc)}, log loss {event.log_loss:.5f}",
 }

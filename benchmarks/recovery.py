@@ -17,8 +17,9 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
@@ -33,6 +34,17 @@ STEPS_PER_KILL = 12
 BATCH_SIZE = 128
 JOB_H = 56.0
 
+
+_LAUNCHERS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "fork": lambda num: {},
+    "hosts": lambda num: {
+        "launcher": "hosts",
+        "hosts": tuple(f"host{index}" for index in range(num)),
+        "start_agent": "{command}",
+        "network": "open",
+    },
+}
+"""Keys of ``cluster`` by launcher, from the number of hosts: all are this machine."""
 
 PARTS = ("detect", "spawn", "join", "restore", "step", "total")
 
@@ -55,7 +67,7 @@ def configure(options: argparse.Namespace, folder: Path) -> Config:
         {
             "engine": "rpc",
             "profile": {"base": "cpr56", "job_h": JOB_H},
-            "cluster": {"num_ps": options.ps, "spares": options.spares},
+            "cluster": {"num_ps": options.ps, "spares": options.spares, **_LAUNCHERS[options.launcher](options.hosts)},
             "strategy": strategy,
             "trace": {"path": str(folder / "trace.csv")},
             "metrics": {"log_every_steps": 1},
@@ -119,6 +131,8 @@ def main() -> None:
     made.add_argument("--rows", type=int, default=400_000, help="embedding rows of all tables, about")
     made.add_argument("--strategy", choices=("partial", "full", "cpr_mfu", "buddy"), default="partial")
     made.add_argument("--spares", type=int, default=0, help="cluster.spares")
+    made.add_argument("--launcher", choices=("fork", "hosts"), default="fork", help="hosts: agents on this machine")
+    made.add_argument("--hosts", type=int, default=3, help="number of agents of launcher hosts")
     options = made.parse_args()
     if options.at_once > options.ps:
         made.error(f"--at-once: expected at most --ps {options.ps}, got {options.at_once}")

@@ -36,13 +36,18 @@ class WorldBroken(HarnessError):
 
 @dataclass(frozen=True, kw_only=True)
 class GroupOptions:
-    """Settings of the RPC world; see ClusterConfig for their meaning."""
+    """Settings of the RPC world; see ClusterConfig for their meaning.
+
+    Attributes:
+        dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
+    """
 
     transports: tuple[str, ...]
     interface: str | None
     num_worker_threads: int
     rpc_timeout_s: float
     join_timeout_s: float
+    dead_after_s: float | None = None
 
 
 _NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name, addrs/NAME its address

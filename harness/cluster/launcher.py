@@ -1,12 +1,12 @@
-"""Launchers: how the process of a rank is started, watched and ended, on this machine or on another.
+"""The interface of launchers, which start, watch and end the processes of ranks; and the one of this machine.
 
-One class and one entry in :data:`LAUNCHERS` for each; config key ``cluster.launcher``.
+The table of launchers is in ``harness/cluster/launchers.py``.
 """
 
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
@@ -17,7 +17,6 @@ from harness.cluster.fork_server import ForkServer, current, is_readable, start
 from harness.cluster.formation import Place
 from harness.cluster.spawn import fork_server
 from harness.core.errors import RunFailed
-from harness.core.names import LAUNCHER_NAMES, PartTable
 from harness.core.plans import Rank
 
 if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
@@ -32,7 +31,7 @@ class RankContext:
     Attributes:
         rank: its name at first: a spare may take over another.
         place: in the first generation to join; None for a spare that waits for an order.
-        supervisor_pid: process whose end must also end the rank.
+        supervisor_pid: process of the rank's machine whose end must also end the rank.
         host, port, authkey: of the supervisor's control channel.
         entrance: of the network that the ranks have to themselves; None where they have none.
         parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
@@ -63,10 +62,15 @@ class RankProcess(Protocol):
         ...
 
     @property
+    def host(self) -> str | None:
+        """Name of the host of the process; None with a launcher that starts all processes here."""
+        ...
+
+    @property
     def exitcode(self) -> int | None:
         """Exit code, or minus the number of the signal that ended the process; None while it runs.
 
-        Raises RunFailed if that cannot be told any more.
+        ``ORPHANED`` if its host was lost: nobody saw how it ended. Raises RunFailed if that cannot be told any more.
         """
         ...
 
@@ -90,13 +94,22 @@ class RankProcess(Protocol):
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
 
-        Raises RunFailed if it has ended, but not how.
+        While its host is silent, wait until that is heard or lost. Raises RunFailed if it has ended, but not how.
         """
         ...
 
 
 class Launcher(Protocol):
     """Starts the processes of ranks. Used by one thread of the supervisor."""
+
+    @property
+    def dead_after_s(self) -> float | None:
+        """Seconds of silence after which another host counts as lost; None if all processes are on this machine."""
+        ...
+
+    def lost_hosts(self) -> Mapping[str, str]:
+        """The hosts that were lost, with all their processes, and why."""
+        ...
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Start ``main(context, work)`` in a process that ends when the supervisor ends. Raises RunFailed."""
@@ -110,7 +123,7 @@ class Launcher(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise RunFailed if processes cannot be started or watched any more."""
+        """Raise RunFailed if processes cannot be started or watched any more, or the host of the trainer is lost."""
         ...
 
     def close(self) -> None:
@@ -123,6 +136,8 @@ class ForkedProcess:
 
     Its pidfd says that it has ended, whatever became of the server. Only the server, its parent, knows how.
     """
+
+    host: None = None
 
     def __init__(self, process: BaseProcess, server: ForkServer | None) -> None:
         assert process.pid is not None, "it was started"
@@ -206,8 +221,14 @@ class ForkLauncher:
     The kernel ends the ranks with the server, which ends the run.
     """
 
+    dead_after_s: None = None
+
     def __init__(self) -> None:
         self._server: ForkServer | None = None
+
+    def lost_hosts(self) -> Mapping[str, str]:
+        """None: there is no other host."""
+        return {}
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> ForkedProcess:
         """See :class:`Launcher`."""
@@ -234,7 +255,3 @@ class ForkLauncher:
 
     def close(self) -> None:
         """A no-op: the fork server ends with this process."""
-
-
-LAUNCHERS: PartTable[Callable[[], Launcher]] = PartTable(LAUNCHER_NAMES, {"fork": ForkLauncher})
-"""Launchers by the value of config key ``cluster.launcher``."""

@@ -13,6 +13,7 @@ from harness.cluster import control, group
 from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Resumption, WrittenPoint
+from harness.cluster.sockets import LEASE_FRAC, give_up_all_after
 from harness.store import Manifest
 
 
@@ -83,6 +84,16 @@ class ControlLink:
             addresses=partial(self._addresses, place.generation),
             options=self.rank_context.options,
         )
+        self.give_up_silent_hosts()
+
+    def give_up_silent_hosts(self) -> None:
+        """Let requests fail that a host does not answer because it is cut off, where ranks are on several hosts.
+
+        Half the deadline after which the supervisor counts such a host as lost, as its own agent does. To be called
+        again when this process has connected to another rank.
+        """
+        if (dead_after_s := self.rank_context.options.dead_after_s) is not None:
+            give_up_all_after(dead_after_s * LEASE_FRAC)
 
     def take_spares(self) -> bool:
         """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""

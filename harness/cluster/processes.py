@@ -45,6 +45,31 @@ class Processes:
         """Process id of each rank and spare."""
         return {rank: process.pid for rank, process in self._by_rank.items()}
 
+    @property
+    def hosts(self) -> dict[Rank, str]:
+        """Host of each rank and spare; empty with a launcher that starts all processes here."""
+        return {rank: process.host for rank, process in self._by_rank.items() if process.host is not None}
+
+    def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
+        """Why ``ranks``, which did not answer, and those on the same hosts have ended, where their hosts were lost.
+
+        A rank that died alone, or whose host is alive, is not in it; nor are ranks of hosts that were lost meanwhile.
+        """
+        for rank in ranks:
+            self[rank].join(_DYING_S)
+        why, hosts = self._launcher.lost_hosts(), self.hosts
+        lost = {hosts[rank] for rank in ranks if rank in hosts} & why.keys()
+        return {rank: f"its host {host} was lost: {why[host]}" for rank, host in hosts.items() if host in lost}
+
+    def lost_hosts(self) -> dict[str, str]:
+        """The hosts that were lost, and why."""
+        return dict(self._launcher.lost_hosts())
+
+    def on_lost_hosts(self) -> list[Rank]:
+        """The ranks and spares on hosts that were lost."""
+        lost = self._launcher.lost_hosts()
+        return [rank for rank, process in self._by_rank.items() if process.host in lost] if lost else []
+
     def spawn(self, context: RankContext, job: RankJob) -> None:
         """Start the process of a rank. Raises RunFailed."""
         self._by_rank[context.rank] = self._launcher.spawn(context, job.main, job.work)
@@ -59,11 +84,18 @@ class Processes:
         self._launcher.check()
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status."""
+        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal, wait status, and host."""
         for rank in ranks:
             self._by_rank[rank].kill()
         number = int(signal.SIGKILL)
-        return {rank: {"pid": self[rank].pid, "signal": number, "exitcode": self._reap(rank)} for rank in ranks}
+        return {
+            rank: {"pid": self[rank].pid, "signal": number, "exitcode": self._reap(rank), **self._host(rank)}
+            for rank in ranks
+        }
+
+    def _host(self, rank: Rank) -> Machine:
+        host = self[rank].host
+        return {} if host is None else {"host": host}
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Stop all of ``ranks``; returns each one's pid and signal. Raises RunFailed."""

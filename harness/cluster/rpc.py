@@ -49,6 +49,13 @@ _spec: RankSpec | None = None
 _timeout_s: float | None = None  # of requests to other ranks
 
 
+def connect() -> None:
+    """A no-op: the first request to a process opens the connection."""
+
+
+_guard: Callable[[], None] = connect  # called when another rank has answered
+
+
 def serve(request: Request) -> Reply:
     """Serve one request on this process's rank. Called by RPC threads, one at a time."""
     assert _server is not None, "not a PS rank"
@@ -67,9 +74,11 @@ def _reach(workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
     """Send a request to another rank and wait. Raises RankLost."""
     assert _timeout_s is not None, "not a PS rank"
     try:
-        return rpc.rpc_sync(workers[rank], serve_rank, args=(request,), timeout=_timeout_s)
+        reply = rpc.rpc_sync(workers[rank], serve_rank, args=(request,), timeout=_timeout_s)
     except RuntimeError as error:
         raise RankLost([rank], {}, {rank: _words(error)}) from error
+    _guard()
+    return reply
 
 
 def serve_rank(request: Request) -> Reply:
@@ -87,10 +96,6 @@ def adopt(rank: Rank) -> None:
             _server = RankServer(_spec, rank)
 
 
-def connect() -> None:
-    """A no-op: the first request to a process opens the connection."""
-
-
 def _begin(rank_context: RankContext) -> None:
     """What every rank does first. Entering a namespace comes before the leash: that is a thread, and entering would
     undo what ties this process to its parent."""
@@ -103,7 +108,7 @@ def _begin(rank_context: RankContext) -> None:
 
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
-    global _spec, _timeout_s  # noqa: PLW0603 - see above
+    global _spec, _timeout_s, _guard  # noqa: PLW0603 - see above
     _begin(rank_context)
     torch.set_num_threads(1)
     _spec = spec
@@ -111,6 +116,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     wire.serve_by(serve)
     try:
         link = ControlLink(rank_context)
+        _guard = link.give_up_silent_hosts
         place = rank_context.place
         order: control.Message = link.order() if place is None else ("join", place)
         while order[0] == "join":
@@ -174,6 +180,8 @@ class RpcCluster:
         self._num_in_flight = 0
         self._awaits_spares = False
         self._seeks_dead = False  # among all ranks, since ranks were killed
+        self._has_hosts = link.rank_context.options.dead_after_s is not None
+        self._answered: set[Rank] = set()  # in this generation, where ranks are on several hosts
         try:
             self._join(self._link.call("formation"))
         except group.WorldBroken as error:
@@ -246,8 +254,16 @@ class RpcCluster:
         replies = in_rank_order(replies, self._ranks)
         raise_failures(replies)
         if detail:
-            raise RankLost(detail, replies, detail)
+            raise self._lost(detail, replies)
+        if self._has_hosts and not replies.keys() <= self._answered:
+            self._link.give_up_silent_hosts()
+            self._answered |= replies.keys()
         return replies
+
+    def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
+        """The error that ranks are dead: all of a host's if that was lost, as one failure. Their replies are void."""
+        lost = {**detail, **(self._link.call("lost_with", [*detail]) if self._has_hosts else {})}
+        return RankLost(lost, {rank: reply for rank, reply in replies.items() if rank not in lost}, lost)
 
     def _find_dead(self, known: Iterable[Rank] = ()) -> dict[Rank, str]:
         """Ranks besides those ``known`` that do not answer a no-op, with the transport's error texts.
@@ -311,7 +327,7 @@ class RpcCluster:
         if self._seeks_dead:
             detail |= self._find_dead(detail)
         if detail:
-            raise RankLost(detail, {}, detail)
+            raise self._lost(detail, {})
 
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of the one that replaces it if a spare dies before all have joined.
@@ -331,6 +347,7 @@ class RpcCluster:
 
     def _join(self, formation: Formation) -> None:
         self._generation = -1
+        self._answered = set()
         self._link.join(formation.place(CHIEF))
         self._generation = formation.generation
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._ranks}

@@ -21,10 +21,11 @@ from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.network import PrivateNetwork
 from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
+from harness.cluster.sockets import give_up_after
 from harness.cluster.stop import StopRequest
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, ps_rank, spare_name
+from harness.core.plans import CHIEF, Rank, is_ps, ps_rank, spare_name
 
 if TYPE_CHECKING:
     from harness.cluster.group import GroupOptions
@@ -69,6 +70,8 @@ class World:
                 f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
                 "set cluster.port=0 to take a free port"
             ) from error
+        if options.dead_after_s is not None:
+            give_up_after(listener, options.dead_after_s)
         self._host = host
         self._network = network
         self.port: int = listener.getsockname()[1]
@@ -102,6 +105,11 @@ class World:
     def pids(self) -> dict[Rank, int]:
         """Process id of each rank and spare."""
         return self._processes.pids
+
+    @property
+    def places(self) -> Machine:
+        """For the record: ``hosts``, the host of each rank and spare, where they are on several; empty otherwise."""
+        return {"hosts": self._processes.hosts} if self._processes.hosts else {}
 
     def start(self) -> None:
         """Start all ranks and spares into generation 0. Raises RunFailed."""
@@ -168,7 +176,9 @@ class World:
                 self._rename(spare, rank)
             self._begin_generation([rank for rank in dead if rank not in takeovers])
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
-        return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port}
+        lost_hosts = self._processes.lost_hosts()
+        hosts = {**self.places, **({"lost_hosts": lost_hosts} if lost_hosts else {})}
+        return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port, **hosts}
 
     def _rename(self, spare: Rank, rank: Rank) -> None:
         """From now on the process of ``spare`` is that of ``rank``."""
@@ -205,9 +215,18 @@ class World:
         codes = {rank: self._processes[rank].exitcode for rank in self.names if rank != CHIEF}
         return {rank: self._end_of(rank, code) for rank, code in codes.items() if code is not None}
 
+    def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
+        """PS ranks on the hosts of ``ranks``, which did not answer, if these hosts were lost; and why.
+
+        A host that is silent is waited for until it is heard or lost.
+        """
+        return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
+
     def _end_of(self, rank: Rank, exitcode: int) -> str:
         pid = self._processes[rank].pid
         if rank not in self._mute:
+            if lost := self._processes.lost_with([rank]):
+                return lost[rank]
             return f"pid {pid} ended with exit code {exitcode} while a generation was formed"
         return (
             f"pid {pid} did not join within {self._options.join_timeout_s:g} s (cluster.join_timeout_s), and was killed"
@@ -296,6 +315,8 @@ class World:
                 self._connections.send(CHIEF, "halt")
                 stop = None
             self._processes.check()
+            for rank in self._processes.on_lost_hosts():  # where only the agent is stuck they run: so they end
+                self._connections.drop(rank)
             for connection, message in self._connections.received(ready):
                 if self._handle(connection, message, services):
                     return
@@ -311,6 +332,7 @@ class World:
         chief = self._processes[CHIEF]
         if self._has_met_trainer:
             chief.join(REAP_S)
+            self._processes.check()
         if chief.exitcode is not None:
             raise RunFailed(f"{CHIEF} (pid {chief.pid}) ended with exit code {chief.exitcode} before its job was done")
         if self._has_met_trainer:
@@ -328,7 +350,7 @@ class World:
             services["status"](**values)
             self._refill(values.get("step", 0))
 
-        own = {"dead": self.dead, "regroup": self.regroup, "formed": self.formed}
+        own = {"dead": self.dead, "regroup": self.regroup, "formed": self.formed, "lost_with": self.lost_with}
         return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
 
     def _handle(self, connection: Connection, message: control.Message, services: Services) -> bool:

@@ -3,6 +3,7 @@
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
+from harness.core.plans import CHIEF, ps_rank
 from harness.core.strategy import Strategy
 
 
@@ -22,6 +23,11 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
         raise ConfigError(
             "trace.inject: expected boundary with strategy.trainer_dies=true, got wall; the trainer does not know when "
             "ranks are killed"
+        )
+    ranks = {CHIEF, *map(ps_rank, range(config.num_ps))}
+    if unknown := sorted(config.cluster.place.keys() - ranks):
+        raise ConfigError(
+            f"cluster.place: expected ranks ps0 to ps{config.num_ps - 1} and {CHIEF}, got {', '.join(unknown)}"
         )
     if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
         raise ConfigError(

@@ -24,6 +24,10 @@ IRRELEVANT: dict[str, set[str] | bool] = {
     "save": {"buffer_bytes"},
     "cluster": {
         "launcher",
+        "hosts",
+        "start_agent",
+        "place",
+        "dead_after_s",
         "host",
         "port",
         "interface",
@@ -204,7 +208,13 @@ def _describe_one(spec: Schema) -> str:
     if kind == "array":
         least = f" of at least {spec['minItems']}," if "minItems" in spec else ""
         return f"a list{least} whose items are each {_describe(spec['items'])}"
-    words = {"integer": "a whole number", "number": "a number", "boolean": "true or false", "string": "text"}
+    words = {
+        "integer": "a whole number",
+        "number": "a number",
+        "boolean": "true or false",
+        "string": "text",
+        "object": "a mapping",
+    }
     limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
     bounds = " and ".join(f"{sign} {spec[name]:.15g}" for name, sign in limits if name in spec)
     return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds]))

@@ -52,6 +52,7 @@ DenseOptimizerName = Literal["sgd", "adagrad"]
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$")]
 
 
 class _Model(BaseModel):
@@ -164,19 +165,30 @@ class ClusterConfig(_Model):
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES)] = "fork"
-    """How rank processes are started. `fork`: on this machine, by a fork server with all imports done."""
+    """How rank processes are started. `fork`: on this machine, by a fork server with all imports done. `hosts`: on the
+        machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md)."""
+    hosts: Annotated[tuple[HostName, ...], Field(max_length=256)] = ()
+    """Launcher `hosts`: names of the hosts, as `start_agent` takes them."""
+    start_agent: str = "ssh {host} {command}"
+    """Launcher `hosts`: the command that starts the agent of a host. `{command}` stands for the agent's own, with
+        absolute paths; what the agent must be told it reads from its standard input."""
+    place: dict[str, str] = {}
+    """Launcher `hosts`: host by rank, `{ps0: a, trainer0: b}`. Other ranks go to the host with the fewest ranks."""
+    dead_after_s: Annotated[float, Field(ge=1)] = 10.0
+    """Launcher `hosts`: seconds of silence after which a host counts as dead, with all its ranks. A host that hears
+        nothing of the supervisor ends its ranks after half of that."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Only prices depend on it: the
     profile's `spare_o_res_h`, and node-hours."""
     host: str = "127.0.0.1"
-    """Address that the supervisor's control channel listens on."""
+    """Address that the supervisor's control channel listens on; with launcher `hosts` one that all hosts reach."""
     port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port of the control channel; 0 lets the system choose."""
     transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1)] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: each idle rank uses most of a core."""
     interface: str | None = "lo"
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name. Any but `lo` needs
-        `network: open`."""
+        `network: open`. Launcher `hosts` does not use it: it takes the one by which a host reaches the supervisor."""
     network: Literal["auto", "private", "open"] = "auto"
     """Who can reach the ranks of engine `rpc`. RPC authenticates nobody: who reaches a rank runs code in it. `private`:
         nobody else, as they are in a network namespace of their own. `open`: other processes of the machine, or of the
@@ -190,6 +202,19 @@ class ClusterConfig(_Model):
     """Seconds within which all ranks must join a generation of the RPC world. Who has not is killed and replaced."""
     max_replacements_in_a_row: PositiveInt = 5
     """The run fails after this many recoveries in a row during which ranks died."""
+
+    @model_validator(mode="after")
+    def _names_hosts(self) -> "ClusterConfig":
+        if len({*self.hosts}) < len(self.hosts):
+            raise ValueError(f"hosts: expected each host once, got {', '.join(self.hosts)}")
+        if not self.start_agent.count("{command}"):
+            raise ValueError(f"start_agent: expected a command with {{command}} in it, got {self.start_agent!r}")
+        for rank, host in self.place.items():
+            if host not in self.hosts:
+                raise ValueError(
+                    f"place: {rank}: expected one of cluster.hosts ({', '.join(self.hosts)}), got {host!r}"
+                )
+        return self
 
 
 class TraceConfig(_Model):

@@ -32,7 +32,10 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """The first event: the constants of a run. machine: time (ISO 8601), host, pid, pids by rank, port."""
+    """The first event: the constants of a run. machine: time (ISO 8601), host, pid, pids by rank, port.
+
+    With ranks on several hosts: hosts by rank.
+    """
 
     kind: ClassVar[str] = "started"
     name: str  # experiment
@@ -104,7 +107,7 @@ class Evaluated(Event):
 class Killed(Event):
     """A planned kill was carried out, after ``step`` finished steps.
 
-    machine: pid, signal, exitcode (the wait status, -9; none of a rank that hangs).
+    machine: pid, signal, exitcode (the wait status, -9; none of a rank that hangs), host if there are several.
     """
 
     kind: ClassVar[str] = "kill"
@@ -145,7 +148,8 @@ class Regrouped(Event):
     """Dead ranks were replaced: by new processes in a new RPC world of all ranks, or by spares of the present one.
 
     machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
-    pid, action, seconds since the generation began if it missed that deadline}.
+    pid, action, seconds since the generation began if it missed that deadline}. With ranks on several hosts: hosts by
+    rank, lost_hosts {host: why}, of all those that were lost so far.
     """
 
     kind: ClassVar[str] = "regroup"

@@ -14,7 +14,8 @@ from typing import Any, Literal, Protocol
 
 from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
-from harness.cluster.launcher import LAUNCHERS, Launcher, Main
+from harness.cluster.launcher import Launcher, Main
+from harness.cluster.launchers import LAUNCHERS
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.network import NoPrivateNetwork, PrivateNetwork
 from harness.cluster.processes import RankJob
@@ -296,7 +297,8 @@ def _run_rpc(
     world = make_world(config, run_spec.rank_spec(store.root), job, parts)
     try:
         world.start()
-        supervisor = make_supervisor(world, _machine(pids=world.pids, port=world.port, network=world.network_words))
+        machine = _machine(pids=world.pids, port=world.port, network=world.network_words, **world.places)
+        supervisor = make_supervisor(world, machine)
         world.serve(services_of(supervisor), stop, supervisor.strike_by_second)
     finally:
         world.close()
@@ -341,9 +343,25 @@ def make_world(
 ) -> World:
     """The ranks of a run on engine ``rpc``, not started yet; the trainer rank runs ``job``. Raises ConfigError."""
     cluster = config.cluster
+    launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, spec.checkpoints)
+    try:
+        return _world(config, spec, job, parts, launcher)
+    except BaseException:
+        launcher.close()
+        raise
+
+
+def _world(
+    config: Config,
+    spec: RankSpec,
+    job: Callable[[Cluster, SupervisorClient], None],
+    parts: Parts,
+    launcher: Launcher,
+) -> World:
+    cluster = config.cluster
     return World(
         config.num_ps,
-        parts.launcher or LAUNCHERS[cluster.launcher](),
+        launcher,
         ps=RankJob(parts.ps_main, spec),
         trainer=RankJob(rpc.trainer_main, job),
         options=GroupOptions(
@@ -352,6 +370,7 @@ def make_world(
             num_worker_threads=cluster.num_worker_threads,
             rpc_timeout_s=cluster.rpc_timeout_s,
             join_timeout_s=cluster.join_timeout_s,
+            dead_after_s=launcher.dead_after_s,
         ),
         host=cluster.host,
         port=cluster.port,

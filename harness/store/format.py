@@ -10,6 +10,7 @@ never mapped: mapped pages would count as the reader's memory.
 
 import json
 import os
+import secrets
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -100,8 +101,11 @@ class HashingWriter:
 
 
 def temp_path(path: Path) -> Path:
-    """The temporary path of ``path`` while it is being written; a killed writer leaves it behind."""
-    return path.with_name(f".{path.name}.tmp")
+    """A temporary path for ``path`` while it is being written, another one at each call; a killed writer leaves it.
+
+    Two writers of one file never meet: one may be a process of a host that is cut off, and the other its replacement.
+    """
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
 
 
 @contextmanager

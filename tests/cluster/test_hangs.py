@@ -36,7 +36,7 @@ class Timed:
     """A process whose ``kill`` is timed."""
 
     def __init__(self, inner: RankProcess, kills: dict[int, float]) -> None:
-        self.inner, self.pid, self._kills = inner, inner.pid, kills
+        self.inner, self.pid, self.host, self._kills = inner, inner.pid, inner.host, kills
 
     @property
     def exitcode(self) -> int | None:

@@ -18,6 +18,7 @@ class Renamed:
         self.inner = inner
         self._notes = notes
         self.pid = inner.pid
+        self.host = inner.host
 
     @property
     def exitcode(self) -> int | None:
@@ -50,9 +51,15 @@ class Renamed:
 class Noting:
     """A launcher that writes down what it is asked."""
 
+    dead_after_s: float | None = None
+
     def __init__(self) -> None:
         self._fork = ForkLauncher()
         self.notes: list[tuple] = []
+
+    def lost_hosts(self) -> dict[str, str]:
+        """None."""
+        return {}
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Write it down, and fork."""

@@ -14,6 +14,7 @@ import torch
 
 from harness.core.errors import StoreError
 from harness.store import CheckpointStore, ShardStore, newest_checkpoint, read_dense
+from harness.store.format import replacing
 from tests.store import victims
 from tests.store.helpers import rows_of, write_files
 
@@ -105,3 +106,16 @@ def test_a_refusing_disk_leaves_last_checkpoint(
             ShardStore(tmp_path, "ps0").compact(second.shards["ps0"], 3)
     assert sorted(tmp_path.rglob("*")) == before
     assert_shows_first_checkpoint(tmp_path)
+
+
+def test_two_writers_of_a_file_do_not_meet(tmp_path: Path) -> None:
+    """Law: each has a temporary file of its own, so the file is always whole: that of the writer who ended last."""
+    path = tmp_path / "base-000001.bin"
+    with replacing(path, fsync=False) as first:
+        first.write(memoryview(b"first"))
+        with replacing(path, fsync=False) as second:
+            second.write(memoryview(b"2"))
+        assert path.read_bytes() == b"2"
+        first.write(memoryview(b"!"))
+    assert path.read_bytes() == b"first!"
+    assert [*tmp_path.iterdir()] == [path]

@@ -1,0 +1,180 @@
+"""The launcher of ranks on several hosts: an agent on each starts, watches and kills the processes there."""
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.agent_link import AgentLink, HostLost
+from harness.cluster.agent_start import end_agents, start_agents
+from harness.cluster.launcher import Main, RankContext, RankProcess
+from harness.cluster.shared_folder import has_probe, remove_probe, write_probe
+from harness.config.model import ClusterConfig
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.plans import CHIEF, Rank
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """The process of a rank on another host; ``number`` is its name between supervisor and agent."""
+
+    pid: int
+    number: int
+    agent: AgentLink
+
+    @property
+    def host(self) -> str:
+        """See :class:`RankProcess`."""
+        return self.agent.host
+
+    @property
+    def exitcode(self) -> int | None:
+        """See :class:`RankProcess`."""
+        return self.agent.exitcode(self.number)
+
+    def kill(self) -> None:
+        """Order the agent to send SIGKILL, without waiting."""
+        self.agent.send("kill", self.number)
+
+    def pause(self) -> None:
+        """Order the agent to send SIGSTOP, without waiting."""
+        self.agent.send("pause", self.number)
+
+    def resume(self) -> None:
+        """Order the agent to send SIGCONT, without waiting."""
+        self.agent.send("resume", self.number)
+
+    @property
+    def is_paused(self) -> bool:
+        """See :class:`RankProcess`; the agent is asked."""
+        try:
+            return self.agent.ask("is_paused", self.number)
+        except HostLost:
+            return True  # it runs no more
+
+    def join(self, timeout_s: float) -> None:
+        """See :class:`RankProcess`."""
+        self.agent.await_end(self.number, timeout_s)
+
+
+class HostsLauncher:
+    """Starts ranks on the hosts of ``cluster.hosts``, each by its agent. A host that dies is lost for good.
+
+    Args:
+        checkpoints: a folder that all hosts must share.
+
+    Raises:
+        ConfigError: a key does not fit, an agent cannot be started or has other code, or the folder is not shared.
+    """
+
+    def __init__(self, cluster: ClusterConfig, checkpoints: Path) -> None:
+        _refuse(cluster)
+        self.dead_after_s = cluster.dead_after_s
+        self._place: Mapping[Rank, str] = cluster.place
+        self._chief: AgentLink | None = None  # of the trainer
+        self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._agents, self._commands = start_agents(cluster, self._notify)
+        try:
+            self._check_shared(checkpoints.absolute())
+        except BaseException:
+            self.close()
+            raise
+
+    def _notify(self) -> None:
+        with suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._notice, 1)
+
+    def _check_shared(self, folder: Path) -> None:
+        """Raise ConfigError if a host has another folder, or cannot write there."""
+        text = secrets.token_hex(8)
+        try:
+            ours = write_probe(folder, text)
+        except OSError as error:
+            raise ConfigError(f"out: cannot write to {folder}: {error.strerror}") from error
+        try:
+            apart = [host for host, agent in self._agents.items() if not self._shares(agent, folder, ours, text)]
+        except HostLost as error:
+            raise ConfigError(f"cluster.hosts: {error}") from error
+        finally:
+            remove_probe(folder, ours)
+        if apart:
+            raise ConfigError(
+                f"out: expected a folder that all hosts share, but on {', '.join(apart)} {folder} is another one or "
+                "cannot be written; checkpoints are written and read there by all hosts"
+            )
+
+    def _shares(self, agent: AgentLink, folder: Path, ours: str, text: str) -> bool:
+        theirs = agent.ask("probe", str(folder), ours, text)
+        try:
+            return theirs is not None and has_probe(folder, theirs, agent.host)
+        finally:
+            if theirs is not None:
+                remove_probe(folder, theirs)
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+        """Start a process on the host that ``cluster.place`` names, or the living one with the fewest processes."""
+        while True:
+            self.check()
+            agent = self._choose(context.rank)
+            if context.rank == CHIEF:
+                self._chief = agent
+            try:
+                number, pid = agent.spawn(context, main, work)
+            except HostLost:
+                continue
+            return HostProcess(pid, number, agent)
+
+    def _choose(self, rank: Rank) -> AgentLink:
+        living = [agent for agent in self._agents.values() if agent.lost is None]
+        if not living:
+            raise RunFailed(f"{rank} could not be started: all hosts were lost ({_words(self.lost_hosts())})")
+        wanted = [agent for agent in living if agent.host == self._place.get(rank)]
+        return min(wanted or living, key=lambda agent: (agent.is_silent, agent.num_running))
+
+    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
+        """A file descriptor that is ready when any process has ended or a host is lost, until :meth:`check`."""
+        return [self._notice]
+
+    def check(self) -> None:
+        """Raise RunFailed if the host of the trainer is lost."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._notice)
+        if self._chief is not None and self._chief.lost is not None:
+            raise RunFailed(f"host {self._chief.host}, on which {CHIEF} ran, was lost: {self._chief.lost}")
+
+    def lost_hosts(self) -> dict[str, str]:
+        """See :class:`Launcher`."""
+        return {host: agent.lost for host, agent in self._agents.items() if agent.lost is not None}
+
+    def close(self) -> None:
+        """End all agents, and the commands that started them."""
+        end_agents(self._agents.values(), self._commands.values())
+        notice, self._notice = self._notice, -1
+        os.close(notice)
+
+
+def _words(lost: Mapping[str, str]) -> str:
+    return "; ".join(f"{host}: {why}" for host, why in lost.items())
+
+
+def _refuse(cluster: ClusterConfig) -> None:
+    """Raise ConfigError for keys that do not fit ranks on several hosts."""
+    if not cluster.hosts:
+        raise ConfigError("cluster.hosts: expected the names of hosts with cluster.launcher=hosts, got none")
+    if cluster.network != "open":
+        raise ConfigError(
+            f"cluster.network: expected open with cluster.launcher=hosts, got {cluster.network}: others of the network "
+            "reach the ranks, and RPC authenticates nobody; on a network that you trust, set cluster.network=open"
+        )
+    if "shm" in cluster.transports:
+        raise ConfigError("cluster.transports: expected uv with cluster.launcher=hosts, got shm, which ends at a host")
+    with suppress(ValueError):  # a name
+        if ip_address(cluster.host).is_unspecified:
+            raise ConfigError(
+                f"cluster.host: expected an address of this machine that the hosts reach, got {cluster.host}, "
+                "which names none"
+            )

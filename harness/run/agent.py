@@ -1,0 +1,38 @@
+"""The program of a host's agent: ``python -m harness.run.agent``. ``cluster.start_agent`` starts it."""
+
+# ruff: noqa: PLC0415 - plugins are loaded before the configuration's models are made
+
+import os
+import sys
+
+from harness.cluster.leash import ignore_interrupts
+from harness.core.errors import HarnessError
+from harness.record.plugins import load
+
+
+def main() -> None:
+    """Read the settings from standard input, import everything, fork a fork server, and serve the supervisor."""
+    ignore_interrupts()
+    try:
+        _serve(sys.stdin.readline())
+    except (HarnessError, OSError) as error:
+        raise SystemExit(str(error)) from None
+
+
+def _serve(line: str) -> None:
+    from harness.cluster.agent import Agent
+    from harness.cluster.agent_settings import AgentSettings
+
+    settings = AgentSettings.of_line(line)
+    os.chdir(settings.folder)
+    sys.path += [folder for folder in settings.path if folder not in sys.path]
+    load(settings.plugins)
+    from harness.record.code import current_code
+    from harness.run.assemble import prepare_fork_server
+
+    prepare_fork_server()
+    Agent(settings, current_code().to_json()).serve()
+
+
+if __name__ == "__main__":
+    main()
