@@ -26,7 +26,7 @@ from harness.core.errors import RunStopped
 from harness.core.events import Finished
 from harness.core.plans import KillTime
 from harness.core.strategies import STRATEGIES
-from harness.core.tracker import NullTracker
+from harness.core.trackers import TRACKERS, NullTracker
 from harness.record import code
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
@@ -295,10 +295,14 @@ def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
 ) -> None:
     """Law: a tracker of a plugin from before resume points is one line, and no failure."""
     config = case(short, "full", "none", "sync", data__max_train_samples=40, trace__path=None)
-    monkeypatch.delattr(NullTracker, "state")
+
+    class Former(NullTracker):
+        state = None  # pyright: ignore[reportAssignmentType]
+
+    monkeypatch.setitem(TRACKERS, None, Former)
     with caplog.at_level(logging.INFO, "harness"):
         assemble.run(changed(config, resume__every_s=0), tmp_path / "run")
-    assert "no resume point of step 9: tracker NullTracker: expected methods state and load" in caplog.text
+    assert "no resume point of step 9: tracker Former: expected methods state and load" in caplog.text
     assert not (tmp_path / "run" / "resume").exists()
 
 
