@@ -22,10 +22,11 @@ from harness.cluster.network import PrivateNetwork
 from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
 from harness.cluster.sockets import give_up_after
+from harness.cluster.spares import Spares
 from harness.cluster.stop import StopRequest
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, is_ps, ps_rank, spare_name
+from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
 
 if TYPE_CHECKING:
     from harness.cluster.group import GroupOptions
@@ -78,19 +79,14 @@ class World:
         self._options = options
         self._authkey = secrets.token_bytes(32)
         self.names = (*(ps_rank(k) for k in range(num_ps)), CHIEF)
-        self._num_spares = num_spares
-        self._num_named = 0  # spares so far; a name is never used again
-        self._spares: list[Rank] = []
-        self._spares += self._new_spares()
         self._ps, self._trainer = ps, trainer
         self._processes = Processes(launcher)
         self._connections = Connections(listener, self._authkey)
-        self._formation = Formation(
-            generation=0, members=(*self.names, *self._spares), takeovers={}, keeps_spares=num_spares > 0
-        )
+        self._spares = Spares(num_spares, self._processes, self._connections)
+        members = (*self.names, *self._spares.names)
+        self._formation = Formation(generation=0, members=members, takeovers={}, keeps_spares=num_spares > 0)
         self._is_formed = False  # whether the trainer has joined the present generation
         self._has_met_trainer = False  # whether it has connected
-        self._refill_after: int | None = None  # step after which missing spares are started
         self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = self._heard_s = 0.0  # when the generation began, when the trainer was last heard
@@ -163,32 +159,26 @@ class World:
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         for rank in dead:
             self._connections.drop(rank)
-        spares = self._ready_spares()
+        spares = self._spares.ready()
         members = [spare for spare in spares if spare in self._formation.members] if self._is_formed else []
         if len(members) >= len(dead):
             takeovers = dict(zip(dead, members, strict=False))
             self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
             for rank, spare in takeovers.items():
-                self._rename(spare, rank)
+                self._spares.take_over(spare, rank)
         else:
             takeovers = dict(zip(dead, spares, strict=False))
             for rank, spare in takeovers.items():
-                self._rename(spare, rank)
+                self._spares.take_over(spare, rank)
             self._begin_generation([rank for rank in dead if rank not in takeovers])
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
         lost_hosts = self._processes.lost_hosts()
         hosts = {**self.places, **({"lost_hosts": lost_hosts} if lost_hosts else {})}
         return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port, **hosts}
 
-    def _rename(self, spare: Rank, rank: Rank) -> None:
-        """From now on the process of ``spare`` is that of ``rank``."""
-        self._spares.remove(spare)
-        self._processes.rename(spare, rank)
-        self._connections.rename(spare, rank)
-
     def _begin_generation(self, fresh: Sequence[Rank] = ()) -> None:
         """Order all PS ranks and connected spares to join the next generation; start ``fresh`` ranks into it."""
-        members = (*self.names, *self._ready_spares())
+        members = (*self.names, *self._spares.ready())
         generation = self._formation.generation + 1
         self._formation = replace(self._formation, generation=generation, members=members, takeovers={})
         self._is_formed = False
@@ -202,7 +192,7 @@ class World:
 
     def regroup(self) -> Formation:
         """Begin a generation whose members are all ranks and connected spares, if that is not the present one."""
-        if set(self._formation.members) != {*self.names, *self._ready_spares()}:
+        if set(self._formation.members) != {*self.names, *self._spares.ready()}:
             self._begin_generation()
         return self._formation
 
@@ -256,41 +246,6 @@ class World:
         (machine,) = self.kill([CHIEF]).values()
         return RunFailed(f"{CHIEF} (pid {machine['pid']}) {why}, and was killed")
 
-    # --- spares -----------------------------------------------------------------------------------------------------
-
-    def _ready_spares(self) -> list[Rank]:
-        """Spares that live and are connected."""
-        self._forget_dead_spares()
-        return [spare for spare in self._spares if spare in self._connections]
-
-    def _forget_dead_spares(self) -> bool:
-        """Reap spares that have ended; whether one of them was a member of the present generation."""
-        dead = [spare for spare in self._spares if self._processes[spare].exitcode is not None]
-        for spare in dead:
-            self._connections.drop(spare)
-            self._spares.remove(spare)
-            self._processes.forget(spare)
-        return any(spare in self._formation.members for spare in dead)
-
-    def _new_spares(self) -> list[Rank]:
-        """Names for the spares that are missing."""
-        first, self._num_named = self._num_named, self._num_named + self._num_spares - len(self._spares)
-        return [spare_name(k) for k in range(first, self._num_named)]
-
-    def _refill(self, step: int) -> None:
-        """Start missing spares once the run has got further than it was at the last failure."""
-        if self._refill_after is not None and step > self._refill_after:
-            self._refill_after = None
-            self._forget_dead_spares()
-            for spare in self._new_spares():
-                self._spawn(spare, None)
-                self._spares.append(spare)
-
-    def _announce_spares(self) -> None:
-        """Tell the trainer when all spares are connected."""
-        if all(spare in self._connections for spare in self._spares):
-            self._connections.send(CHIEF, "spares")
-
     # --- serving ----------------------------------------------------------------------------------------------------
 
     def serve(
@@ -320,10 +275,14 @@ class World:
             for connection, message in self._connections.received(ready):
                 if self._handle(connection, message, services):
                     return
-            if self._rendezvous.is_awaited and (self._forget_dead_spares() or self.dead()):
+            if self._rendezvous.is_awaited and (self._has_lost_a_spare() or self.dead()):
                 self._rendezvous.abandon()
             self._fail_without_trainer()
             self._end_the_mute()
+
+    def _has_lost_a_spare(self) -> bool:
+        """Whether a spare that is a member of the present generation has ended since the last call."""
+        return any(spare in self._formation.members for spare in self._spares.forget_dead())
 
     def _fail_without_trainer(self) -> None:
         """Raise RunFailed if the trainer has ended, or has closed its connection, as its end does."""
@@ -343,12 +302,12 @@ class World:
 
         def replace_ranks(lost: Mapping[Rank, str], step: int, *args: Any) -> Formation:
             services["replace"](lost, step, *args)
-            self._refill_after = step if len(self._spares) < self._num_spares else None
+            self._spares.refill_after(step)
             return self._formation
 
         def status(**values: Any) -> None:
             services["status"](**values)
-            self._refill(values.get("step", 0))
+            self._spares.refill(values.get("step", 0), lambda spare: self._spawn(spare, None))
 
         own = {"dead": self.dead, "regroup": self.regroup, "formed": self.formed, "lost_with": self.lost_with}
         return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
@@ -385,7 +344,7 @@ class World:
         if rank == CHIEF:
             self._has_met_trainer, self._heard_s = True, self._clock.read()
         if generation is None:
-            self._announce_spares()
+            self._spares.announce()
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", self._formation.place(rank))
 
