@@ -381,6 +381,16 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
     assert printed.count("\n| 16 |") == 1
 
 
+def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
+    """A short version of the long run: random runs, failures of their traces, and signals to their processes."""
+    path = tmp_path / "figures.json"
+    printed = start_by_path("chaos.py", "--rounds", "2", "--seed", "1", "--json", str(path))
+    figures = json.loads(path.read_text())
+    assert figures["wrong"] == []
+    assert any(each["fault"] == "planned kill" for each in figures["results"])
+    assert "2 rounds of seed 1" in printed
+
+
 def test_every_parser_is_tried(tmp_path: Path) -> None:
     """A line for each of them; nothing is wrong with the inputs that come first."""
     path = tmp_path / "figures.json"
