@@ -27,7 +27,32 @@ def ignore_stops() -> None:
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
 
 
-def hold_leash(pid: int, *, parent: int | None = None) -> None:
+_ENDING_S = 0.1  # between the end of a process's connections and its own
+
+
+class Leash:
+    """Ends this process when another one has ended. ``owner``, ``parent``: pidfds, as of :func:`hold_leash`."""
+
+    def __init__(self, owner: int, parent: int | None) -> None:
+        self._owner, self._parent = owner, parent
+
+    def follow(self, timeout_s: float | None = _ENDING_S) -> None:
+        """End this process if the owner ends within ``timeout_s`` (None: whenever it ends).
+
+        To be called by who has found a connection to the owner closed. If all processes of an owner ended by that, and
+        none by its leash, nobody would end a stopped parent.
+        """
+        poll = select.poll()
+        poll.register(self._owner, select.POLLIN)
+        if not poll.poll(None if timeout_s is None else 1e3 * timeout_s):
+            return
+        if self._parent is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._parent, signal.SIGKILL)
+        os._exit(ORPHANED)
+
+
+def hold_leash(pid: int, *, parent: int | None = None) -> Leash:
     """End this process, at once and without clean-up, as soon as process ``pid`` has ended for any reason.
 
     A thread waits on a pidfd: SIGKILL of ``pid`` is detected within milliseconds, also across a forkserver, where
@@ -45,19 +70,10 @@ def hold_leash(pid: int, *, parent: int | None = None) -> None:
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         if os.getppid() != parent:
             os._exit(ORPHANED)
-    threading.Thread(target=_wait, args=(holder, held), name=f"leash-{pid}", daemon=True).start()
+    leash = Leash(holder, held)
+    threading.Thread(target=leash.follow, args=(None,), name=f"leash-{pid}", daemon=True).start()
+    return leash
 
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
-
-def _wait(holder: int, held: int | None) -> None:
-    poll = select.poll()
-    poll.register(holder, select.POLLIN)
-    while not poll.poll():
-        pass
-    if held is not None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(held, signal.SIGKILL)
-    os._exit(ORPHANED)

@@ -19,7 +19,7 @@ from torch.futures import Future
 from harness.cluster import control, group, wire
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.leash import hold_leash, ignore_interrupts, ignore_stops
+from harness.cluster.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
 from harness.cluster.link import ControlLink, RemoteSupervisor, Stopped
 from harness.cluster.protocol import (
     Cluster,
@@ -96,20 +96,20 @@ def adopt(rank: Rank) -> None:
             _server = RankServer(_spec, rank)
 
 
-def _begin(rank_context: RankContext) -> None:
+def _begin(rank_context: RankContext) -> Leash:
     """What every rank does first. Entering a namespace comes before the leash: that is a thread, and entering would
     undo what ties this process to its parent."""
     ignore_interrupts()
     ignore_stops()
     if rank_context.entrance is not None:
         rank_context.entrance.enter()
-    hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
+    return hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
 
 
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
     global _spec, _timeout_s, _guard  # noqa: PLW0603 - see above
-    _begin(rank_context)
+    leash = _begin(rank_context)
     torch.set_num_threads(1)
     _spec = spec
     _timeout_s = rank_context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
@@ -130,7 +130,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
             while order[0] not in ("join", "stop"):
                 order = link.order()
     except (EOFError, OSError):
-        pass  # the supervisor is gone, and so is the world
+        leash.follow()  # unless the supervisor lives, and has closed the connection
     if _server is not None:
         _server.close()
     group.leave()
@@ -138,7 +138,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
 
 def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorClient], None]) -> None:
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
-    _begin(rank_context)
+    leash = _begin(rank_context)
     link = ControlLink(rank_context)
     link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
     try:
@@ -149,8 +149,10 @@ def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorCl
     except HarnessError as error:
         link.send("failed", error)
         link.order()
-    except (Stopped, EOFError, ConnectionError):
+    except Stopped:
         pass  # the supervisor ended the run, and has the reason
+    except (EOFError, ConnectionError):
+        leash.follow()
     except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
         words = f"{rank_context.rank} raised {type(error).__name__}: {error}"
         link.send("failed", RunFailed(f"{words}\n{traceback.format_exc()}"))
