@@ -31,8 +31,9 @@ import numpy as np
 import torch
 
 from benchmarks._common import config_of, numbers_of, parser, report, settings_of, table
-from harness.cluster.protocol import Cluster, Exchange, Initialise, Push, SupervisorClient
+from harness.cluster.protocol import Cluster, Exchange, Initialise, Push
 from harness.cluster.supervisor import Supervisor
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.plans import PlannedKill, Rank, Struck, ps_rank

@@ -37,7 +37,8 @@ from benchmarks._common import Spread, config_of, parser, report, settings_of, t
 from benchmarks._plain import PlainDlrm
 from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
 from harness.client.protocol import Batches
-from harness.cluster.protocol import Cluster, Reply, Request, SupervisorClient
+from harness.cluster.protocol import Cluster, Reply, Request
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.events import Trained
 from harness.core.plans import KillTime, Rank

@@ -12,8 +12,8 @@ from typing import Any
 from harness.cluster import control, group
 from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
-from harness.cluster.protocol import Resumption, WrittenPoint
 from harness.cluster.sockets import LEASE_FRAC, give_up_all_after
+from harness.cluster.supervisor_client import Resumption, WrittenPoint
 from harness.store import Manifest
 
 

@@ -30,13 +30,13 @@ from harness.cluster.protocol import (
     Reply,
     Request,
     Several,
-    SupervisorClient,
     WriteBack,
     in_rank_order,
     no_op,
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, Struck, is_ps, ps_rank
 

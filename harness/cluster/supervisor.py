@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.cluster.protocol import Resumption, WrittenPoint
+from harness.cluster.supervisor_client import Resumption, WrittenPoint
 from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped, Slowed
 from harness.core.plans import PlannedKill, Rank, Slowdown, Struck, merge_kills, ps_index
 from harness.core.resumable import State

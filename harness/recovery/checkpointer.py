@@ -11,7 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, Save, SupervisorClient, Written
+from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, Save, Written
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
 from harness.core.resumable import State
 from harness.recovery.accounting import Accounting, CommittedSave

@@ -11,16 +11,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from harness.cluster.protocol import (
-    Cluster,
-    CopyFromBuddy,
-    Initialise,
-    Reply,
-    Request,
-    Restore,
-    SupervisorClient,
-    in_rank_order,
-)
+from harness.cluster.protocol import Cluster, CopyFromBuddy, Initialise, Reply, Request, Restore, in_rank_order
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
 from harness.core.strategy import Strategy

@@ -19,11 +19,12 @@ from harness.cluster.launchers import LAUNCHERS
 from harness.cluster.local import LocalCluster, LocalRanks
 from harness.cluster.network import NoPrivateNetwork, PrivateNetwork
 from harness.cluster.processes import RankJob
-from harness.cluster.protocol import Cluster, SupervisorClient
+from harness.cluster.protocol import Cluster
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.spawn import own_fork_server
 from harness.cluster.stop import StopRequest
 from harness.cluster.supervisor import Ranks, Supervisor
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed

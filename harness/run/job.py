@@ -9,7 +9,8 @@ import torch
 
 from harness.client.clients import CLIENTS, CacheSpec
 from harness.client.protocol import Batches, ClientSpec, EmbeddingClient
-from harness.cluster.protocol import Cluster, SupervisorClient
+from harness.cluster.protocol import Cluster
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger

@@ -10,7 +10,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.client.protocol import EmbeddingClient
-from harness.cluster.protocol import LoadState, Resumption, StateWritten, SupervisorClient, WriteState, WrittenPoint
+from harness.cluster.protocol import LoadState, StateWritten, WriteState
+from harness.cluster.supervisor_client import Resumption, SupervisorClient, WrittenPoint
 from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State

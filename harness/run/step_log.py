@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from harness.cluster.protocol import Reporter
+from harness.cluster.supervisor_client import Reporter
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
 from harness.core.resumable import State

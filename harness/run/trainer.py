@@ -11,7 +11,8 @@ from functools import partial
 import xxhash
 
 from harness.client.protocol import EmbeddingClient
-from harness.cluster.protocol import Digest, Initialise, SupervisorClient
+from harness.cluster.protocol import Digest, Initialise
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.events import Evaluated, Finished
 from harness.core.lookup import BatchPlan
 from harness.core.plans import CHIEF, Progress, SavePlan

@@ -11,10 +11,11 @@ from pathlib import Path
 from harness.cluster import fork_server as server
 from harness.cluster import group, rpc
 from harness.cluster.launcher import RankContext
-from harness.cluster.protocol import Cluster, Initialise, SupervisorClient
+from harness.cluster.protocol import Cluster, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
 from harness.cluster.spawn import fork_server, nest_fork_server
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from tests.cluster import worlds

@@ -12,8 +12,9 @@ import torch
 from torch.distributed import rpc
 
 from harness.cluster import group
-from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
+from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.events import Event, Killed, Regrouped, Started

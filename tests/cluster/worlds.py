@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
-from harness.cluster.protocol import Cluster, Exchange, Initialise, SupervisorClient
+from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.supervisor import Supervisor
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import PlannedKill

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import analysis
-from harness.cluster.protocol import Cluster, Collect, Exchange, Save, SupervisorClient
+from harness.cluster.protocol import Cluster, Collect, Exchange, Save
 from harness.cluster.server import RankServer
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Recovered, Saved, Trained

@@ -18,8 +18,9 @@ import analysis
 import run as command_line
 from harness.cli import interrupts
 from harness.cluster.leash import hold_leash
-from harness.cluster.protocol import Cluster, SupervisorClient
+from harness.cluster.protocol import Cluster
 from harness.cluster.spawn import fork_server
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import RunStopped
