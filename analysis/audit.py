@@ -3,18 +3,19 @@
 Independent of the ledgers in harness.core: it repeats their formulas (docs/CPR.md), so that an error in either shows.
 """
 
-import itertools
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from analysis.audit_parts import FailedWrites, copy_frac, slow_h
 from harness.core.events import (
     BUCKETS,
     Evaluated,
     Event,
     Finished,
+    Flipped,
     Killed,
     Lost,
     Recovered,
@@ -23,6 +24,7 @@ from harness.core.events import (
     Slowed,
     Started,
     Trained,
+    WriteFailed,
 )
 
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
@@ -85,7 +87,7 @@ class _Auditor:
         self._number = 0  # line of the current event
         self._started = started
         self._profile: Mapping[str, Any] = config["profile"]
-        self._copy_frac = _copy_frac(config)
+        self._copy_frac = copy_frac(config)
         self._written_h = 0.0  # hour at which the last save in the background is on disk
         self._engine: str = config["engine"]
         self._counts_restores = config["metrics"]["pls_since"] == "save_or_restore"
@@ -103,6 +105,7 @@ class _Auditor:
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
         self._hangs = False  # whether one of these kills stopped a rank
         self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
+        self._failed_writes = FailedWrites()
         self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
         self._is_at_boundary = True  # all deaths since the last recovery
         self._is_wall = config["trace"].get("clock") == "wall"
@@ -157,6 +160,8 @@ class _Auditor:
 
     def _save(self, event: Saved) -> None:
         self._pass(event.step)
+        if problem := self._failed_writes.problem_of(event):
+            self._problem(problem)
         self._expect("save_h", event.save_h, self._save_h(event) if event.charged else 0.0)
         if event.charged:
             self.result.num_saves += 1
@@ -203,12 +208,22 @@ class _Auditor:
     def _slow_down(self, event: Slowed) -> None:
         if event.hour > self._clock_h(event.step) + _TOLERANCE:
             self._problem(f"{event.rank} was slow when the clock read {self._clock_h(event.step)} h, before its hour")
-        before_h = _slow_h(self._slow)
+        before_h = slow_h(self._slow)
         self._slow.append((event.hour, event.last_hour, event.factor))
-        added_h = _slow_h(self._slow) - before_h
+        added_h = slow_h(self._slow) - before_h
         if not math.isclose(event.reschedule_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
             self._problem(f"reschedule_h is {event.reschedule_h}, the events give {added_h}")
         self.result.hours["reschedule"] += event.reschedule_h
+
+    def _fail_write(self, event: WriteFailed) -> None:
+        self._check_hour(event)
+        self._failed_writes.add(event)
+
+    def _check_hour(self, event: WriteFailed | Flipped) -> None:
+        """A fault that waits may strike in steps that run again."""
+        clock_h = self._clock_h(max(event.step, len(self._losses)))
+        if event.hour > clock_h + _TOLERANCE * max(1.0, event.hour):
+            self._problem(f"{event.kind} of {event.rank} when the clock read {clock_h} h, before its hour")
 
     def _lose(self, event: Lost) -> None:
         for rank in event.ranks:
@@ -323,6 +338,8 @@ class _Auditor:
         is_by_second = self._started.trace_inject == "wall"  # the last kill may come when all is done
         if not is_by_second and (unmatched := sorted((+self._num_kills).elements())):
             self._problem(f"{', '.join(unmatched)} was killed, but no `lost` event names it")
+        if problem := self._failed_writes.problem_at_end():
+            self._problem(problem)
         self._finish_updates(event, "updates", "update_pls")
         self._finish_updates(event, "tracked", "update_pls_tracked")
 
@@ -371,23 +388,10 @@ class _Auditor:
         Saved: _save,
         Killed: _kill,
         Slowed: _slow_down,
+        WriteFailed: _fail_write,
+        Flipped: _check_hour,
         Lost: _lose,
         Regrouped: _regroup,
         Recovered: _recover,
         Finished: _finish,
     }
-
-
-def _slow_h(spans: Sequence[tuple[float, float, float]]) -> float:
-    """Hours by which a job is longer that waits for the slowest of its ranks, of (first hour, last hour, factor)."""
-    hours = sorted({hour for first_h, last_h, _ in spans for hour in (first_h, last_h)})
-    factors = ((s, e, [f for a, b, f in spans if a <= s and e <= b]) for s, e in itertools.pairwise(hours))
-    return math.fsum((end - start) * (max(slow, default=1.0) - 1) for start, end, slow in factors)
-
-
-def _copy_frac(config: Mapping[str, Any]) -> float | None:
-    """Hours that the copy of a save in the background takes, by those of its write; None if saves are waited for."""
-    profile = config["profile"]
-    network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
-    is_async = config.get("save", {}).get("mode") == "async"
-    return network_gbps / snapshot_gbps if is_async and network_gbps and snapshot_gbps else None

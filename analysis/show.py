@@ -19,6 +19,7 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
+    Flipped,
     Killed,
     Lost,
     Recovered,
@@ -26,6 +27,7 @@ from harness.core.events import (
     Saved,
     Slowed,
     Started,
+    WriteFailed,
 )
 from harness.record.files import read_json
 from harness.record.rundir import RunDir, flatten, read_config
@@ -172,6 +174,12 @@ _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Slowed: lambda event: (
         f"{event.rank}: {event.factor:g} times as slow until step {event.last_step}; hour {event.hour:g} of the trace, "
         f"line {event.line}"
+    ),
+    WriteFailed: lambda event: (
+        f"{event.rank}: {event.fault}, its part was written again; hour {event.hour:g} of the trace, line {event.line}"
+    ),
+    Flipped: lambda event: (
+        f"{event.rank}: bit {event.bit} of {event.path} flipped; hour {event.hour:g} of the trace, line {event.line}"
     ),
     Lost: lambda event: (
         ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")

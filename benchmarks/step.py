@@ -97,6 +97,7 @@ class TimedSupervisor:
         self.commit, self.status = supervisor.commit, supervisor.status
         self.resumption, self.commit_point = supervisor.resumption, supervisor.commit_point
         self.is_stopping = supervisor.is_stopping
+        self.writes_failed, self.flip_bits = supervisor.writes_failed, supervisor.flip_bits
 
     def record(self, event: Any) -> None:
         """See SupervisorClient."""

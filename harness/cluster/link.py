@@ -4,6 +4,7 @@ import os
 import select
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -14,6 +15,7 @@ from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
 from harness.cluster.sockets import LEASE_FRAC, give_up_all_after
 from harness.cluster.supervisor_client import Resumption, WrittenPoint
+from harness.core.plans import Rank
 from harness.store import Manifest
 
 
@@ -164,6 +166,14 @@ class RemoteSupervisor:
     def status(self, **values: Any) -> None:
         """Report the progress of the run: fields of ``RunStatus``."""
         self._link.send("tell", "status", values)
+
+    def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
+        """Record writes that failed."""
+        self._link.call("writes_failed", step, samples, failed)
+
+    def flip_bits(self, step: int, samples: int, number: int) -> None:
+        """Carry out and record the planned flip of that number. Raises RunFailed."""
+        self._link.call("flip_bits", step, samples, number)
 
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""

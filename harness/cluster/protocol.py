@@ -175,8 +175,8 @@ class Save:
     """Write the shard as of ``step`` into files numbered ``sequence``.
 
     ``records`` are its files in the last checkpoint. ``mirrored_N`` (int64, ascending): rows that the trainer's mirror
-    holds. Reply: :class:`Written`; None if ``in_background``: steps go on, and :class:`Collect` returns the result
-    later.
+    holds. ``faults``: numbers of planned faults by which the first write fails; a rank knows which are its own. Reply:
+    :class:`Written`; None if ``in_background``: steps go on, and :class:`Collect` returns the result later.
     """
 
     plan: SavePlan
@@ -184,6 +184,7 @@ class Save:
     step: int
     records: tuple[FileRecord, ...]
     mirrored_N: Tensor = NO_ROWS
+    faults: tuple[int, ...] = ()
     in_background: bool = False
 
 
@@ -217,6 +218,8 @@ class Written:
         compacted: whether older files were merged into a new base.
         waited_s: how long steps waited for a save in the background, seconds.
         is_late: a replacement wrote its rows as of the reply, not as of the save's step.
+        struck: numbers of the planned faults by which the first write failed; the rank then wrote its part again.
+        failed_s: from the begin of that write to its failure, seconds.
     """
 
     records: tuple[FileRecord, ...]
@@ -227,6 +230,8 @@ class Written:
     compacted: bool
     waited_s: float = 0.0
     is_late: bool = False
+    struck: tuple[int, ...] = ()
+    failed_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Saves of a PS rank: the contents are fixed at the save's step and written at once or in the background."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from harness.cluster.protocol import Collect, Save, Written
 from harness.cluster.replica import Taken, take
+from harness.core.errors import StoreError
 from harness.core.resumable import State
 from harness.core.shard import Shard
 from harness.core.trackers import Tracker
@@ -63,19 +65,28 @@ class Saver:
     Args:
         tracker: chooses rows of the ``tracked`` tables, for kinds of save that ask it.
         buffer_bytes: memory that a save in the background may take, besides one byte a row.
+        write_faults: by the number of a planned fault of this rank, the system's error (errno) that a write fails with.
 
     Attributes:
         taken: what the last save took from the shard's counts. Whoever sets the shard's rows sets it, too.
     """
 
     def __init__(
-        self, shard: Shard, tracker: Tracker, tracked: Sequence[int], store: ShardStore, *, buffer_bytes: int
+        self,
+        shard: Shard,
+        tracker: Tracker,
+        tracked: Sequence[int],
+        store: ShardStore,
+        *,
+        buffer_bytes: int,
+        write_faults: Mapping[int, int],
     ) -> None:
         self._shard = shard
         self._tracker = tracker
         self._tracked = tracked
         self._store = store
         self._buffer_bytes = buffer_bytes
+        self._write_faults = write_faults
         self.taken = Taken()
         self._pending: _PendingSave | None = None
         self._kept: int | None = None  # sequence of the pending save whose files a resume point names
@@ -183,6 +194,25 @@ class Saver:
         )
 
     def _write(self, request: Save, contents: _Contents, rows: RowSource) -> Written:
+        """Write the files. If the trace has a fault of the disk for this save, the same contents are written twice.
+
+        The first attempt fails before it has read a row. Raises StoreError if the disk fails besides.
+        """
+        struck = tuple(number for number in request.faults if number in self._write_faults)
+        if not struck:
+            return self._write_files(request, contents, rows)
+        self._store.fail_next_write(self._write_faults[struck[0]])
+        began_s = time.monotonic()
+        try:
+            self._write_files(request, contents, rows)
+        except StoreError:
+            failed_s = time.monotonic() - began_s
+        else:
+            raise AssertionError("a write that is to fail fails")
+        self._store.discard(request.sequence)
+        return replace(self._write_files(request, contents, rows), struck=struck, failed_s=failed_s)
+
+    def _write_files(self, request: Save, contents: _Contents, rows: RowSource) -> Written:
         sequence, step, chain, encoding = request.sequence, request.step, contents.builds_on, contents.encoding
         compacted = False
         if contents.parts is None:
@@ -204,11 +234,13 @@ class Saver:
 
 
 def _to_plain(written: Written) -> State:
-    return {**vars(written), "records": [record.to_json() for record in written.records]}
+    records = [record.to_json() for record in written.records]
+    return {**vars(written), "records": records, "struck": list(written.struck)}
 
 
 def _from_plain(state: State) -> Written:
-    return Written(**{**state, "records": tuple(FileRecord.from_json(record) for record in state["records"])})
+    records = tuple(FileRecord.from_json(record) for record in state["records"])
+    return Written(**{**state, "records": records, "struck": tuple(state["struck"])})
 
 
 def _part(rows: Tensor | slice) -> Part:

@@ -1,8 +1,8 @@
 """The code of a PS rank, on both engines: one class that serves requests on one shard."""
 
 import traceback
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -52,7 +52,10 @@ from harness.store.format import bytes_of
 
 @dataclass(frozen=True, kw_only=True)
 class RankSpec:
-    """The parameters of a PS rank; can be pickled."""
+    """The parameters of a PS rank; can be pickled.
+
+    ``write_faults``: by rank, by the number of a planned fault, the system's error (errno) that its write fails with.
+    """
 
     placement: Placement
     embedding_dim: int
@@ -64,6 +67,7 @@ class RankSpec:
     fsync: bool
     save_buffer_bytes: int
     keeps_replica: bool = False
+    write_faults: Mapping[Rank, Mapping[int, int]] = field(default_factory=dict)
 
 
 class RankServer:
@@ -93,7 +97,12 @@ class RankServer:
         self._fsync = spec.fsync
         self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
         self._saver = Saver(
-            self.shard, self._tracker, spec.tracker.tables, self._store, buffer_bytes=spec.save_buffer_bytes
+            self.shard,
+            self._tracker,
+            spec.tracker.tables,
+            self._store,
+            buffer_bytes=spec.save_buffer_bytes,
+            write_faults=spec.write_faults.get(rank, {}),
         )
         self._handlers: dict[type, Callable[..., Reply]] = {
             Exchange: self._exchange,

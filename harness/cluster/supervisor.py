@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from harness.cluster.supervisor_client import Resumption, WrittenPoint
-from harness.core.events import Event, Finished, Killed, Lost, Machine, Regrouped, Slowed
+from harness.core.errors import RunFailed
+from harness.core.events import Event, Finished, Flipped, Killed, Lost, Machine, Regrouped, Slowed, WriteFailed
 from harness.core.plans import PlannedKill, Rank, Slowdown, Struck, merge_kills, ps_index
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
@@ -237,6 +238,46 @@ class Supervisor:
         self._ranks.slow(
             {rank: slow.factor for number, slow in by_factor for rank in self._planned_kills[number].ranks}
         )
+
+    def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
+        """Record writes that failed as planned: by rank the numbers of its planned faults, and seconds of the write.
+
+        Faults of one rank that waited for one save strike as one: the first of them is recorded.
+        """
+        for rank, (numbers, seconds) in failed.items():
+            self._carried_out |= set(numbers)
+            planned = self._planned_kills[numbers[0]]
+            assert planned.write_fault is not None, "a write that fails"
+            place = planned.ranks.index(rank)
+            self.record(
+                WriteFailed(
+                    step=step,
+                    samples=samples,
+                    rank=rank,
+                    fault=planned.write_fault,
+                    hour=planned.hours[place],
+                    line=planned.lines[place],
+                    machine={"seconds": seconds},
+                )
+            )
+
+    def flip_bits(self, step: int, samples: int, number: int) -> None:
+        """Flip a bit of the newest file of each rank of the planned flip, and record it.
+
+        Raises RunFailed if there is no checkpoint.
+        """
+        planned = self._planned_kills[number]
+        assert planned.flip is not None, "a flip"
+        self._carried_out.add(number)
+        for rank, hour, line in zip(planned.ranks, planned.hours, planned.lines, strict=True):
+            flipped = self._store.flip_bit(rank, planned.flip)
+            if flipped is None:
+                raise RunFailed(
+                    f"line {line} of the trace: expected a checkpoint of {rank} at step {step}, of which to flip a "
+                    "bit, got none; take the line out, or a strategy that saves"
+                )
+            path, bit = flipped
+            self.record(Flipped(step=step, samples=samples, rank=rank, hour=hour, line=line, path=path, bit=bit))
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them.

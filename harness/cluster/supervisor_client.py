@@ -52,6 +52,14 @@ class SupervisorClient(Reporter, Protocol):
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
         ...
 
+    def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
+        """Record writes that failed: by rank the numbers of its planned faults, and the seconds of the write."""
+        ...
+
+    def flip_bits(self, step: int, samples: int, number: int) -> None:
+        """Carry out and record the planned flip of that number. Raises RunFailed if there is no checkpoint."""
+        ...
+
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""
         ...

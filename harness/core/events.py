@@ -84,7 +84,8 @@ class Saved(Event):
     save: str  # kind of save: "full", "priority", ...
     closes_interval: bool
     charged: bool  # the initial save is start-up in every strategy and costs nothing (reconstructed: docs/CPR.md)
-    payload_bytes: int  # rows and row ids of all ranks, dense network
+    payload_bytes: int  # rows and row ids of all ranks, dense network; parts that were written again twice
+    repeated_bytes: int = 0  # of which parts written again after a write that failed
     num_rows: int  # rows written
     persisted_updates: int | None  # updates, over all tables, that this save made durable
     persisted_tracked: int | None  # the same over tracked tables
@@ -131,6 +132,32 @@ class Slowed(Event):
     last_hour: float  # of the trace, at most that of the job's end
     last_step: int
     reschedule_h: float  # emulated hours of waiting for it, besides those of slowdowns before it
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteFailed(Event):
+    """The first write of a rank's part of a save failed, as the trace says; the rank wrote it again.
+
+    The event of the save follows. machine: seconds (from the begin of the write to its failure).
+    """
+
+    kind: ClassVar[str] = "write_failed"
+    rank: str
+    fault: str  # "disk_full" | "disk_error"
+    hour: float  # of the trace entry
+    line: int  # of the trace file
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flipped(Event):
+    """A bit of a file of the newest checkpoint was flipped on disk. machine: empty."""
+
+    kind: ClassVar[str] = "bitflip"
+    rank: str
+    hour: float  # of the trace entry
+    line: int  # of the trace file
+    path: str  # of the file, below the folder of checkpoints
+    bit: int  # its place in the file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +255,11 @@ class Finished(Event):
 
 
 EVENTS: dict[str, type[Event]] = {
-    cls.kind: cls for cls in (Started, Trained, Saved, Evaluated, Killed, Slowed, Lost, Regrouped, Recovered, Finished)
+    cls.kind: cls
+    for cls in (
+        *(Started, Trained, Saved, Evaluated, Killed, Slowed, WriteFailed, Flipped, Lost, Regrouped, Recovered),
+        Finished,
+    )
 }
 
 

@@ -11,9 +11,13 @@ LoadPrice = Literal["whole", "by_bytes"]
 KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
 PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
-Fault = Literal["kill", "hang", "slow"]
-"""What happens to a rank: it ends; it stays and answers nothing; it is slower for a time, and nothing is lost."""
+Fault = Literal["kill", "hang", "slow", "disk_full", "disk_error", "bitflip"]
+"""What happens to a rank: it ends; it stays and answers nothing; it is slower for a time, and nothing is lost; a write
+of its next save fails since the disk is full, or with an input/output error; a bit of its newest file changes."""
 FAULTS: tuple[Fault, ...] = get_args(Fault)
+WriteFault = Literal["disk_full", "disk_error"]
+WRITE_FAULTS: dict[Fault, WriteFault] = {"disk_full": "disk_full", "disk_error": "disk_error"}
+"""The faults by which the first write of a save fails."""
 
 CHIEF: Rank = "trainer0"
 """The trainer rank that runs the step loop and executes plans."""
@@ -111,6 +115,8 @@ class PlannedKill:
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
     ``hanging``: those of ``ranks`` that are stopped, and not ended. ``slowdown``: none dies, and ``ranks`` are slower.
+    ``write_fault``: none dies, and the next save of ``ranks`` fails once. ``flip``: none dies, and the newest file of
+    each of ``ranks`` has a bit flipped, the one of this number; counted on from the first where the file is shorter.
     """
 
     step: int
@@ -121,27 +127,33 @@ class PlannedKill:
     phase: KillPhase = "boundary"
     hanging: frozenset[Rank] = frozenset()
     slowdown: "Slowdown | None" = None
+    write_fault: WriteFault | None = None
+    flip: int | None = None
 
     @property
     def time(self) -> "KillTime":
         """When it strikes, without who dies."""
-        return KillTime(self.step, min(self.hours), self.phase, self.slowdown)
+        fails_write, flips = self.write_fault is not None, self.flip is not None
+        return KillTime(self.step, min(self.hours), self.phase, self.slowdown, fails_write, flips)
 
 
 class KillTime(NamedTuple):
     """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``.
 
     With a ``phase`` other than ``boundary``: the boundary from which on the kill waits for that phase.
+    ``fails_write``, ``flips``: nobody dies, a save fails once, or a bit is flipped.
     """
 
     step: int
     hour: float
     phase: KillPhase = "boundary"
     slowdown: "Slowdown | None" = None
+    fails_write: bool = False
+    flips: bool = False
 
     @property
     def is_at_boundary(self) -> bool:
-        """Whether ranks are killed at the boundary itself."""
+        """Whether it strikes at the boundary itself, after what else is due there."""
         return self.phase == "boundary" and self.slowdown is None
 
 

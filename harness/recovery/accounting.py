@@ -137,7 +137,7 @@ class Accounting:
             self._updates.saving()
 
     def committed(self, save: CommittedSave) -> Saved:
-        """Charge a committed save and return its event."""
+        """Charge a committed save and return its event. A part that was written again is paid for twice."""
         plan, progress, written = save.plan, save.progress, save.written
         if plan.closes_interval:
             self._pls.saved(progress.samples)
@@ -146,7 +146,9 @@ class Accounting:
                 if reply.persisted_updates is not None and reply.persisted_tracked is not None:
                     self._updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
             self._updates.committed()
-        payload = save.manifest.trainer.payload_bytes + sum(reply.payload_bytes for reply in written.values())
+        repeated = sum(reply.payload_bytes for reply in written.values() if reply.struck)
+        parts = sum(reply.payload_bytes for reply in written.values())
+        payload = save.manifest.trainer.payload_bytes + parts + repeated
         save_h = 0.0
         if save.is_charged:
             save_h = self._overhead.charge_save(payload, self._bytes_full, progress.samples)
@@ -159,6 +161,7 @@ class Accounting:
             closes_interval=plan.closes_interval,
             charged=save.is_charged,
             payload_bytes=payload,
+            repeated_bytes=repeated,
             num_rows=sum(reply.num_rows for reply in written.values()),
             persisted_updates=_sum_known(reply.persisted_updates for reply in written.values()),
             persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),

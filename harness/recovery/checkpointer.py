@@ -124,6 +124,7 @@ def _to_plain(pending: PendingSave) -> State:
             "sequence": save.sequence,
             "records": [record.to_json() for record in save.records],
             "mirrored_N": save.mirrored_N,
+            "faults": list(save.faults),
         }
         for rank, save in pending.requests.items()
     }
@@ -147,6 +148,7 @@ def _from_plain(state: State) -> PendingSave:
             step=progress.step,
             records=tuple(FileRecord.from_json(record) for record in save["records"]),
             mirrored_N=save["mirrored_N"],
+            faults=tuple(save["faults"]),
             in_background=True,
         )
         for rank, save in state["requests"].items()
@@ -209,6 +211,7 @@ class Checkpointer:
                 step=progress.step,
                 records=tuple(files.get(rank, ())),
                 mirrored_N=mirrored.get(rank, NO_ROWS),
+                faults=self._injections.write_faults,
                 in_background=self._store.in_background,
             )
             for rank in self._ranks
@@ -277,6 +280,7 @@ class Checkpointer:
             shards={rank: reply.records for rank, reply in written.items()},
             trainer=dense,
         )
+        self._injections.wrote(written)
         self._injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
         self._supervisor.commit(manifest)
         self._checkpoints.commit(manifest)

@@ -1,13 +1,15 @@
-"""The faults of a trace: kills at boundaries, kills that wait for a phase of the run, slow ranks.
+"""The faults of a trace: kills at boundaries, kills that wait for a phase of the run, slow ranks, faults of disks.
 
-A kill with a phase is armed at its boundary, and carried out the first time that the phase occurs.
+A kill with a phase is armed at its boundary, and carried out the first time that the phase occurs. So is a write that
+fails: it strikes at the first save that is then written and committed.
 """
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several
+from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several, Written
+from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import KillPhase, KillTime, Progress, Rank, Struck
 from harness.core.resumable import State
 from harness.recovery.accounting import Accounting
@@ -15,10 +17,10 @@ from harness.recovery.mirror import Mirror
 
 
 class Injections:
-    """Carries out planned kills, at boundaries and in phases; each strikes once. The supervisor alone knows whom.
+    """Carries out planned faults, at boundaries and in phases; each strikes once. The trainer does not know whom.
 
     Args:
-        kills: all planned kills and slowdowns of the run; they are named by their index.
+        kills: all planned faults of the run; they are named by their index.
         progress: the progress of the run now.
         before_kill: called before each kill, so that what happened first is recorded first.
     """
@@ -28,6 +30,7 @@ class Injections:
         kills: Sequence[KillTime],
         *,
         cluster: Cluster,
+        supervisor: SupervisorClient,
         mirror: Mirror,
         accounting: Accounting,
         progress: Callable[[], Progress],
@@ -35,6 +38,7 @@ class Injections:
     ) -> None:
         self._kills = tuple(kills)
         self._cluster = cluster
+        self._supervisor = supervisor
         self._mirror = mirror
         self._accounting = accounting
         self._progress = progress
@@ -93,6 +97,31 @@ class Injections:
         """Whether it matters which message is in flight: a kill waits for the next one, or its death is not found."""
         return self._is_hidden or any(self._kills[kill].phase in _OF_MESSAGES for kill in self._armed)
 
+    def at_boundary(self, due: Sequence[int]) -> None:
+        """Carry out what is due at the present boundary: flips of bits in the files of checkpoints, then kills."""
+        for number in due:
+            if self._kills[number].flips:
+                self._before_kill()
+                progress = self._progress()
+                self._supervisor.flip_bits(progress.step, progress.samples, number)
+        if kills := [number for number in due if not self._kills[number].flips]:
+            self.kill(kills)
+
+    @property
+    def write_faults(self) -> tuple[int, ...]:
+        """The armed faults by which a write of the next save fails."""
+        return tuple(number for number in self._armed if self._kills[number].fails_write)
+
+    def wrote(self, written: Mapping[Rank, Written]) -> None:
+        """All parts of a save are on disk: record the faults that struck it; they do not strike again."""
+        failed = {rank: (reply.struck, reply.failed_s) for rank, reply in written.items() if reply.struck}
+        if failed:
+            self._before_kill()
+            struck = {number for numbers, _ in failed.values() for number in numbers}
+            self._armed = [number for number in self._armed if number not in struck]
+            progress = self._progress()
+            self._supervisor.writes_failed(progress.step, progress.samples, failed)
+
     def kill(self, kills: Sequence[int]) -> None:
         """Carry out planned kills of one phase as one. The requests in flight, or the next ones, find the dead."""
         self._before_kill()
@@ -105,7 +134,9 @@ class Injections:
         """The run is in ``phase``: carry out the armed kills of it, if there are any."""
         if not self._armed:
             return
-        due = tuple(kill for kill in self._armed if self._kills[kill].phase == phase)
+        due = tuple(
+            kill for kill in self._armed if self._kills[kill].phase == phase and not self._kills[kill].fails_write
+        )
         if due:
             self._armed = [kill for kill in self._armed if kill not in due]
             self.kill(due)

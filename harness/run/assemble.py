@@ -27,14 +27,15 @@ from harness.cluster.supervisor import Ranks, Supervisor
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
 from harness.config.model import ClusterConfig, Config
-from harness.core.errors import ConfigError, RunFailed
-from harness.core.events import Event, Finished, Machine
+from harness.core.errors import ConfigError, RunFailed, StoreError
+from harness.core.events import Finished, Machine
 from harness.core.plans import KillTime, PlannedKill, Rank
 from harness.record.code import current_code
 from harness.record.folder import empty_run, has_resume_point
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.job import train
+from harness.run.last_event import LastEvent
 from harness.run.resume_points import PointKeeper, usable_point
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint
@@ -129,7 +130,7 @@ def run(
         if point is not None:
             store.rewind(point.checkpoint, point.saving)
         points = PointKeeper(folder, point, config_hash=run_spec.result_hash, recorder=recorder, store=store)
-        sink = _LastEvent(recorder)
+        sink = LastEvent(recorder)
 
         def make_supervisor(ranks: Ranks, machine: Machine) -> Supervisor:
             supervisor = Supervisor(
@@ -149,6 +150,10 @@ def run(
         engine = _run_rpc if config.engine == "rpc" else _run_local
         try:
             supervisor = engine(run_spec, store, parts, make_supervisor, stop)
+        except StoreError as error:
+            if words := sink.flips_in(str(error)):
+                raise RunFailed(f"{error}; {words}") from error
+            raise
         finally:
             store.wait()
         finished = sink.finished
@@ -208,8 +213,9 @@ def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> Iterato
         if kill.phase != "boundary":
             yield (
                 f"{run_spec.config.trace.path}:{min(kill.lines)}: expected a phase {kill.phase} after step "
-                f"{kill.step}, in which to kill {', '.join(kill.ranks)}, got none; the result is invalid; give the "
-                "line an earlier hour or another phase"
+                f"{kill.step}, in which {'a write fails of' if kill.write_fault else 'to kill'} "
+                f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
+                "phase"
             )
 
 
@@ -238,20 +244,6 @@ class _Status:
         self._values |= values
         if self._on_status is not None:
             self._on_status(RunStatus(**self._values))
-
-
-class _LastEvent:
-    """A sink that passes events on and keeps the last one of a run."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-        self.finished: Finished | None = None
-
-    def record(self, event: Event) -> None:
-        """Pass the event on, and keep it."""
-        self._recorder.record(event)
-        if isinstance(event, Finished):
-            self.finished = event
 
 
 def _machine(**values: Any) -> Machine:
@@ -332,6 +324,8 @@ def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
         "kill_planned": supervisor.kill_planned,
         "slow_down": supervisor.slow_down,
         "speed_up": supervisor.speed_up,
+        "writes_failed": supervisor.writes_failed,
+        "flip_bits": supervisor.flip_bits,
         "replace": supervisor.replace,
     }
 

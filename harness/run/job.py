@@ -75,7 +75,13 @@ def _make_trainer(
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     mirror = _make_mirror(run_spec, count_updates)
     injections = Injections(
-        kills, cluster=cluster, mirror=mirror, accounting=accounting, progress=progress, before_kill=steps.flush
+        kills,
+        cluster=cluster,
+        supervisor=supervisor,
+        mirror=mirror,
+        accounting=accounting,
+        progress=progress,
+        before_kill=steps.flush,
     )
     failover = FailoverClient(
         cluster=cluster,

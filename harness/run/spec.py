@@ -1,6 +1,7 @@
 """The constants of a run that follow from its config, data and trace."""
 
 import dataclasses
+import errno
 import glob
 import hashlib
 import json
@@ -22,7 +23,7 @@ from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, PlannedKill
+from harness.core.plans import Costs, PlannedKill, Rank, WriteFault
 from harness.core.strategies import Partial, make_strategy
 from harness.core.strategy import Strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
@@ -201,6 +202,7 @@ class RunSpec:
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
             keeps_replica=self.strategy.keeps_replicas,
+            write_faults=_write_faults(self.planned_kills),
         )
 
     def started(self, machine: Machine) -> Started:
@@ -278,3 +280,16 @@ def check(config: Config) -> list[str]:
     run_spec = RunSpec(config)
     run_spec.validate()
     return [*run_spec.remarks()]
+
+
+_ERRORS: dict[WriteFault, int] = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
+
+
+def _write_faults(planned: Iterable[PlannedKill]) -> dict[Rank, dict[int, int]]:
+    """By rank, the planned faults by which its writes fail: number of the fault, and of the system's error."""
+    faults: dict[Rank, dict[int, int]] = {}
+    for number, each in enumerate(planned):
+        if (fault := each.write_fault) is not None:
+            for rank in each.ranks:
+                faults.setdefault(rank, {})[number] = _ERRORS[fault]
+    return faults

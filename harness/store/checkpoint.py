@@ -11,8 +11,9 @@ from functools import partial
 from pathlib import Path
 
 from harness.core.errors import StoreError
+from harness.core.plans import Rank
 from harness.store.background import Background
-from harness.store.format import ContentReader, replacing, verify
+from harness.store.format import ContentReader, flip_bit, replacing, verify
 from harness.store.records import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
@@ -101,6 +102,18 @@ class CheckpointStore:
                 path.unlink(missing_ok=True)
         except OSError as error:
             raise StoreError(f"{self.root}: later checkpoints cannot be removed: {error.strerror}") from error
+
+    def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
+        """Flip a bit of the newest file of ``rank`` that has rows, in the newest checkpoint; for failure injection.
+
+        Returns the path of the file below the root and the place of the bit in it; None if there is no checkpoint.
+        ``number``: of the bit (``format.flip_bit``). Raises StoreError.
+        """
+        newest = next((path for _, path in _manifest_paths(self.root)), None)
+        if newest is None:
+            return None
+        records = [record for record in _load(newest).shards[rank] if record.payload_bytes]
+        return records[-1].path, flip_bit(self.root, records[-1], number)
 
     def wait(self) -> None:
         """Wait until the old files of the last commit are deleted."""

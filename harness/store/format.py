@@ -69,11 +69,15 @@ def fsync_folder(folder: Path) -> None:
 
 
 class HashingWriter:
-    """Writes a content file front to back and hashes its bytes. Made by ``replacing``."""
+    """Writes a content file front to back and hashes its bytes. Made by ``replacing``.
 
-    def __init__(self, handle: int, chunk_bytes: int) -> None:
+    ``fails_with``: the number of the system's error (errno) by which the first write fails; None: by none.
+    """
+
+    def __init__(self, handle: int, chunk_bytes: int, fails_with: int | None = None) -> None:
         self._handle = handle
         self._chunk_bytes = chunk_bytes
+        self._fails_with = fails_with
         self._hash = xxhash.xxh3_64()
         self.num_bytes = 0
 
@@ -87,6 +91,8 @@ class HashingWriter:
 
     def write(self, view: memoryview) -> None:
         """Append bytes. Raises ``OSError``, which ``replacing`` turns into a ``StoreError`` that names the file."""
+        if self._fails_with is not None:
+            raise OSError(self._fails_with, os.strerror(self._fails_with))
         for start in range(0, len(view), self._chunk_bytes):
             chunk = view[start : start + self._chunk_bytes]
             self._hash.update(chunk)
@@ -109,8 +115,12 @@ def temp_path(path: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: Path, *, fsync: bool, chunk_bytes: int = CHUNK_BYTES) -> Iterator[HashingWriter]:
+def replacing(
+    path: Path, *, fsync: bool, chunk_bytes: int = CHUNK_BYTES, fails_with: int | None = None
+) -> Iterator[HashingWriter]:
     """Write ``path`` atomically and durably: temporary file, fsync, rename, fsync of the folder.
+
+    ``fails_with``: an error of the disk that is injected (:class:`HashingWriter`).
 
     Raises:
         StoreError: the disk failed; the temporary file is removed and no other file was changed.
@@ -119,7 +129,7 @@ def replacing(path: Path, *, fsync: bool, chunk_bytes: int = CHUNK_BYTES) -> Ite
     try:
         handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            yield HashingWriter(handle, chunk_bytes)
+            yield HashingWriter(handle, chunk_bytes, fails_with)
             if fsync:
                 os.fsync(handle)
         finally:
@@ -148,6 +158,7 @@ def write_content(
     encoding: str = RAW,
     fsync: bool,
     chunk_bytes: int = CHUNK_BYTES,
+    fails_with: int | None = None,
 ) -> FileRecord:
     """Write ``root/rank/kind-sequence.bin`` atomically and return its record.
 
@@ -164,7 +175,7 @@ def write_content(
         raise StoreError(f"{path.parent}: cannot be created: {error.strerror}") from error
     if path.exists():
         raise StoreError(f"{path}: expected a new file, but it exists; every save needs a new sequence number")
-    with replacing(path, fsync=fsync, chunk_bytes=chunk_bytes) as writer:
+    with replacing(path, fsync=fsync, chunk_bytes=chunk_bytes, fails_with=fails_with) as writer:
         own = {"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step}
         writer.header({**own, **header, **({} if encoding == RAW else {"encoding": encoding})})
         payload(writer)
@@ -293,6 +304,24 @@ class ContentReader:
                 f"got {encoding!r}"
             )
         return header
+
+
+def flip_bit(root: Path, record: FileRecord, number: int) -> int:
+    """Flip a bit of the payload of the file, the one of this number; counted on from the first where that is shorter.
+
+    Returns its place in the file, counted in bits. For failure injection. Raises ``StoreError``.
+    """
+    path = root / record.path
+    place = (record.num_bytes - record.payload_bytes) * 8 + number % (record.payload_bytes * 8)
+    try:
+        with path.open("r+b", buffering=0) as file:
+            file.seek(place // 8)
+            byte = file.read(1)[0]
+            file.seek(place // 8)
+            file.write(bytes([byte ^ 1 << place % 8]))
+    except (OSError, IndexError) as error:
+        raise StoreError(f"{path}: a bit of it cannot be flipped: {error}") from error
+    return place
 
 
 def verify(root: Path, record: FileRecord) -> None:

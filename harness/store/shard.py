@@ -76,8 +76,17 @@ class ShardStore:
     def __init__(self, root: Path, rank: str, *, fsync: bool = True, chunk_bytes: int = CHUNK_BYTES) -> None:
         self._root = root
         self._rank = rank
-        self._write = partial(write_content, root, rank, fsync=fsync, chunk_bytes=chunk_bytes)
+        self._write_content = partial(write_content, root, rank, fsync=fsync, chunk_bytes=chunk_bytes)
         self._chunk_bytes = chunk_bytes
+        self._fails_with: int | None = None
+
+    def fail_next_write(self, number: int) -> None:
+        """Have the first write of the next file fail with the system's error ``number`` (errno), as a disk would."""
+        self._fails_with = number
+
+    def _write(self, kind: FileKind, sequence: int, **values: Any) -> FileRecord:
+        fails_with, self._fails_with = self._fails_with, None
+        return self._write_content(kind, sequence, **values, fails_with=fails_with)
 
     def discard(self, sequence: int) -> None:
         """Remove this shard's files of the save ``sequence``. Only for saves that were never committed."""

@@ -10,10 +10,12 @@ from harness.config.model import Config
 from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strike_step
 from harness.core.errors import TraceError
 from harness.core.overhead import slow_hours
-from harness.core.plans import KillPhase, PlannedKill, Rank, Slowdown, longest, ps_index, ps_rank
+from harness.core.plans import WRITE_FAULTS, KillPhase, PlannedKill, Rank, Slowdown, longest, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
+
+_NUM_BITS = 1 << 62  # more than a file has
 
 
 def trace_digest(config: Config) -> str | None:
@@ -67,7 +69,8 @@ def schedule(
     seed: int,
     clock: FailureClock = "samples",
 ) -> tuple[PlannedKill, ...]:
-    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, by steps and hours, then slowdowns.
+    """The planned kills of a job of ``job_h`` hours and ``total_samples`` samples, by steps and hours, with flips of
+    bits, each before the kills of its boundary; then slowdowns, then writes that fail.
 
     With the clock ``samples`` an entry is due at the first boundary whose samples reach its hour's, at the latest the
     boundary before the last step, and entries at one boundary are one planned kill. With ``wall`` entries of one hour
@@ -76,10 +79,11 @@ def schedule(
 
     Raises:
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
-            are, a phase or a slow rank with the clock ``wall``.
+            are, a phase, a slow rank or a write that fails with the clock ``wall``.
     """
     planned: dict[tuple[int, float, KillPhase], dict[Rank, Entry]] = {}
     slow: list[tuple[int, Entry]] = []
+    of_disks: list[PlannedKill] = []
     for entry in trace.entries:
         where = f"{trace.source}:{entry.line}"
         if entry.hour > job_h and clock == "samples":
@@ -87,30 +91,42 @@ def schedule(
                 f"{where}: expected an hour up to the end of the job ({job_h} h), got {entry.hour}; "
                 "trace.window=densest takes a part of the trace, trace.stretch=true scales it to the job"
             )
-        if entry.phase != "boundary" and clock == "wall":
-            raise TraceError(
-                f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
-                "after its hour, which only trace.clock=samples allows"
-            )
-        if entry.fault == "slow" and clock == "wall":
-            raise TraceError(f"{where}: fault: expected kill or hang with trace.clock=wall, got slow")
+        if (entry.phase != "boundary" or entry.fault == "slow") and clock == "wall":
+            _refuse_on_wall_clock(entry, where)
         step = strike_step(
             entry.hour, job_h=job_h, total_samples=total_samples, batch_size=batch_size, num_steps=num_steps
         )
         if entry.fault == "slow":
             slow.append((step, entry))
             continue
+        if entry.fault == "bitflip" or entry.fault in WRITE_FAULTS:
+            of_disks.append(_fault_of_disk(step, entry, _ranks(entry, num_ps, seed, where), seed))
+            continue
         killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), {})
         for rank in _ranks(entry, num_ps, seed, where):
             killed.setdefault(rank, entry)
     kills = (_planned_kill(step, phase, planned[step, hour, phase]) for step, hour, phase in sorted(planned))
+    flips = (each for each in of_disks if each.flip is not None)
     slowdowns = _slowdowns([entry for _, entry in slow], job_h, total_samples, batch_size)
     return (
-        *kills,
+        *sorted([*flips, *kills], key=lambda each: (each.step, each.hours[0] if clock == "wall" else 0.0)),
         *(
-            _slow(step, entry, _ranks(entry, num_ps, seed, f"{trace.source}:{entry.line}"), slowdown)
+            replace(
+                _planned(step, entry, _ranks(entry, num_ps, seed, f"{trace.source}:{entry.line}")), slowdown=slowdown
+            )
             for (step, entry), slowdown in zip(slow, slowdowns, strict=True)
         ),
+        *(each for each in of_disks if each.flip is None),
+    )
+
+
+def _refuse_on_wall_clock(entry: Entry, where: str) -> None:
+    """Raise TraceError for an entry that only ``trace.clock: samples`` allows."""
+    if entry.fault == "slow" or entry.fault in WRITE_FAULTS:
+        raise TraceError(f"{where}: fault: expected kill or hang with trace.clock=wall, got {entry.fault}")
+    raise TraceError(
+        f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
+        "after its hour, which only trace.clock=samples allows"
     )
 
 
@@ -128,10 +144,18 @@ def _slowdowns(entries: Sequence[Entry], job_h: float, total_samples: int, batch
     ]
 
 
-def _slow(step: int, entry: Entry, ranks: Iterable[Rank], slowdown: Slowdown) -> PlannedKill:
+def _planned(step: int, entry: Entry, ranks: Iterable[Rank]) -> PlannedKill:
+    """What ``entry`` alone does to ``ranks``, from boundary ``step`` on."""
     ranks = tuple(sorted(ranks, key=ps_index))
-    hours, lines = (entry.hour,) * len(ranks), (entry.line,) * len(ranks)
-    return PlannedKill(step=step, ranks=ranks, hours=hours, lines=lines, slowdown=slowdown)
+    return PlannedKill(step=step, ranks=ranks, hours=(entry.hour,) * len(ranks), lines=(entry.line,) * len(ranks))
+
+
+def _fault_of_disk(step: int, entry: Entry, ranks: Iterable[Rank], seed: int) -> PlannedKill:
+    planned = _planned(step, entry, ranks)
+    write_fault = WRITE_FAULTS.get(entry.fault)
+    if write_fault is None:
+        return replace(planned, flip=int(generator(seed, "bitflip", entry.line).integers(_NUM_BITS)))
+    return replace(planned, phase="save", write_fault=write_fault)
 
 
 def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:

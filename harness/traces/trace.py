@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.core.errors import TraceError
-from harness.core.plans import FAULTS, PHASES, Fault, KillPhase, Rank
+from harness.core.plans import FAULTS, PHASES, WRITE_FAULTS, Fault, KillPhase, Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
@@ -27,8 +27,8 @@ class Entry:
     """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
 
     ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
-    ``fault``: what happens to the rank; with ``slow`` it is ``factor`` times as slow for ``repair_h``. ``extra``: the
-    further columns as text.
+    ``fault``: what happens to the rank; with ``slow`` it is ``factor`` times as slow for ``repair_h``. The phase of a
+    write that fails is ``save``. ``extra``: the further columns as text.
     """
 
     hour: float
@@ -52,7 +52,7 @@ class Trace:
     @property
     def failures(self) -> tuple[Entry, ...]:
         """The entries of which ranks die or hang."""
-        return tuple(entry for entry in self.entries if entry.fault != "slow")
+        return tuple(entry for entry in self.entries if entry.fault in ("kill", "hang"))
 
 
 def read_trace(path: Path) -> Trace:
@@ -138,17 +138,19 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     repair_h = _hours("repair_h", repair, where) if repair else None
+    phase: KillPhase = _one_of(PHASES, "phase", extra, where)
+    fault: Fault = _one_of(FAULTS, "fault", extra, where)
     entry = Entry(
         hour=hour,
         who=_who(values[1], where),
         repair_h=repair_h,
-        phase=_one_of(PHASES, "phase", extra, where),
-        fault=_one_of(FAULTS, "fault", extra, where),
+        phase=_phase_of_write(extra.get("phase"), fault, where) if fault in WRITE_FAULTS else phase,
+        fault=fault,
         factor=_factor(extra["factor"], where) if extra.get("factor") else None,
         line=number,
         extra=extra,
     )
-    _refuse_half_a_slowdown(entry, where)
+    _refuse_misfits(entry, where)
     return entry
 
 
@@ -162,8 +164,10 @@ def _factor(text: str, where: str) -> float:
     return factor
 
 
-def _refuse_half_a_slowdown(entry: Entry, where: str) -> None:
+def _refuse_misfits(entry: Entry, where: str) -> None:
     """Raise TraceError where ``factor``, ``phase`` and ``repair_h`` do not fit the fault."""
+    if entry.fault in ("slow", "bitflip") and entry.phase != "boundary":
+        raise TraceError(f"{where}: phase: expected nothing for the fault {entry.fault}, got {entry.phase}")
     if entry.fault != "slow":
         if entry.factor is not None:
             raise TraceError(f"{where}: factor: expected nothing for the fault {entry.fault}, got {entry.factor:g}")
@@ -173,8 +177,13 @@ def _refuse_half_a_slowdown(entry: Entry, where: str) -> None:
     if not entry.repair_h:
         got = "nothing" if entry.repair_h is None else "0"
         raise TraceError(f"{where}: repair_h: expected the hours for which the rank is slow, got {got}")
-    if entry.phase != "boundary":
-        raise TraceError(f"{where}: phase: expected nothing for the fault slow, got {entry.phase}")
+
+
+def _phase_of_write(phase: str | None, fault: Fault, where: str) -> KillPhase:
+    """The only phase in which a rank writes its files."""
+    if phase not in (None, "", "save"):
+        raise TraceError(f"{where}: phase: expected nothing or save for the fault {fault}, got {phase}")
+    return "save"
 
 
 _Word = TypeVar("_Word", bound=str)

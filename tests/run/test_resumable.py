@@ -28,7 +28,7 @@ REBUILT: dict[str, set[str]] = {
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
     },
     "Injections": {
-        *("kills", "cluster", "mirror", "accounting", "progress", "before_kill"),
+        *("kills", "cluster", "supervisor", "mirror", "accounting", "progress", "before_kill"),
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
@@ -52,7 +52,7 @@ REBUILT: dict[str, set[str]] = {
     "Replica": {"owner", "tracked"},
     "Replication": {"sizes", "num_ps"},
     "RowCache": {"max_rows"},
-    "Saver": {"shard", "tracker", "tracked", "store", "buffer_bytes", "no_op", "kept"},
+    "Saver": {"shard", "tracker", "tracked", "store", "buffer_bytes", "write_faults", "no_op", "kept"},
     "ScarTracker": {"shard", "r"},
     "Shard": {"placement", "rank_index", "seed", "dim", "optimizer", "before_change"},
     "SlotPool": set(),

@@ -79,7 +79,18 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
         ),
         (
             "hour,rank,fault\n1,ps0,stop\n",
-            "busy.csv:2: fault: expected nothing or one of kill, hang, slow, got 'stop'",
+            (
+                "busy.csv:2: fault: expected nothing or one of kill, hang, slow, disk_full, disk_error, bitflip, "
+                "got 'stop'"
+            ),
+        ),
+        (
+            "hour,rank,fault,phase\n1,ps0,disk_full,lookup\n",
+            "busy.csv:2: phase: expected nothing or save for the fault disk_full, got lookup",
+        ),
+        (
+            "hour,rank,fault,phase\n1,ps0,bitflip,save\n",
+            "busy.csv:2: phase: expected nothing for the fault bitflip, got save",
         ),
         (
             "hour,rank,fault,factor,repair_h\n1,ps0,slow,1,2\n",
@@ -169,7 +180,10 @@ def test_a_phase_is_refused_on_the_wall_clock() -> None:
 
 def test_a_slow_rank_is_no_failure() -> None:
     """Statistics of a trace count the ranks that die or hang, and no others."""
-    trace = read("# length_h: 10\nhour,rank,fault,factor,repair_h\n1,ps0,slow,2,3\n2,ps1,hang,,\n3,ps0,,,1\n")
+    trace = read(
+        "# length_h: 10\nhour,rank,fault,factor,repair_h\n1,ps0,slow,2,3\n2,ps1,hang,,\n2,ps0,bitflip,,\n"
+        "2,1,disk_full,,\n3,ps0,,,1\n"
+    )
     observed = observe(trace)
     assert (observed.hour_E.tolist(), observed.num_deaths, observed.num_repeated) == ([2.0, 3.0], 2, 0)
 

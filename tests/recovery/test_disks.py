@@ -1,0 +1,193 @@
+"""Faults of the disk in a trace: writes that fail once, and bits that flip in the files of checkpoints."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from torch import ones
+
+import analysis
+from harness.cluster.local import LocalRanks
+from harness.cluster.supervisor import Supervisor
+from harness.config.model import Config
+from harness.core.errors import RunFailed, StoreError
+from harness.core.events import Event, Finished, Flipped, Recovered, Saved, Started, Trained, WriteFailed
+from harness.core.plans import PlannedKill
+from harness.record.rundir import read_config
+from harness.run.verify import compare_records
+from harness.store import CheckpointStore, ShardStore
+from tests.recovery.test_faults import model_of, under
+from tests.runs import changed, losses_of, run
+
+KILLS = """16,ps2,,
+27,ps1,,
+"""
+WRITES = f"""hour,rank,phase,fault
+5,ps1,,disk_full
+{KILLS}30,ps1,save,disk_error
+30,ps2,,disk_full
+50,ps1,,
+"""
+CALM = f"""hour,rank,phase,fault
+{KILLS}50,ps1,,
+"""
+
+
+def failed_writes(events: list[Event]) -> list[tuple[str, str, int]]:
+    """Rank, fault and line of each write that failed."""
+    return [(event.rank, event.fault, event.line) for event in events if isinstance(event, WriteFailed)]
+
+
+def story_of(events: list[Event]) -> list[Event]:
+    """Saves, deaths and recoveries, without charges of saves and lines of the trace."""
+    other = (Started, Trained, WriteFailed, Finished)
+    kept = [event for event in events if not isinstance(event, other)]
+    plain = [replace(event, machine={}) for event in kept]
+    return [
+        replace(event, payload_bytes=event.payload_bytes - event.repeated_bytes, repeated_bytes=0, save_h=0.0)
+        if isinstance(event, Saved)
+        else replace(event, **({"line": 0} if hasattr(event, "line") else {}))
+        for event in plain
+    ]
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("save", ["sync", "async"])
+@pytest.mark.parametrize("strategy", ["full", "partial", "cpr_mfu"])
+def test_a_write_that_fails_costs_its_bytes_and_changes_nothing(
+    config: Config, tmp_path: Path, strategy: str, save: str
+) -> None:
+    """With later deaths, too, model, losses and recoveries are those without the fault; engines agree to the bit."""
+    config = under(config, tmp_path, WRITES, strategy__name=strategy, save__mode=save)
+    finished, events = run(config, tmp_path / "local")
+    _, real_events = run(changed(config, engine="rpc"), tmp_path / "rpc")
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    assert failed_writes(events) == [("ps1", "disk_full", 2), ("ps1", "disk_error", 5), ("ps2", "disk_full", 6)]
+    for name, each in (("local", events), ("rpc", real_events)):
+        assert analysis.check(each, read_config(tmp_path / name)) == []
+    (tmp_path / "calm.csv").write_text(CALM)
+    calm, calm_events = run(changed(config, trace__path=str(tmp_path / "calm.csv")), tmp_path / "calm")
+    assert model_of(finished) == model_of(calm)
+    assert story_of(events) == story_of(calm_events)
+    assert losses_of(events) == losses_of(calm_events)
+    assert any(isinstance(event, Recovered) for event in calm_events)
+    repeated = sum(event.repeated_bytes for event in events if isinstance(event, Saved) and event.charged)
+    assert repeated > 0
+    assert finished.payload_bytes == calm.payload_bytes + repeated
+
+
+def test_a_part_that_is_written_again_is_charged_twice(config: Config, tmp_path: Path) -> None:
+    """The hours follow from the bytes by the price of any save; the audit finds a charge without its event."""
+    config = under(config, tmp_path, "hour,rank,fault\n5,ps1,disk_full\n", strategy__name="full")
+    _, events = run(config, tmp_path / "run")
+    number = next(number for number, event in enumerate(events) if isinstance(event, WriteFailed))
+    saved = events[number + 1]
+    assert isinstance(saved, Saved)
+    plain = next(event for event in events[number + 2 :] if isinstance(event, Saved))
+    assert saved.payload_bytes == plain.payload_bytes + saved.repeated_bytes
+    assert saved.save_h == pytest.approx(plain.save_h * saved.payload_bytes / plain.payload_bytes)
+    problems = analysis.check([*events[:number], *events[number + 1 :]], read_config(tmp_path / "run"))
+    assert any("written again" in problem for problem in problems)
+
+
+def test_the_first_write_of_the_next_file_fails_once(tmp_path: Path) -> None:
+    """It fails through the store's own path: an error that names the file and the reason, and nothing is left."""
+    store = ShardStore(tmp_path, "ps0", fsync=False)
+    store.fail_next_write(28)  # ENOSPC
+    with pytest.raises(StoreError, match=r"base-000000\.bin: cannot be written: No space left on device"):
+        store.write_base(0, 0, ones(3, 2))
+    assert [*(tmp_path / "ps0").iterdir()] == []
+    store.write_base(0, 0, ones(3, 2))
+
+
+@pytest.mark.parametrize("save", ["sync", "async"])
+def test_a_disk_that_stays_full_ends_the_run(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, save: str
+) -> None:
+    """A rank repeats its part once: a second failure is one line that names the file."""
+    write, calls = ShardStore.write_base, []
+
+    def full(self: ShardStore, *args: object, **values: object) -> object:
+        calls.append(None)
+        if len(calls) == 6:  # four ranks at step 0, ps0's save, the first attempt of ps1: its second
+            self.fail_next_write(28)
+        return write(self, *args, **values)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(ShardStore, "write_base", full)
+    config = under(config, tmp_path, "hour,rank,fault\n5,ps0,disk_full\n", strategy__name="full", save__mode=save)
+    with pytest.raises(StoreError, match=r"ps\d/base-000001\.bin: cannot be written: No space left"):
+        run(config, tmp_path / "run")
+
+
+def test_a_rollback_leaves_the_fault_to_the_next_save(config: Config, tmp_path: Path) -> None:
+    """A save that a death voids is none: the fault strikes the save that is written instead of it."""
+    trace = "hour,rank,phase,fault\n5,ps1,,disk_full\n5,ps2,save,kill\n"
+    for save in ("sync", "async"):
+        config = under(config, tmp_path, trace, strategy__name="full", save__mode=save)
+        for engine in ("local", "rpc"):
+            _, events = run(changed(config, engine=engine), tmp_path / f"{engine}-{save}")
+            kinds = [event.kind for event in events if isinstance(event, WriteFailed | Recovered)]
+            assert kinds == ["recover", "write_failed"]
+        assert compare_records(tmp_path / f"local-{save}", tmp_path / f"rpc-{save}") == []
+
+
+def test_a_fault_without_a_save_fails_the_run(config: Config, tmp_path: Path) -> None:
+    """A trace of which something did not happen gives no result."""
+    config = under(config, tmp_path, "hour,rank,fault\n54,ps1,disk_full\n", strategy__name="full")
+    with pytest.raises(RunFailed, match=r"trace.csv:2: expected a phase save after step 62, in which a write fails of"):
+        run(changed(config, strategy__interval_samples=120), tmp_path / "run")
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.timeout(100)
+@pytest.mark.parametrize("engine", ["local", "rpc"])
+@pytest.mark.parametrize(("strategy", "save"), [("full", "sync"), ("partial", "async"), ("cpr_mfu", "sync")])
+def test_a_flipped_bit_is_found_by_the_next_restore(
+    config: Config, tmp_path: Path, engine: str, strategy: str, save: str
+) -> None:
+    """The run ends in one line that names the file and the line of the trace, and not in a traceback."""
+    trace = "hour,rank,fault\n20,ps1,bitflip\n20,ps1,kill\n"
+    config = under(config, tmp_path, trace, strategy__name=strategy, save__mode=save, engine=engine)
+    with pytest.raises(RunFailed) as failed:
+        run(config, tmp_path / "run")
+    words = str(failed.value)
+    assert "\n" not in words
+    assert "/ps1/" in words
+    assert ".bin: damaged: " in words
+    assert words.endswith("a bit of it was flipped by line 2 of the trace")
+
+
+@pytest.mark.timeout(100)
+def test_a_file_that_is_not_read_again_harms_nobody(config: Config, tmp_path: Path) -> None:
+    """A later save replaces the damaged file; the result is that without a flip, on both engines."""
+    trace = "hour,rank,fault\n20,2,bitflip\n40,ps1,kill\n"
+    config = under(config, tmp_path, trace, strategy__name="full")
+    finished, events = run(config, tmp_path / "local")
+    run(changed(config, engine="rpc"), tmp_path / "rpc")
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    assert analysis.check(events, read_config(tmp_path / "local")) == []
+    assert len([event for event in events if isinstance(event, Flipped)]) == 2
+    calm, _ = run(changed(config, trace__path=None), tmp_path / "calm")
+    assert model_of(finished) == model_of(calm)
+
+
+class Nothing:
+    """A sink that keeps nothing."""
+
+    def record(self, event: Event) -> None:
+        """Drop the event."""
+
+
+def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
+    """Where nothing was saved there is no file to damage: one line says so."""
+    supervisor = Supervisor(
+        ranks=LocalRanks(0, pytest.fail),
+        sink=Nothing(),
+        store=CheckpointStore(tmp_path, keep=1, fsync=False),
+        planned_kills=[PlannedKill(step=5, ranks=("ps1",), hours=(2.0,), lines=(3,), flip=17)],
+        on_status=lambda **_: None,
+    )
+    with pytest.raises(RunFailed, match=r"line 3 of the trace: expected a checkpoint of ps1 at step 5"):
+        supervisor.flip_bits(5, 20, 0)
