@@ -182,6 +182,7 @@ class RpcCluster:
         self._num_in_flight = 0
         self._awaits_spares = False
         self._seeks_dead = False  # among all ranks, since ranks were killed
+        self._was_in_flight = False  # whether requests were in flight then
         self._has_hosts = link.rank_context.options.dead_after_s is not None
         self._answered: set[Rank] = set()  # in this generation, where ranks are on several hosts
         try:
@@ -249,8 +250,8 @@ class RpcCluster:
                 )
             except RuntimeError as error:
                 detail[rank] = _words(error)
-        if self._seeks_dead:
-            detail |= self._find_dead(detail)
+        if self._seeks_dead:  # whoever was asked after the kill and has answered lives
+            detail |= self._find_dead(detail if self._was_in_flight else {**detail, **replies})
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         replies = in_rank_order(replies, self._ranks)
@@ -296,6 +297,8 @@ class RpcCluster:
 
     def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
         """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped, or have stopped."""
+        is_first = not self._seeks_dead
+        self._was_in_flight = self._num_in_flight > 0 or (self._was_in_flight and not is_first)
         self._seeks_dead = True
         return self._link.call("kill_planned", step, samples, tuple(kills))
 

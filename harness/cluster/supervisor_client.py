@@ -69,5 +69,5 @@ class SupervisorClient(Reporter, Protocol):
         ...
 
     def is_stopping(self) -> bool:
-        """Whether the run is asked to stop. Waits for nobody."""
+        """Whether the run is asked to stop. Does not wait for the supervisor."""
         ...

@@ -115,7 +115,10 @@ class FailoverClient:
         return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
-        """Replies in rank order; None if a rank is dead. Recovers nobody: the next request of a step finds the dead."""
+        """Replies in rank order; None if a rank is dead.
+
+        Dead ranks are not replaced here: the next request of a step detects them.
+        """
         try:
             return in_rank_order(self._cluster.call(requests), self.ranks)
         except RankLost:

@@ -44,6 +44,7 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
 def test_who_finds_its_owner_alive_goes_on() -> None:
     """Law: a connection that a living owner has closed ends nobody."""
     owner = forked(sleep)
-    Leash(os.pidfd_open(owner), None).follow(0.01)
+    child = forked(lambda: Leash(os.pidfd_open(owner), None).follow(0.01))
+    assert os.waitpid(child, 0)[1] == 0, "it ended by itself, and not as an orphan"
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)
