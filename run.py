@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     elif rest:
         parser.error(f"unknown argument {rest[0]}")
     if names := requested(options):
+        from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
         from harness.core.errors import ConfigError  # noqa: PLC0415
-        from harness.record.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
 
         try:
             load(names)

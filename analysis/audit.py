@@ -103,7 +103,7 @@ class _Auditor:
         self._num_kills: Counter[str] = Counter()  # by rank, not yet matched by a Lost event
         self._dead: list[str] = []
         self._repair_h: float | None = None  # in the trace, for the kills since the last recovery
-        self._hangs = False  # whether one of these kills stopped a rank
+        self._hangs = False  # whether one of these kills stopped a rank, or cut it off
         self._slow: list[tuple[float, float, float]] = []  # first hour, last hour, factor
         self._failed_writes = FailedWrites()
         self._spares_h = [0.0] * (config["cluster"].get("spares") or 0)  # hour from which each spare is ready
@@ -201,7 +201,7 @@ class _Auditor:
         self._is_at_boundary &= is_at_boundary
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
-        self._hangs |= event.fault == "hang"
+        self._hangs |= event.fault != "kill"
         if self._engine == "rpc" and event.fault == "kill":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 

@@ -143,6 +143,8 @@ def _kill(event: Killed) -> str:
         pid += f" on {event.machine['host']}"
     phase = "" if event.phase == "boundary" else f", in phase {event.phase}"
     fault = "" if event.fault == "kill" else f" ({event.fault})"
+    if event.lost_host is not None:
+        fault += f", with {event.lost_host}"
     return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}{fault}"
 
 
@@ -221,7 +223,7 @@ def _results(events: Sequence[Event]) -> Iterator[str]:
         yield _cache(finished.cache)
     stalls: dict[str, float] = finished.machine.get("overhead_seconds") or {}
     if stalls:
-        measured = ", ".join(f"{bucket} {seconds:.3f} s" for bucket, seconds in stalls.items())
+        measured = ", ".join(f"{bucket} {stalls[bucket]:.3f} s" for bucket in sorted(stalls, key=BUCKETS.index))
         yield f"measured stall {sum(stalls.values()):.3f} s: {measured}"
 
 

@@ -1,57 +1,148 @@
-"""What benchmarks/chaos.py draws and looks at: random failure traces, and the processes of a session."""
+"""What benchmarks/chaos.py draws: a run, a failure trace, and signals that no trace announces.
 
-import os
-from pathlib import Path
+Signals by name and phase, and faults of traces by name and phase, are drawn so that a thousand rounds have each of them
+more than twenty times.
+"""
+
+import signal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from benchmarks._rounds import JOB_H, NUM_STEPS
+
+SIGNALS: Mapping[str, tuple[str, signal.Signals]] = {
+    "kill a PS rank": ("ps", signal.SIGKILL),
+    "stop a PS rank": ("ps", signal.SIGSTOP),
+    "kill the trainer": ("trainer", signal.SIGKILL),
+    "stop the trainer": ("trainer", signal.SIGSTOP),
+    "kill the fork server": ("fork server", signal.SIGKILL),
+    "kill the run": ("run", signal.SIGKILL),
+    "interrupt the run": ("run", signal.SIGINT),
+    "terminate the run": ("run", signal.SIGTERM),
+    "hang up the run": ("run", signal.SIGHUP),
+}
+"""Whom a signal goes to, and which one."""
+
+PHASES = ("start", "train", "save", "recover", "eval")
+"""What a run is doing, as the end of its record says, when a signal comes."""
+
+_STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
 _SAVES_ONCE = ("none", "buddy")
+_SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
+_SHARES = {"start": 3, "train": 3, "save": 4, "recover": 4, "eval": 5}  # a short phase is missed more often
+_CELLS = [
+    (name, phase)
+    for turn in range(max(_SHARES.values()))
+    for phase in PHASES
+    if turn < _SHARES[phase]
+    for name in SIGNALS
+    if name not in _SURVIVED
+]
+_CALM_EVERY = 16  # rounds
+_RANK_FAULTS = {"kill": 0.44, "hang": 0.28, "partition": 0.28}
+_DISK_FAULTS = {"slow": 0.34, "disk_full": 0.33, "disk_error": 0.33}
+_PHASE_WEIGHTS = {
+    "boundary": 1, "lookup": 1, "apply": 1, "eval": 1, "save": 3, "manifest": 3, "restore": 2, "regroup": 2,
+}  # fmt: skip
 
 
-def drawn_trace(rng: np.random.Generator, strategy: str, num_ps: int, *, job_h: float) -> str:
-    """A random trace as CSV, every phase of which is sure to come."""
-    hours = [] if strategy == "none" else sorted(rng.uniform(0, job_h, rng.integers(0, 6)).round(3).tolist())
-    lines = ["# title: made by a benchmark", "hour,rank,phase,fault,factor,repair_h"]
+@dataclass(frozen=True)
+class Fault:
+    """A signal, ``delay_s`` after the record says that the run has reached ``phase``, at ``step`` or later."""
+
+    name: str
+    phase: str
+    step: int
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class Round:
+    """What a round tries."""
+
+    settings: Mapping[str, Any]
+    trace: str
+    faults: tuple[Fault, ...]
+
+
+def drawn(rng: np.random.Generator, number: int) -> Round:
+    """The random round of a number; some get no signal, and of these most have a bit that flips."""
+    cells = list(_cells(rng, number))
+    flips_a_bit = not cells and rng.random() < 0.7
+    phases = {phase for _, phase in cells}
+    num_ps = int(rng.integers(2, 5))
+    strategies = [
+        name
+        for name in _STRATEGIES
+        if not (name == "none" and "recover" in phases)
+        and not (name in _SAVES_ONCE and ("save" in phases or flips_a_bit))
+    ]
+    strategy = str(rng.choice(strategies))
+    is_one_process = all(SIGNALS[name][0] == "run" for name, _ in cells) and rng.random() < 0.3
+    modes = ["none", "none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
+    settings = {
+        "engine": "local" if is_one_process else "rpc",
+        "seed": int(rng.integers(1000)),
+        "strategy": {"name": strategy},
+        "cache": {"mode": str(rng.choice(modes))},
+        "save": {"mode": str(rng.choice(["sync", "async"]))},
+        "cluster": {"num_ps": num_ps, "spares": int(rng.integers(2)), "rpc_timeout_s": 3.0, "join_timeout_s": 5.0},
+        "store": {"fsync": bool(rng.random() < 0.2)},
+        "eval": {"points": 8},
+    }
+    num_failures = 0 if strategy == "none" else int(rng.integers("recover" in phases, 7))
+    hours = sorted(rng.uniform(0, JOB_H, num_failures).round(3).tolist())
+    faults = [
+        Fault(
+            name=name,
+            phase=phase,
+            step=int(rng.uniform(0, hours[-1] / JOB_H if phase == "recover" else 0.5) * NUM_STEPS),
+            delay_s=float(rng.choice([0.0, 0.0, 0.0, rng.uniform(0, 0.1)])),
+        )
+        for name, phase in cells
+    ]
+    lines = [*_failures(rng, hours, strategy, num_ps), *([_flip(rng, num_ps)] if flips_a_bit else [])]
+    head = ("# title: made by a benchmark", "hour,rank,phase,fault,factor,repair_h")
+    ordered = sorted(lines, key=lambda line: float(line.split(",")[0]))
+    return Round(settings, "\n".join([*head, *ordered, ""]), tuple(faults))
+
+
+def _cells(rng: np.random.Generator, number: int) -> Iterator[tuple[str, str]]:
+    """Signals and the phases they come in: perhaps one that a run survives, and one that ends it, each in its turn."""
+    if number % _CALM_EVERY == 0:
+        return
+    if rng.random() < 0.7:
+        yield str(rng.choice(_SURVIVED)), str(rng.choice(PHASES))
+    yield _CELLS[(number - number // _CALM_EVERY - 1) % len(_CELLS)]
+
+
+def _failures(rng: np.random.Generator, hours: list[float], strategy: str, num_ps: int) -> Iterator[str]:
+    """Lines of a trace. Each of their phases is sure to come: the last failure is one at a boundary."""
     for number, hour in enumerate(hours):
-        phases = ["boundary", "lookup", "apply", "eval"]
-        if strategy not in _SAVES_ONCE and hour < job_h / 2:
-            phases += ["save", "manifest"]
-        if strategy != "buddy" and number < len(hours) - 1:  # ranks that die in a recovery may be those of a pair
+        is_last, is_early = number == len(hours) - 1, hour < JOB_H / 2
+        saves = strategy not in _SAVES_ONCE and is_early
+        phases = ["boundary", "lookup", "apply", "eval"] + (["save", "manifest"] if saves else [])
+        if strategy != "buddy":  # ranks that die in a recovery may be those of a pair
             phases += ["restore", "regroup"]
-        is_last = number == len(hours) - 1  # the failure whose recovery the others wait for
-        phase = "boundary" if is_last else str(rng.choice(phases))
-        fault = "kill" if is_last else str(rng.choice(["kill", "hang", "slow"], p=[0.8, 0.1, 0.1]))
-        how = f",{fault},2.5,3" if fault == "slow" else f"{phase},{fault},,"
-        lines.append(f"{hour},ps{rng.integers(num_ps)},{how}")
-    return "\n".join([*lines, ""])
+        fault, phase = _one_of(rng, _RANK_FAULTS), _one_of(rng, {name: _PHASE_WEIGHTS[name] for name in phases})
+        if not is_last and rng.random() < 0.25:
+            fault = _one_of(rng, _DISK_FAULTS if saves else {"slow": 1.0})
+        rank = f"ps{rng.integers(num_ps)}"
+        if is_last:
+            yield f"{hour},{rank},boundary,{fault},,"
+        elif fault == "slow":
+            yield f"{hour},{rank},,slow,2.5,3"
+        else:
+            yield f"{hour},{rank},{'save' if fault.startswith('disk') else phase},{fault},,"
 
 
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name; none for a process that is gone, or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return [] if fields[0] in "ZX" else fields
+def _flip(rng: np.random.Generator, num_ps: int) -> str:
+    return f"{round(float(rng.uniform(JOB_H / 2, JOB_H)), 3)},ps{rng.integers(num_ps)},,bitflip,,"
 
 
-def in_session(session: int) -> list[int]:
-    """Living processes of a session."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in pids if (fields := _stat(pid)) and int(fields[3]) == session]
-
-
-def parent_of(pid: int) -> int | None:
-    """The parent of a living process."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else None
-
-
-def children_of(pid: int) -> list[int]:
-    """Living children of a process."""
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent_of(int(name)) == pid]
-
-
-def last_line(path: Path) -> str:
-    """Of a text."""
-    return (path.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1][:200]
+def _one_of(rng: np.random.Generator, weights: Mapping[str, float]) -> str:
+    shares = np.array([*weights.values()], dtype=np.float64)
+    return str(rng.choice([*weights], p=shares / shares.sum()))

@@ -14,11 +14,11 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from harness.cluster.leash import hold_leash
 from harness.config.model import Config, TrainerConfig
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
+from harness.processes.leash import hold_leash
 from harness.record.environment import environment
 
 ROW_BYTES = 16 * 4

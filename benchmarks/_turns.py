@@ -14,9 +14,9 @@ from contextlib import ExitStack, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.cluster.leash import hold_leash
-from harness.cluster.spawn import fork_server, nest_fork_server
 from harness.config.model import Config
+from harness.processes.leash import hold_leash
+from harness.processes.spawn import fork_server, nest_fork_server
 from harness.run import assemble
 
 SLACK_STEPS = 1000

@@ -1,8 +1,8 @@
 """Runs under faults that nobody announced: a random run a round, random faults at random moments, and what must hold.
 
-A round draws a strategy, an engine, a cache, a save mode, a trace (kills and ranks that hang, in phases of the run, and
-slow ranks), and faults that no trace names: signals to a PS rank, the trainer, the fork server or the run's own
-process. Checked after each round:
+A round draws a strategy, an engine, a cache, a save mode, a trace (ranks that are killed, hang or are cut off, in
+phases of the run; slow ranks; writes that fail; bits that flip), and faults that no trace names: signals to a PS rank,
+the trainer, the fork server or the run's own process, in each phase of a run in turn. Checked after each round:
 
     end        the run ends within its deadline, with a line that says why if it failed, and never with a traceback
     left over  2 s later no process of it is left, no file in its temporary folder, no shared memory
@@ -10,25 +10,20 @@ process. Checked after each round:
                its figures are those of a calm run on engine local, to the bit; so are those of a run that lost ranks
                only, where the strategy loses nothing
     record     what the record claims follows from its events
+    bit flip   a run that meets it ends as the calm run does, with the line that names file and line of the trace
 
     python benchmarks/chaos.py --rounds 1000 --seed 1
     python benchmarks/chaos.py --first 417 --rounds 1 --seed 1      one round again, by its number
 """
 
-import ctypes
-import json
 import os
+import re
 import shutil
-import signal
 import sys
-import tempfile
 import time
-import traceback
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
-from multiprocessing import util
 from pathlib import Path
 from typing import Any
 
@@ -37,287 +32,146 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import numpy as np
 
 import analysis
-import run as command_line
-from benchmarks._chaos import children_of, drawn_trace, in_session, last_line, parent_of
-from benchmarks._common import config_of, parser, report, settings_of, table
-from harness.cli import interrupts
-from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError
-from harness.core.events import Event, Finished, Killed, Regrouped, Slowed, Started
-from harness.core.seeds import generator
-from harness.record.recorder import read_record
+from benchmarks._attempt import POLL_S, Attempt
+from benchmarks._chaos import PHASES, SIGNALS, Fault, Round, drawn
+from benchmarks._common import report, table
+from benchmarks._rounds import DEADLINE_S, Verdict, carried_out, rounds_parser, write_config
+from harness.core.events import Event, Finished, Flipped, Killed, Slowed, WriteFailed
 from harness.record.rundir import read_config
 
-NUM_STEPS, BATCH_SIZE, JOB_H = 240, 8, 24.0
-DEADLINE_S = 120.0
 CLEAN_UP_S = 2.0
-_POLL_S = 0.005
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
-_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_TAIL_BYTES = 1 << 14
-_PHASES = {"started": "start", "kill": "recover", "lost": "recover", "regroup": "recover"}
+_PHASE_OF = {"started": "start", "save": "save", "eval": "eval"} | dict.fromkeys(("kill", "lost", "regroup"), "recover")
 _LOSES_NOTHING = ("none", "full", "buddy")
 _MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
-_FAULTS: Mapping[str, tuple[str, signal.Signals]] = {
-    "kill a PS rank": ("ps", signal.SIGKILL),
-    "stop a PS rank": ("ps", signal.SIGSTOP),
-    "kill the trainer": ("trainer", signal.SIGKILL),
-    "stop the trainer": ("trainer", signal.SIGSTOP),
-    "kill the fork server": ("fork server", signal.SIGKILL),
-    "kill the run": ("run", signal.SIGKILL),
-    "interrupt the run": ("run", signal.SIGINT),
-    "terminate the run": ("run", signal.SIGTERM),
-    "hang up the run": ("run", signal.SIGHUP),
-}
+_SHARED_MEMORY = re.compile(r"_(\d+)_")  # torch names a segment by the process that made it
 
 
-@dataclass(frozen=True)
-class Fault:
-    """A signal, ``delay_s`` after the record says that the run has reached ``phase``, at ``step`` or later."""
-
-    name: str
-    phase: str
-    step: int
-    delay_s: float
-
-
-@dataclass(frozen=True)
-class Round:
-    """What a round tries."""
-
-    settings: Mapping[str, Any]
-    trace: str
-    faults: tuple[Fault, ...]
-
-    @property
-    def spares_the_run(self) -> bool:
-        """Whether faults strike PS ranks alone, whose loss the run survives."""
-        return all(_FAULTS[fault.name][0] == "ps" for fault in self.faults)
-
-
-def drawn(rng: np.random.Generator) -> Round:
-    """A random round."""
-    num_ps = int(rng.integers(2, 5))
-    strategy = str(rng.choice(_STRATEGIES))
-    engine = "rpc" if rng.random() < 0.85 else "local"
-    modes = ["none", "none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
-    settings = {
-        "engine": engine,
-        "seed": int(rng.integers(1000)),
-        "strategy": {"name": strategy},
-        "cache": {"mode": str(rng.choice(modes))},
-        "save": {"mode": str(rng.choice(["sync", "async"]))},
-        "cluster": {"num_ps": num_ps, "spares": int(rng.integers(2)), "rpc_timeout_s": 3.0, "join_timeout_s": 5.0},
-        "store": {"fsync": bool(rng.random() < 0.2)},
-    }
-    names = [name for name, (whom, _) in _FAULTS.items() if engine == "rpc" or whom == "run"]
-    faults = [
-        Fault(
-            name=str(rng.choice(names)),
-            phase=str(rng.choice(["start", "train", "save", "recover", "eval"], p=[0.1, 0.3, 0.2, 0.3, 0.1])),
-            step=int(rng.integers(NUM_STEPS)),
-            delay_s=float(rng.choice([0.0, rng.uniform(0, 0.02), rng.uniform(0, 0.2)])),
-        )
-        for _ in range(int(rng.choice([0, 1, 1, 1, 2, 3])))
-    ]
-    return Round(
-        settings,
-        drawn_trace(rng, strategy, num_ps, job_h=JOB_H),
-        tuple(sorted(faults, key=lambda fault: fault.step)),
-    )
-
-
-@dataclass
-class Verdict:
-    """What went wrong, which faults struck in which phase, and which of the trace did."""
-
-    wrong: list[str] = field(default_factory=list)
-    struck: Counter[tuple[str, str]] = field(default_factory=Counter)
-    planned: Counter[tuple[str, str]] = field(default_factory=Counter)
-
-
-class Attempt:
-    """One `run.py train` in a session of its own, with a temporary folder of its own."""
-
-    def __init__(self, config: Path, folder: Path, *words: str) -> None:
-        self.out = folder / "out"
-        self.output = folder / "output.txt"
-        self.temporary = folder / "tmp"
-        self.temporary.mkdir(exist_ok=True)
-        self.output.write_bytes(b"")  # a signal may come before the process opens it
-        self.began_s = time.monotonic()
-        arguments = ["train", str(config), f"out={self.out}", *words]
-        signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)  # until the command handles them
-        self.pid = os.fork()
-        if self.pid == 0:
-            _command(arguments, self.output, self.temporary)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)
-        self.code: int | None = None
-
-    def poll(self) -> bool:
-        """Whether it has ended."""
-        if self.code is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.code = os.waitstatus_to_exitcode(status) if pid else None
-        return self.code is not None
-
-    def wait(self, deadline_s: float) -> bool:
-        """Wait until it has ended, or the deadline; whether it has."""
-        while not self.poll() and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
-        return self.code is not None
-
-    def strike(self, fault: Fault) -> str | None:
-        """Send the signal and return the phase that the record was in; None if there was no process to send it to."""
-        whom, number = _FAULTS[fault.name]
-        pids = {"run": [self.pid], "fork server": self._fork_server()}.get(whom) or self._ranks(whom)
-        if self.poll() or not pids:
-            return None
-        phase, _ = self._place()
-        with suppress(ProcessLookupError):
-            os.kill(pids[len(pids) // 2], number)
-            return phase
-        return None
-
-    def events(self) -> list[Event]:
-        """Of its record so far."""
-        try:
-            return read_record(self.out / "events.jsonl").events
-        except HarnessError:
-            return []
-
-    def left(self) -> list[str]:
-        """Processes, temporary files and shared memory that are left of it."""
-        processes = [f"process {pid}" for pid in in_session(self.pid) if pid != self.pid]
-        files = [f"file {path.relative_to(self.temporary)}" for path in self.temporary.rglob("*")]
-        return processes + files
-
-    def end(self) -> None:
-        """Kill what is left of its session."""
-        for pid in in_session(self.pid):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        with suppress(ChildProcessError):
-            os.waitpid(self.pid, 0)
-
-    def _fork_server(self) -> list[int]:
-        return [pid for pid in in_session(self.pid) if parent_of(pid) == self.pid and children_of(pid)]
-
-    def _ranks(self, kind: str) -> list[int]:
-        found: dict[str, int] = {}
-        for event in self.events():
-            if isinstance(event, Started | Regrouped):
-                found |= event.machine.get("pids", {})
-        return [pid for rank, pid in sorted(found.items()) if rank.startswith(kind)]
-
-    def has_reached(self, fault: Fault) -> bool:
-        """Whether the record's end says so; a run that has ended, or does not, has not."""
-        phase, step = self._place()
-        return phase == fault.phase and (step >= fault.step or phase == "start")
-
-    def _place(self) -> tuple[str, int]:
-        """What the record says last: the phase, and the step."""
-        try:
-            with (self.out / "events.jsonl").open("rb") as file:
-                file.seek(-min(_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_CUR)
-                *_, line, _ = b"\n", *file.read().split(b"\n")
-            event = json.loads(line)
-        except (OSError, ValueError):  # no record yet, no whole line
-            return "start", 0
-        kind, step = str(event["event"]), int(event["step"])
-        return _PHASES.get(kind, kind), step
-
-
-def _command(arguments: list[str], output: Path, temporary: Path) -> None:
-    """In the forked process: the command, as a user's shell starts it. Never returns."""
-    code = 1
-    try:
-        os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a leash's thread would keep it from nesting
-        with output.open("wb") as file:
-            for stream in (1, 2):
-                os.dup2(file.fileno(), stream)
-        tempfile.tempdir = None
-        os.environ["TMPDIR"] = str(temporary)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        interrupts.install()
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _ENDING)  # a fork server may have them blocked, too
-        code = command_line.main(arguments)
-        sys.stdout.flush()
-    except SystemExit as error:
-        code = error.code if isinstance(error.code, int) else 1
-    except BaseException:  # noqa: BLE001 - as the interpreter ends
-        traceback.print_exc()
-    finally:
-        util._exit_function()  # pyright: ignore[reportAttributeAccessIssue] - what an interpreter's end does; other handlers are those of the parent
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def tried(number: int, seed: int, folder: Path, settings: Mapping[str, Any]) -> Verdict:
-    """Carry out round ``number`` in ``folder``."""
-    each = drawn(generator(seed, "chaos", number))
-    verdict, strategy = Verdict(), each.settings["strategy"]["name"]
-    config = folder / "config.yaml"
+def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping[str, Any]) -> Verdict:
+    """Carry out a round in ``folder``."""
+    each = drawn(rng, number)
     (folder / "trace.csv").write_text(each.trace)
     trace = {"path": str(folder / "trace.csv"), "allow_unplanned": True}
-    values = config_of(settings, each.settings, {"trace": trace}).model_dump(mode="json", exclude={"out", "name"})
-    config.write_text(to_yaml(values))
-    memory = set(os.listdir("/dev/shm"))
+    config = write_config(folder, settings, each.settings, {"trace": trace})
     calm_folder = folder / "calm"
     calm_folder.mkdir()
     calm = Attempt(config, calm_folder, "engine=local")
-    if not calm.wait(time.monotonic() + DEADLINE_S) or calm.code:
-        verdict.wrong.append(f"calm run: exit code {calm.code}: {last_line(calm.output)}")
+    if not calm.wait(calm.began_s + DEADLINE_S) or (calm.code and not met_a_flip(calm)):
         calm.end()
-        return verdict
-    expected = figures(calm.events())
+        return Verdict(wrong=[f"calm run: exit code {calm.code}: {calm.last_line()}"])
     attempt = Attempt(config, folder)
-    for fault in each.faults:
-        while not attempt.has_reached(fault) and time.monotonic() < attempt.began_s + DEADLINE_S:
-            if attempt.wait(time.monotonic() + _POLL_S):
-                break
-        attempt.wait(time.monotonic() + fault.delay_s)
-        if (phase := attempt.strike(fault)) is not None:
-            verdict.struck[fault.name, phase] += 1
-    verdict.wrong += judged_end(attempt)
-    verdict.planned += planned_faults(attempt.events())
-    if attempt.code == 0 and not verdict.wrong:
-        names = None if not verdict.struck else _MODEL if strategy in _LOSES_NOTHING else ()
-        verdict.wrong += judged_result(attempt, expected, names)
-    elif not verdict.wrong:
-        if not verdict.struck:
-            verdict.wrong.append(f"failed without a fault: {last_line(attempt.output)}")
-        # What a run lost with a rank that no trace named it has lost in its resume points too.
-        lost_ranks = any(_FAULTS[name][0] == "ps" for name, _ in verdict.struck)
-        attempt = Attempt(config, folder, "--afresh" if lost_ranks else "--resume")
-        verdict.wrong += [f"again: {words}" for words in judged_end(attempt) or judged_result(attempt, expected)]
-    if new := set(os.listdir("/dev/shm")) - memory:
-        verdict.wrong.append(f"left shared memory: {', '.join(sorted(new))}")
-    return verdict
+    struck = strike(attempt, each.faults)
+    wrong = judged_end(attempt)
+    if not wrong and calm.code:
+        wrong = judged_flip(attempt, calm)
+    elif not wrong:
+        attempt, wrong = judged(each, config, attempt, figures(calm.events()), struck)
+    if left := shared_memory_left():
+        wrong.append(f"left shared memory: {', '.join(left)}")
+    return Verdict(struck + planned_faults(attempt.events()), wrong)
 
 
-def planned_faults(events: list[Event]) -> Counter[tuple[str, str]]:
+def strike(attempt: Attempt, faults: Sequence[Fault]) -> Counter[tuple[str, ...]]:
+    """Send each signal once its phase has come; which ones found a process, and in which phase."""
+    struck: Counter[tuple[str, ...]] = Counter()
+    pending = list(faults)
+    while pending and not attempt.poll() and time.monotonic() < attempt.began_s + DEADLINE_S:
+        for fault in pending:
+            whom, number = SIGNALS[fault.name]
+            if whom == "fork server" and place(attempt)[0] != "start":
+                attempt.processes(whom)  # while there is time
+            if not has_reached(attempt, fault) or not (pids := attempt.processes(whom)):
+                continue
+            pending.remove(fault)
+            attempt.wait(time.monotonic() + fault.delay_s)
+            phase, _ = place(attempt)
+            if not attempt.poll():
+                with suppress(ProcessLookupError):
+                    os.kill(pids[len(pids) // 2], number)
+                    struck["signal", fault.name, phase] += 1
+            break
+        else:
+            attempt.wait(time.monotonic() + POLL_S)
+    return struck
+
+
+def has_reached(attempt: Attempt, fault: Fault) -> bool:
+    """Whether the record's end says so."""
+    phase, step = place(attempt)
+    return phase == fault.phase and (step >= fault.step or phase == "start")
+
+
+def place(attempt: Attempt) -> tuple[str, int]:
+    """What the record says last: the phase, and the step."""
+    last = attempt.last_event()
+    if last is None:
+        return "start", 0
+    kind, step = last
+    return _PHASE_OF.get(kind, "train"), step
+
+
+def judged(
+    each: Round, config: Path, attempt: Attempt, expected: Mapping[str, Any], struck: Counter[tuple[str, ...]]
+) -> tuple[Attempt, list[str]]:
+    """The attempt that ended well, the first or the next one, and what is wrong with its result."""
+    names = {name for _, name, _ in struck}
+    if attempt.code == 0:
+        strategy = each.settings["strategy"]["name"]
+        same = None if not struck else _MODEL if strategy in _LOSES_NOTHING else ()
+        return attempt, judged_result(attempt, expected, same)
+    if not struck:
+        return attempt, [f"failed without a fault: {attempt.last_line()}"]
+    # What a run lost with a rank that no trace named it has lost in its resume points too.
+    lost_ranks = any(SIGNALS[name][0] == "ps" for name in names)
+    again = Attempt(config, attempt.out.parent, "--afresh" if lost_ranks else "--resume")
+    return again, [f"again: {words}" for words in judged_end(again) or judged_result(again, expected)]
+
+
+def met_a_flip(attempt: Attempt) -> bool:
+    """Whether it ended since it read a file of which the trace flipped a bit."""
+    flips = [event for event in attempt.events() if isinstance(event, Flipped)]
+    return attempt.code == 1 and any(Path(flip.path).name in attempt.last_line() for flip in flips)
+
+
+def judged_flip(attempt: Attempt, calm: Attempt) -> list[str]:
+    """What is wrong with a run whose calm twin ended since a bit had flipped."""
+    if met_a_flip(attempt):
+        return []
+    return [f"exit code {attempt.code}: {attempt.last_line()}; the calm run ended with {calm.last_line()}"]
+
+
+def shared_memory_left() -> list[str]:
+    """Segments of processes that have ended."""
+    names = [(name, _SHARED_MEMORY.search(name)) for name in os.listdir("/dev/shm")]
+    return sorted(name for name, found in names if found and not Path(f"/proc/{found[1]}").exists())
+
+
+def planned_faults(events: list[Event]) -> Counter[tuple[str, ...]]:
     """Faults of the trace that a record holds, by phase."""
-    kills = Counter((f"planned {event.fault}", event.phase) for event in events if isinstance(event, Killed))
-    return kills + Counter(("planned slow", "boundary") for event in events if isinstance(event, Slowed))
+    found: Counter[tuple[str, ...]] = Counter()
+    for event in events:
+        if isinstance(event, Killed):
+            found["trace", event.fault, event.phase] += 1
+        elif isinstance(event, WriteFailed):
+            found["trace", event.fault, "save"] += 1
+        elif isinstance(event, Slowed | Flipped):
+            found["trace", event.kind, "boundary"] += 1
+    return found
 
 
 def judged_end(attempt: Attempt) -> list[str]:
     """Wait for the end; what is wrong with it."""
     wrong: list[str] = []
     if not attempt.wait(attempt.began_s + DEADLINE_S):
-        wrong.append(f"hung for {DEADLINE_S:.0f} s: {last_line(attempt.output)}")
+        wrong.append(f"hung for {DEADLINE_S:.0f} s: {attempt.last_line()}")
         attempt.end()
     text = attempt.output.read_text(errors="replace")
     if "Traceback" in text:
-        wrong.append(f"a traceback: {last_line(attempt.output)}")
+        wrong.append(f"a traceback: {attempt.last_line()}")
     if attempt.code is not None and attempt.code > 0 and not text.strip():
         wrong.append(f"exit code {attempt.code} without a word")
     deadline_s = time.monotonic() + CLEAN_UP_S
     while (left := attempt.left()) and time.monotonic() < deadline_s:
-        time.sleep(_POLL_S)
+        time.sleep(POLL_S)
     if left:
         wrong.append(f"left over {CLEAN_UP_S:g} s after exit code {attempt.code}: {', '.join(left[:4])}")
         attempt.end()
@@ -329,7 +183,7 @@ def judged_end(attempt: Attempt) -> list[str]:
 def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence[str] | None = None) -> list[str]:
     """What is wrong with a run that has to have ended well; of its figures, those of ``names`` must be as expected."""
     if attempt.code or not (attempt.out / "DONE").exists():
-        return [f"exit code {attempt.code} without a result: {last_line(attempt.output)}"]
+        return [f"exit code {attempt.code} without a result: {attempt.last_line()}"]
     events = attempt.events()
     wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))]
     found = figures(events)
@@ -346,56 +200,31 @@ def figures(events: list[Event]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if name not in ("machine", "num_unplanned", "generation")}
 
 
-def rounds(first: int, num_rounds: int, seed: int, folder: Path) -> Iterator[tuple[int, Verdict]]:
-    """Rounds by number, one after another."""
-    settings = settings_of(folder, [20] * 13 + [400] * 13, NUM_STEPS, batch_size=BATCH_SIZE)
-    settings |= {
-        "model": {"size": "tiny"},
-        "profile": {"base": "busy", "job_h": JOB_H},
-        "metrics": {"log_every_steps": 5},
-    }
-    for number in range(first, first + num_rounds):
-        own = folder / f"round{number}"
-        own.mkdir()
-        yield number, tried(number, seed, own, settings)
-        shutil.rmtree(own)
-
-
-def counted(found: Counter[tuple[str, str]]) -> list[str]:
-    """A table of faults by phase."""
-    names, phases = (sorted({key[place] for key in found}) for place in (0, 1))
-    return table(("fault", *phases), [[name, *(str(found[name, phase]) for phase in phases)] for name in names])
+def counted(found: Counter[tuple[str, ...]], kind: str, phases: Sequence[str]) -> list[str]:
+    """A table of faults of a kind by phase."""
+    names = sorted({name for each, name, _ in found if each == kind})
+    return table((kind, *phases), [[name, *(str(found[kind, name, phase]) for phase in phases)] for name in names])
 
 
 def main() -> None:
-    """Carry out the rounds, print a table of faults by phase and what was wrong; exit code 1 if anything was."""
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=100, help="rounds (default: 100)")
-    made.add_argument("--seed", type=int, default=1, help="of the rounds (default: 1)")
-    made.add_argument("--first", type=int, default=0, help="number of the first round (default: 0)")
-    options = made.parse_args()
-    struck: Counter[tuple[str, str]] = Counter()
-    planned: Counter[tuple[str, str]] = Counter()
-    wrong: list[str] = []
-    began_s = time.monotonic()
-    with tempfile.TemporaryDirectory() as name:
-        for number, verdict in rounds(options.first, options.rounds, options.seed, Path(name)):
-            struck += verdict.struck
-            planned += verdict.planned
-            wrong += [f"round {number}: {words}" for words in verdict.wrong]
-            sys.stderr.write("".join(f"round {number}: {words}\n" for words in verdict.wrong))
-            if (number + 1 - options.first) % 25 == 0:
-                pace_s = (time.monotonic() - began_s) / (number + 1 - options.first)
-                sys.stderr.write(f"{number + 1 - options.first} rounds, {pace_s:.1f} s a round, {len(wrong)} wrong\n")
-    lines = [*counted(struck), "", *counted(planned)]
+    """Carry out the rounds, print tables of faults by phase and what was wrong; exit code 1 if anything was."""
+    options = rounds_parser(__doc__, rounds=100).parse_args()
+    total = carried_out(options, "chaos", tried)
+    trace_phases = sorted({phase for kind, _, phase in total.counts if kind == "trace"})
+    lines = [*counted(total.counts, "signal", PHASES), "", *counted(total.counts, "trace", trace_phases)]
+    by_kind = {
+        kind: sum(count for key, count in total.counts.items() if key[0] == kind) for kind in ("signal", "trace")
+    }
     summary = (
-        f"{options.rounds:,} rounds of seed {options.seed}: {sum(struck.values()):,} faults, "
-        f"{sum(planned.values()):,} of traces, {len(wrong)} wrong"
+        f"{options.rounds:,} rounds of seed {options.seed}: {by_kind['signal']:,} signals, "
+        f"{by_kind['trace']:,} faults of traces, {len(total.wrong)} wrong"
     )
-    found = [*struck.items(), *planned.items()]
-    counts = [{"fault": name, "phase": phase, "count": count} for (name, phase), count in found]
-    report(options, [*lines, "", summary, *wrong], {"results": counts, "wrong": wrong})
-    sys.exit(1 if wrong else 0)
+    counts = [
+        {"kind": kind, "fault": name, "phase": phase, "count": count}
+        for (kind, name, phase), count in sorted(total.counts.items())
+    ]
+    report(options, [*lines, "", summary, *total.wrong], {"results": counts, "wrong": total.wrong})
+    sys.exit(1 if total.wrong else 0)
 
 
 if __name__ == "__main__":

@@ -27,8 +27,9 @@ from harness.core.overhead import load_price, save_price
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
 from harness.core.plans import PlannedKill, Progress, ps_rank
 from harness.core.pls import rank_weights
+from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.seeds import generator
-from harness.core.strategies import CprMirror, CprPriority, make_strategy, options_of
+from harness.core.strategies import make_strategy, options_of
 from harness.core.strategy import Strategy, StrategyOptions
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.sizes import SIZES

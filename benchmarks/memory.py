@@ -26,9 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import ROW_BYTES, config_of, kaggle_tables, parser, report, settings_of, table, write_trace
 from benchmarks._memory import Memory, cost_of, memory_of_tree, resident_bytes, start_empty
-from harness.cluster.spawn import own_fork_server
 from harness.config.model import Config
 from harness.core.errors import HarnessError
+from harness.processes.spawn import own_fork_server
 
 TINY_ROWS = 64
 EVERY_S = 0.05

@@ -10,15 +10,12 @@ aside), and so every loss, charge and digest, equals that of the same run on eng
 """
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +23,18 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 import numpy as np
 
-from benchmarks._common import config_of, parser, report, settings_of, table, write_trace
-from benchmarks.chaos import BATCH_SIZE, DEADLINE_S, JOB_H, NUM_STEPS, Attempt, last_line
-from harness.config.yaml_file import to_yaml
-from harness.core.seeds import generator
+from benchmarks._attempt import Attempt
+from benchmarks._common import report, table, write_trace
+from benchmarks._rounds import (
+    BATCH_SIZE,
+    DEADLINE_S,
+    JOB_H,
+    NUM_STEPS,
+    Verdict,
+    carried_out,
+    rounds_parser,
+    write_config,
+)
 from harness.run.verify import compare_records
 
 _STRATEGIES = (
@@ -96,41 +101,32 @@ def drawn(rng: np.random.Generator) -> Round:
     )
 
 
-@dataclass
-class Verdict:
-    """How often runs were ended, and where they went on; what differed."""
-
-    counts: Counter[str] = field(default_factory=Counter)
-    wrong: list[str] = field(default_factory=list)
-
-
-def tried(each: Round, folder: Path, settings: Mapping[str, Any]) -> Verdict:
+def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping[str, Any]) -> Verdict:
     """Carry out a round in ``folder``."""
-    verdict = Verdict()
+    each, verdict = drawn(rng), Verdict()
     write_trace(folder / "trace.csv", each.kills)
     trace = {"path": str(folder / "trace.csv"), "clock": each.clock}
-    config = folder / "config.yaml"
-    values = config_of(settings, each.settings, {"trace": trace}).model_dump(mode="json", exclude={"out", "name"})
-    config.write_text(to_yaml(values))
+    config = write_config(folder, settings, each.settings, {"trace": trace})
     (folder / "whole").mkdir()
     whole = Attempt(config, folder / "whole", "engine=local", "resume.every_s=null")
     if not whole.wait(whole.began_s + DEADLINE_S) or whole.code:
-        verdict.wrong.append(f"whole run: exit code {whole.code}: {last_line(whole.output)}")
+        verdict.wrong.append(f"whole run: exit code {whole.code}: {whole.last_line()}")
         whole.end()
         return verdict
     attempt = Attempt(config, folder, "--resume")
     for ending in each.endings:
         if not _ended(attempt, ending):
             break
-        verdict.counts[f"ended by {ending.number.name}"] += 1
+        verdict.counts[f"ended by {ending.number.name}",] += 1
         attempt = Attempt(config, folder, "--resume")
     if not attempt.wait(time.monotonic() + DEADLINE_S) or attempt.code:
-        verdict.wrong.append(f"{_words(each)}: exit code {attempt.code}: {last_line(attempt.output)}")
+        verdict.wrong.append(f"{_words(each)}: exit code {attempt.code}: {attempt.last_line()}")
         attempt.end()
         return verdict
     said = attempt.output.read_text(errors="replace")
     if verdict.counts:
-        verdict.counts["went on from a resume point" if "goes on from step" in said else "started afresh"] += 1
+        went_on = "went on from a resume point" if "goes on from step" in said else "started afresh"
+        verdict.counts[went_on,] += 1
     verdict.wrong += [f"unusable: {line}" for line in said.splitlines() if line.endswith("; not used")]
     verdict.wrong += [f"{_words(each)}: {line}" for line in compare_records(whole.out, attempt.out)]
     if (attempt.out / "resume").exists():
@@ -161,39 +157,15 @@ def _words(each: Round) -> str:
     return f"{' '.join(names)} ({steps})"
 
 
-def rounds(first: int, num_rounds: int, seed: int, folder: Path) -> Iterator[tuple[int, Verdict]]:
-    """Rounds by number, one after another."""
-    settings = settings_of(folder, [20] * 13 + [400] * 13, NUM_STEPS, batch_size=BATCH_SIZE)
-    settings |= {
-        "model": {"size": "tiny"},
-        "profile": {"base": "busy", "job_h": JOB_H},
-        "metrics": {"log_every_steps": 5},
-    }
-    for number in range(first, first + num_rounds):
-        own = folder / f"round{number}"
-        own.mkdir()
-        yield number, tried(drawn(generator(seed, "resume", number)), own, settings)
-        shutil.rmtree(own)
-
-
 def main() -> None:
     """Carry out the rounds, print counts and what differed; exit code 1 if anything did."""
-    made = parser(__doc__)
-    made.add_argument("--rounds", type=int, default=50, help="rounds (default: 50)")
-    made.add_argument("--seed", type=int, default=1, help="of the rounds (default: 1)")
-    made.add_argument("--first", type=int, default=0, help="number of the first round (default: 0)")
-    options = made.parse_args()
-    counts: Counter[str] = Counter()
-    wrong: list[str] = []
-    with tempfile.TemporaryDirectory() as name:
-        for number, verdict in rounds(options.first, options.rounds, options.seed, Path(name)):
-            counts += verdict.counts
-            wrong += [f"round {number}: {words}" for words in verdict.wrong]
-            sys.stderr.write("".join(f"round {number}: {words}\n" for words in verdict.wrong))
-    lines = table(("what", "number"), [[what, str(number)] for what, number in sorted(counts.items())])
-    summary = f"{options.rounds:,} rounds of seed {options.seed}: {len(wrong)} differences"
-    report(options, [*lines, "", summary, *wrong], {"results": dict(counts), "wrong": wrong})
-    sys.exit(1 if wrong else 0)
+    options = rounds_parser(__doc__, rounds=50).parse_args()
+    total = carried_out(options, "resume", tried)
+    lines = table(("what", "number"), [[what, str(number)] for (what,), number in sorted(total.counts.items())])
+    summary = f"{options.rounds:,} rounds of seed {options.seed}: {len(total.wrong)} differences"
+    counts = {what: number for (what,), number in total.counts.items()}
+    report(options, [*lines, "", summary, *total.wrong], {"results": counts, "wrong": total.wrong})
+    sys.exit(1 if total.wrong else 0)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ part of ``--rows`` gradients and as many lookups, then ``--kills`` deaths of one
 
     round       one message to every rank, until all have answered
     trainer     processor time of the trainer for a message: encode, send, receive, decode
-    PS rank     the same at a PS rank, with the update and the lookup
+    PS rank     the same at ps0, with the update and the lookup
     regroup     the trainer asks for a replacement and is a member of the new world
     supervisor  its processor time for one regroup and the reaping before
     survivor    processor time of a surviving rank for one regroup
@@ -78,12 +78,14 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
     for step in range(_WARM_UP):
         send(step + 1)
     rounds_s: list[float] = []
+    supervisor.record({"messages": "begin"})
     own_s = time.process_time()
     for step in range(num_messages):
         began_s = time.monotonic()
         send(_WARM_UP + step + 1)
         rounds_s.append(time.monotonic() - began_s)
     trainer_s = (time.process_time() - own_s) / num_messages / len(ranks)
+    supervisor.record({"messages": "end"})
     regroups_s: list[float] = []
     for number in range(num_kills):
         step = _WARM_UP + num_messages + number + 1
@@ -106,16 +108,25 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
 
 
 class Notes:
-    """A sink that keeps the trainer's figures. ``used`` gives processor times; they are read at each kill and last."""
+    """A sink that keeps the trainer's figures.
+
+    ``used`` gives processor times of the supervisor and of ps0, seconds; they are read when the timed messages begin
+    and end, at each kill, and last.
+    """
 
     def __init__(self, used: Callable[[], tuple[float, float]]) -> None:
         self._used = used
         self.found: dict[str, float] = {}
         self.marks: list[tuple[float, float]] = []
+        self.messages_s: list[float] = []  # of ps0, before the timed messages and after them
 
     def record(self, event: Any) -> None:
         """Keep a mapping, and drop events."""
-        if isinstance(event, dict):
+        if not isinstance(event, dict):
+            return
+        if "messages" in event:
+            self.messages_s.append(self._used()[1])
+        else:
             self.mark()
             self.found |= event
 
@@ -133,7 +144,7 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
     spec = RunSpec(config).rank_spec(folder / "checkpoints")
     world = make_world(config, spec, partial(exercise, num_rows, num_messages, num_kills))
     survives = config.num_ps > 1  # ps0, whose processor time is that of a survivor
-    notes = Notes(lambda: (time.process_time(), processor_s(world.pids["ps0"]) if survives else 0.0))
+    notes = Notes(lambda: (time.process_time(), processor_s(world.pids["ps0"])))
     victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(num_kills)]
     kills = [PlannedKill(step=0, ranks=(rank,), hours=(0.0,), lines=(0,)) for rank in victims]
     store = CheckpointStore(folder / "checkpoints", fsync=False)
@@ -148,6 +159,7 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
         world.serve({**services_of(supervisor), "kill_planned": kill_planned})
         found = {"num_ps": config.num_ps, **notes.found, "memory_mb": memory_mb(world.pids["ps0"])}
         found["supervisor_ms"] = notes.between_ms(0)
+        found["ps_us"] = 1e6 * (notes.messages_s[1] - notes.messages_s[0]) / num_messages
         return {**found, "survivor_ms": notes.between_ms(1)} if survives else found
     finally:
         world.close()
@@ -172,6 +184,7 @@ def main() -> None:
         "PS ranks",
         "round ms",
         "trainer µs a message",
+        "PS rank µs a message",
         "regroup ms (longest)",
         "supervisor ms",
         "survivor ms",
@@ -182,6 +195,7 @@ def main() -> None:
             f"{found['num_ps']:g}",
             f"{found['round_ms']:.2f}",
             f"{found['trainer_us']:.0f}",
+            f"{found['ps_us']:.0f}",
             f"{found['regroup_ms']:.0f} ({found['longest_ms']:.0f})",
             f"{found['supervisor_ms']:.1f}",
             f"{found['survivor_ms']:.1f}" if "survivor_ms" in found else "",

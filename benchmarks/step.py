@@ -96,7 +96,7 @@ class TimedSupervisor:
         self._supervisor, self._spent_s, self._path = supervisor, spent_s, path
         self.commit, self.status = supervisor.commit, supervisor.status
         self.resumption, self.commit_point = supervisor.resumption, supervisor.commit_point
-        self.is_stopping = supervisor.is_stopping
+        self.is_stopping, self.advanced = supervisor.is_stopping, supervisor.advanced
         self.writes_failed, self.flip_bits = supervisor.writes_failed, supervisor.flip_bits
 
     def record(self, event: Any) -> None:

@@ -122,7 +122,8 @@ def main() -> None:
             limit(rate_mbit)
             # Initial values of all rows may take minutes where other work has the cores.
             cluster = {"num_ps": num_ps, "rpc_timeout_s": 600.0, "network": "open"}  # the namespace that tc limits
-            configs = {name: config_of(base, {"cluster": cluster, "cache": cache}) for name, cache in caches.items()}
+            change = {"cluster": cluster, "trainer": {"progress_timeout_s": None}}
+            configs = {name: config_of(base, change, {"cache": cache}) for name, cache in caches.items()}
             rounds = measure(configs, folder / f"{rate_mbit:g}-{num_ps}", options.rounds)
             ratios = [each[_UNCACHED]["ms"] / each[_CACHED]["ms"] for each in rounds]
             found: dict[str, Any] = {"rate_mbit": rate_mbit, "num_ps": num_ps, "ratios": ratios}

@@ -129,6 +129,31 @@ def phases(seed: int = SEED) -> str:
     return _text(header, "hour,rank,phase,repair_h", [f"{hour},{who},{phase},{h}" for hour, who, phase, h in PHASES])
 
 
+# Hour, rank, phase, fault, factor, hours of a slow rank.
+FAULTS = (
+    (5, "ps1", "", "slow", "3", "6"),
+    (9, "ps2", "", "disk_full", "", ""),
+    (13, "ps3", "", "hang", "", ""),
+    (19, "ps0", "lookup", "partition", "", ""),
+    (26, "ps1", "", "disk_error", "", ""),
+    (31, "ps2", "regroup", "partition", "", ""),
+    (32, "ps3", "", "kill", "", ""),
+    (41, "2", "apply", "hang", "", ""),
+    (49, "ps1", "", "partition", "", ""),
+)
+
+
+def faults(seed: int = SEED) -> str:
+    """What happens to ranks besides kills; no bit is flipped, as that may end a run."""
+    header = {
+        "title": "ranks that hang, are cut off the network or slow, and writes that fail",
+        "source": "made up: one of each sort and more",
+        "job_h": "56",
+        "command": COMMAND,
+    }
+    return _text(header, "hour,rank,phase,fault,factor,repair_h", [",".join(map(str, row)) for row in FAULTS])
+
+
 def empty(seed: int = SEED) -> str:
     """No failure at all."""
     return _text({"title": "no failures", "command": COMMAND}, "hour,rank", [])
@@ -157,6 +182,7 @@ TRACES: dict[str, Callable[[int], str]] = {
     "poster50.csv": poster50,
     "busy.csv": busy,
     "phases.csv": phases,
+    "faults.csv": faults,
     "empty.csv": empty,
     **{f"preset-{name}.csv": partial(preset, name) for name in PRESETS},
     **{f"poisson-{number}.csv": partial(poisson, number) for number in range(NUM_DRAWS)},

@@ -4,7 +4,7 @@
     api.grid("experiments/quickstart.yaml", ["seed=[0,1]"])
     frame = analysis.load("demo/quickstart")
 
-Modules with strategies of your own are loaded first: ``from harness.record import plugins; plugins.load(["mine.py"])``.
+Modules with strategies of your own are loaded first: ``from harness.config import plugins; plugins.load(["mine.py"])``.
 ``harness.run`` and ``harness.grid`` are packages, so the functions are here.
 """
 
@@ -16,6 +16,7 @@ from pydantic import ValidationError
 
 from harness.config.experiment import Cell, load_experiment
 from harness.config.model import Config
+from harness.config.plugins import LOADED
 from harness.core.errors import ConfigError, UserError
 from harness.core.events import Finished
 from harness.grid.process import Outcome, is_done
@@ -23,7 +24,6 @@ from harness.grid.runner import GridView, run_grid
 from harness.grid.worker import run_assembled
 from harness.record.code import difference_of
 from harness.record.folder import State, Unfinished, claim_grid, claim_run, inspect
-from harness.record.plugins import LOADED
 from harness.record.recorder import read_events
 from harness.record.rundir import RunDir
 from harness.record.seal import verify
@@ -94,7 +94,7 @@ def grid(
 def _check_plugins(config: Config) -> None:
     if missing := [name for name in config.plugins if name not in LOADED]:
         raise ConfigError(
-            f"plugins: {missing[0]}: expected to be loaded by harness.record.plugins.load, before harness.api"
+            f"plugins: {missing[0]}: expected to be loaded by harness.config.plugins.load, before harness.api"
         )
 
 

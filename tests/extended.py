@@ -52,7 +52,7 @@ def load_examples() -> None:
     load_strategies()
     titles = ("optimizer", "embedding client", "importer")
     exec(imports(of_client=True) + "".join(examples()[title] for title in titles), {})
-    from harness.cluster.spawn import own_fork_server
+    from harness.processes.spawn import own_fork_server
     from harness.run import assemble
 
     assert own_fork_server(), assemble

@@ -10,8 +10,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.cluster.leash import hold_leash
-from harness.cluster.spawn import fork_server
+from harness.processes.leash import hold_leash
+from harness.processes.spawn import fork_server
 
 PATIENCE_S = 110
 

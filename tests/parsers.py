@@ -112,6 +112,8 @@ _LAWS = ("exponential", "fixed:2", "fixed:5@7.5", "at:7+14", "fit:failure_traces
 
 
 def _trace(rng: Rng) -> bytes:
+    if rng.random() < 0.1:
+        return b"hour,rank,phase,fault\n1.5,host1,,\n2.5,ps0,save,kill\n3.5,host2,boundary,kill\n4,2,,hang\n"
     return _TRACES[rng.integers(len(_TRACES))].read_bytes()
 
 

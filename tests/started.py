@@ -6,8 +6,8 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks._turns import Tick, chunks
-from harness.cluster.spawn import nest_fork_server
 from harness.config.model import Config
+from harness.processes.spawn import nest_fork_server
 from harness.record.code import current_code
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"

@@ -24,6 +24,7 @@ from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
 from harness.traces.trace import parse_trace
 from tests.forked import PATIENCE_S, said_by
+from tests.hosts.emulated import NotAllowed, emulated
 from tests.parsers import PARSERS
 from tests.started import FOLDER, benchmark, count_chunks
 
@@ -40,6 +41,22 @@ def start(name: str, *arguments: str) -> str:
     Not for a benchmark that starts itself anew, or one whose pools must find its classes in ``__main__``.
     """
     return said_by(benchmark, name, arguments)
+
+
+def test_lost_hosts_are_timed(tmp_path: Path) -> None:
+    """Two by SIGKILL and two by a cut cable, in turn; nobody who stood still for a moment is given up."""
+    path = tmp_path / "figures.json"
+    command = ["--rounds", "1", "--steps", "30", "--stalls", "2", "--rows", "3000", "--ps", "3", "--dead-after", "3"]
+    try:
+        with emulated(1, tmp_path):
+            pass
+    except NotAllowed as error:
+        pytest.skip(f"no emulated hosts here: {error}")
+    start("hosts.py", *command, "--json", str(path))
+    figures = json.loads(path.read_text())
+    assert all(0 < seconds < 30 for seconds in figures["killed"])
+    assert [len(figures[kind]) for kind in ("killed", "cut", "loopback", "hosts")] == [2, 2, 1, 1]
+    assert (figures["stalls"], figures["given_up"]) == (2, 0)
 
 
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
@@ -384,10 +401,10 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
 def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
     """A short version of the long run: random runs, failures of their traces, and signals to their processes."""
     path = tmp_path / "figures.json"
-    printed = start_by_path("chaos.py", "--rounds", "2", "--seed", "1", "--json", str(path))
+    printed = start_by_path("chaos.py", "--rounds", "2", "--first", "57", "--json", str(path))
     figures = json.loads(path.read_text())
     assert figures["wrong"] == []
-    assert any(each["fault"] == "planned kill" for each in figures["results"])
+    assert {each["kind"] for each in figures["results"]} == {"signal", "trace"}
     assert "2 rounds of seed 1" in printed
 
 

@@ -19,12 +19,13 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # bottom to top; rooms of one floor do 
     ("kernels",),
     ("core",),
     ("config", "store"),
-    ("data", "model", "traces", "record"),
+    ("data", "model", "traces", "record", "processes"),
     ("planning", "cluster"),
-    ("recovery", "analysis"),
+    ("recovery", "analysis", "hosts"),
     ("client",),
     ("run",),
     ("grid",),
+    ("jobs",),
     ("cli", "api"),
     ("run.py",),
 )
@@ -219,7 +220,7 @@ def test_the_model_is_mathematics() -> None:
 def test_analysis_reads_records_only() -> None:
     """What judges a run does not share the code that ran it: PLS is derived again, from the events."""
     names = {name for module in modules_in("analysis") for name in imports()[module.name]}
-    assert {room_of(name) for name in names}.isdisjoint({"cluster", "recovery", "client", "run"})
+    assert {room_of(name) for name in names}.isdisjoint({"processes", "cluster", "hosts", "recovery", "client", "run"})
     assert names.isdisjoint({"harness.core.pls", "harness.core.strategies"})
 
 
@@ -230,9 +231,17 @@ def test_torch_distributed_lives_in_two_files() -> None:
 
 
 def test_compilers_and_views_are_fenced_in() -> None:
-    """numba is imported in kernels alone, wandb in one file of record: everything else runs without."""
+    """numba is imported in kernels alone, wandb in one file, submitit in jobs, ray in two programs of their own.
+
+    All else runs without.
+    """
     assert {room_of(name) for name, names in imports().items() if "numba" in roots(names)} == {"kernels"}
     assert {name for name, names in imports().items() if "wandb" in roots(names)} == {"harness.record.wandb_session"}
+    assert {room_of(name) for name, names in imports().items() if "submitit" in roots(names)} == {"jobs"}
+    assert {name for name, names in imports().items() if "ray" in roots(names)} == {
+        "harness.hosts.ray_relay",
+        "harness.jobs.ray_cells",
+    }
 
 
 def test_all_chance_is_derived() -> None:
@@ -267,8 +276,10 @@ def test_the_library_neither_prints_nor_exits() -> None:
 def test_a_kill_is_sigkill() -> None:
     """``terminate`` and SIGTERM, which a process may outlive or clean up after, are used for no rank."""
     assert not offenders(MODULES, lambda module: [n for n in module.attributes() if n.endswith(".terminate")])
-    ignores_it = "harness.cluster.leash"
-    assert [module.name for module in modules_in("cluster") if "SIGTERM" in module.text] == [ignores_it]
+    ignores_it = "harness.processes.leash"
+    assert [module.name for module in modules_in("processes", "cluster", "hosts") if "SIGTERM" in module.text] == [
+        ignores_it
+    ]
 
 
 def test_one_file_knows_the_engine() -> None:
@@ -280,7 +291,7 @@ def test_imports_can_be_read() -> None:
     """Nothing but a user's plugin is imported by a string, which would hide it from this file."""
 
     def hides(module: Module) -> set[str]:
-        if module.name == "harness.record.plugins":
+        if module.name == "harness.config.plugins":
             return set()
         called = module.builtins_called() & {"__import__", "import_module"}
         return called | {name for name in module.attributes() if name.endswith(".import_module")}

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from harness.cli.job_arguments import add_launcher
 from harness.cli.parsing import OVERRIDES, Parser, add_mapping, command, count, positive, seconds
 from harness.cli.trace_arguments import add_plan, add_traces
 from harness.cli.wandb_arguments import add_wandb
@@ -66,6 +67,8 @@ another process is writing to, or that holds a run of another config, is refused
   run.py grid experiments/quickstart.yaml 'seed=[0,1,2,3,4]' 'strategy.name=[none,full]'  sweep other values
   run.py grid experiments/quickstart.yaml engine=local out=runs/local                     fix a key in all cells
   run.py grid experiments/quickstart.yaml --dry-run                                       list cells, run nothing
+  run.py grid experiments/quickstart.yaml --launcher submitit jobs.partition=cpu          each cell a job of SLURM
+  run.py grid experiments/quickstart.yaml --launcher ray jobs.max_parallel=8              each cell an actor of a Ray
 
 Each cell has a folder <out>/<slug>-<hash>/. Finished cells are not run again, unfinished cells go on from their resume
 point or start afresh, and a changed config is a new cell. A failed cell does not stop the others; failed cells are
@@ -80,6 +83,7 @@ A list (key=[a,b]) is a sweep axis: it is added to every grid of the file or rep
     _add_grace(grid)
     grid.add_argument("--dry-run", action="store_true", help="list cells: done, stale or to do; run nothing")
     _add_margin(grid)
+    add_launcher(grid)
     _add_reproduce(commands)
 
 

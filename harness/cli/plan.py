@@ -24,7 +24,8 @@ from harness.core.clock import FailureClock
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
-from harness.core.strategies import BUILT_IN, STRATEGIES, CprPriority, make_strategy
+from harness.core.priority_strategies import CprPriority
+from harness.core.strategies import BUILT_IN, STRATEGIES, make_strategy
 from harness.core.strategy import StrategyOptions
 from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import PLANNED, Advice, Spread, advise

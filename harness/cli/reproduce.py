@@ -17,6 +17,7 @@ from harness.config.experiment import Cell, Experiment, load_experiment
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.grid.process import is_done
+from harness.grid.runner import LocalPool
 from harness.grid.worker import run_assembled
 from harness.record.files import write_text
 from harness.record.folder import claim_grid
@@ -78,7 +79,7 @@ def reproduce(options: argparse.Namespace) -> int:
         check(cell.config)  # raises UserError before anything is run
     code = _run_benchmarks(evidence.benchmarks, options.stale)
     if evidence.experiments:
-        code = max(code, run_experiments(evidence.unique, run_assembled, jobs, options.stale))
+        code = max(code, run_experiments(evidence.unique, LocalPool(run_assembled, jobs), options.stale))
     found = _findings(evidence)
     from analysis.claims.page import claim_table
 

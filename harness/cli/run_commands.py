@@ -11,17 +11,17 @@ from pathlib import Path
 
 from harness.cli import console, interrupts, progress, wandb_commands
 from harness.cli.arguments import GRACE_S
+from harness.cli.job_commands import pool_of, print_scripts
 from harness.cli.parsing import mapping_overrides
 from harness.cli.record_commands import FAILED, OK, show_run
 from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, StoreError, UserError
+from harness.core.errors import HarnessError, RunStopped, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
-from harness.grid.runner import run_grid
-from harness.grid.worker import RunCell, run_assembled
+from harness.grid.runner import CellPool, run_cells
 from harness.record.files import write_text
 from harness.record.folder import (
     OtherRun,
@@ -32,6 +32,7 @@ from harness.record.folder import (
     finish_replacement,
     has_resume_point,
     inspect,
+    reason_of,
     replace_run,
     replacement_of,
 )
@@ -68,10 +69,12 @@ def grid(options: argparse.Namespace) -> int:
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
         console.note(line)
+    pool = pool_of(options, experiment)
+    if options.print_script:
+        print_scripts(experiment)
+        return OK
     if not options.dry_run:
-        return run_experiment(
-            experiment, run_assembled, options.jobs, options.stale, options.margin, grace_s=options.grace
-        )
+        return run_experiment(experiment, pool, options.stale, options.margin, grace_s=options.grace)
     stale = stale_runs(cell.run_dir for cell in experiment.cells if is_done(cell))
     for cell in experiment.cells:
         state = "stale" if cell.run_dir in stale else "done " if is_done(cell) else "to do"
@@ -81,8 +84,7 @@ def grid(options: argparse.Namespace) -> int:
 
 def run_experiment(
     experiment: Experiment,
-    run_cell: RunCell,
-    jobs: int | None,
+    pool: CellPool,
     stale: Stale = "fail",
     margin: float | None = None,
     *,
@@ -90,13 +92,12 @@ def run_experiment(
 ) -> int:
     """Run the cells in the experiment's folder, write grid.yaml and the report there, show the table and verdicts."""
     show = partial(_show_grid, experiment.out, margin)
-    return run_experiments([experiment], run_cell, jobs, stale, show=show, grace_s=grace_s)
+    return run_experiments([experiment], pool, stale, show=show, grace_s=grace_s)
 
 
 def run_experiments(
     experiments: Sequence[Experiment],
-    run_cell: RunCell,
-    jobs: int | None,
+    pool: CellPool,
     stale: Stale = "fail",
     *,
     show: Callable[[], None] | None = None,
@@ -110,9 +111,7 @@ def run_experiments(
     done = [cell for experiment in experiments for cell in experiment.cells if is_done(cell)]  # raises first
     anew = to_run_anew([cell.run_dir for cell in done], stale)
     if anew or len(done) < sum(len(experiment.cells) for experiment in experiments):
-        from harness.run import assemble
-
-        assemble.prepare_fork_server()  # before wandb starts a thread
+        pool.prepare()  # before wandb starts a thread
         experiments = [wandb_commands.prepared(experiment) for experiment in experiments]
     cells = [cell for experiment in experiments for cell in experiment.cells]
     with ExitStack() as locks:
@@ -125,7 +124,7 @@ def run_experiments(
         if resumable := sum(has_resume_point(cell.run_dir) for cell in cells if not is_done(cell)):
             console.note(f"{resumable} unfinished cell{'s' * (resumable > 1)} with a resume point: to be resumed")
         with progress.grid_progress(cells) as view, interrupts.stoppable(grace_s) as stop:
-            outcomes = run_grid(cells, run_cell, view, jobs=jobs, stale=anew, stop=stop)
+            outcomes = run_cells(cells, pool, view, stale=anew, stop=stop)
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if show is not None and len(failed) < len(outcomes):
             show()
@@ -189,9 +188,12 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
     target = replacement_of(run_dir) if is_replaced else run_dir
-    with claim_run(target, digest, "resume" if options.resume else "afresh" if options.afresh else "refuse") as found:
+    goes_on, reason = options.resume and has_resume_point(target), reason_of(target)
+    with claim_run(target, digest, "resume" if goes_on else "afresh" if options.afresh else "refuse") as found:
         if found is State.UNFINISHED and not has_resume_point(target):
-            console.note(f"{target}: this run was interrupted; it starts afresh")
+            failed = reason is not None and not reason.startswith(RunStopped.__name__)
+            what = f"failed ({reason})" if failed else "was interrupted"
+            console.note(f"{target}: this run {what}; it starts afresh")
         try:
             with progress.run_progress(run_dir.name) as on_status, interrupts.stoppable(options.grace) as stop:
                 assemble.run(config, target, on_status=on_status, resumes=options.resume, stop=stop)

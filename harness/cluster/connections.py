@@ -6,8 +6,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.cluster import control
 from harness.core.plans import Rank
+from harness.processes import control
 
 
 class Connections:

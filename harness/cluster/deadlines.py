@@ -1,7 +1,8 @@
-"""A clock for deadlines of other processes."""
+"""Deadlines of other processes: their clock, and whether a trainer makes progress."""
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 class ListeningClock:
@@ -27,3 +28,33 @@ class ListeningClock:
         self._total_s += min(now_s - self._read_s, 2 * self.tick_s)
         self._read_s = now_s
         return self._total_s
+
+
+class TrainerProgress:
+    """Whether a trainer that gives signs of life finishes anything.
+
+    A sign of life says what it has finished. Any other message of a trainer is about something that it has done.
+
+    Args:
+        timeout_s: within which something must be finished; None: there is no deadline.
+    """
+
+    def __init__(self, clock: ListeningClock, timeout_s: float | None) -> None:
+        self._clock = clock
+        self._timeout_s = timeout_s
+        self._finished = (0, 0)  # steps, and all things
+        self._advanced_s = 0.0
+
+    def hear(self, kind: str, *args: Any) -> None:
+        """Take note of a message of the trainer."""
+        if kind != "alive" or args != self._finished:
+            self._advanced_s = self._clock.read()
+        if kind == "alive":
+            self._finished = args[0], args[1]
+
+    @property
+    def problem(self) -> str | None:
+        """What the trainer has failed to do in time; None if there is nothing."""
+        if self._timeout_s is None or self._clock.read() - self._advanced_s <= self._timeout_s:
+            return None
+        return f"finished nothing for {self._timeout_s:g} s, last step {self._finished[0]} (trainer.progress_timeout_s)"

@@ -1,27 +1,28 @@
 """The interface of launchers, which start, watch and end the processes of ranks; and the one of this machine.
 
-The table of launchers is in ``harness/cluster/launchers.py``.
+The table of launchers is in ``harness/run/launchers.py``.
 """
 
 import os
 import signal
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from harness.cluster.fork_server import ForkServer, current, is_readable, start
 from harness.cluster.formation import Place
-from harness.cluster.spawn import fork_server
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
+from harness.processes import partition
+from harness.processes.fork_server import ForkServer, current, is_readable, start
+from harness.processes.spawn import fork_server
 
 if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
     from harness.cluster.group import GroupOptions
-    from harness.cluster.network import Entrance
+    from harness.processes.network import Entrance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +92,20 @@ class RankProcess(Protocol):
         """Whether no thread of the process runs: it is stopped, or has ended."""
         ...
 
+    def cut_off(self) -> None:
+        """Cut the process off the network: its TCP sockets drop every packet from now on. A no-op if it has ended.
+
+        The process is stopped while that is done to one socket after another, and then goes on.
+
+        Raises CannotCutOff.
+        """
+        ...
+
+    @property
+    def cut_problem(self) -> str | None:
+        """Why :meth:`cut_off` would fail, in one line; None if it would not. The process has a TCP socket."""
+        ...
+
     def join(self, timeout_s: float) -> None:
         """Wait at most ``timeout_s`` for the process to end; :attr:`exitcode` is None if it still runs.
 
@@ -109,6 +124,14 @@ class Launcher(Protocol):
 
     def lost_hosts(self) -> Mapping[str, str]:
         """The hosts that were lost, with all their processes, and why."""
+        ...
+
+    def end_hosts(self, hosts: Sequence[int]) -> None:
+        """End hosts, indices into ``cluster.hosts``, with all that is ours there, by SIGKILL; wait until they are lost.
+
+        A no-op where all processes are on this machine: who has their ranks killed has ended these hosts. Raises
+        RunFailed.
+        """
         ...
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
@@ -188,6 +211,16 @@ class ForkedProcess:
         """See :class:`RankProcess`."""
         return self._has_ended(0) or _is_stopped(self.pid)
 
+    def cut_off(self) -> None:
+        """See :class:`RankProcess`."""
+        if self._pidfd is not None:
+            partition.cut_off(self.pid, self._pidfd)
+
+    @property
+    def cut_problem(self) -> str | None:
+        """See :class:`RankProcess`."""
+        return None if self._pidfd is None else partition.problem(self.pid, self._pidfd)
+
     def join(self, timeout_s: float) -> None:
         """See :class:`RankProcess`."""
         if not self._has_ended(timeout_s):
@@ -229,6 +262,9 @@ class ForkLauncher:
     def lost_hosts(self) -> Mapping[str, str]:
         """None: there is no other host."""
         return {}
+
+    def end_hosts(self, hosts: Sequence[int]) -> None:
+        """A no-op: see :class:`Launcher`."""
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> ForkedProcess:
         """See :class:`Launcher`."""

@@ -10,12 +10,13 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from harness.cluster import control, group
+from harness.cluster import group
 from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
-from harness.cluster.sockets import LEASE_FRAC, give_up_all_after
 from harness.cluster.supervisor_client import Resumption, WrittenPoint
 from harness.core.plans import Rank
+from harness.processes import control
+from harness.processes.sockets import LEASE_FRAC, give_up_all_after
 from harness.store import Manifest
 
 
@@ -41,6 +42,7 @@ class ControlLink:
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self._has_spares = False
         self._is_stopping = False
+        self._step = self._num_finished = 0
         place = rank_context.place
         self.send("hello", rank_context.rank, os.getpid(), place and place.generation)
 
@@ -49,14 +51,19 @@ class ControlLink:
         with self._sending:
             self._connection.send(message)
 
+    def advanced(self, step: int) -> None:
+        """Something was finished, after ``step`` finished steps: the next beat says so."""
+        self._step = step
+        self._num_finished += 1
+
     def begin_beats(self, every_s: float) -> None:
-        """From now on tell the supervisor, from another thread, that this process runs."""
+        """From now on tell the supervisor, from another thread, that this process runs, and what it has finished."""
         threading.Thread(target=self._beat, args=(every_s,), name="beats", daemon=True).start()
 
     def _beat(self, every_s: float) -> None:
         with suppress(OSError):  # the supervisor has ended
             while True:
-                self.send("alive")
+                self.send("alive", self._step, self._num_finished)
                 time.sleep(every_s)
 
     def order(self) -> control.Message:
@@ -166,6 +173,10 @@ class RemoteSupervisor:
     def status(self, **values: Any) -> None:
         """Report the progress of the run: fields of ``RunStatus``."""
         self._link.send("tell", "status", values)
+
+    def advanced(self, step: int) -> None:
+        """A step, or a batch of an evaluation, was finished."""
+        self._link.advanced(step)
 
     def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
         """Record writes that failed."""

@@ -19,7 +19,7 @@ class LocalRanks:
         self.servers: dict[Rank, RankServer] = {}
         self._make(self.names)
 
-    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+    def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Drop the shard, tracker and unfinished save of each rank. A no-op for a rank that was dropped before."""
         for rank in ranks:
             self.drop(rank)
@@ -27,6 +27,10 @@ class LocalRanks:
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """As :meth:`kill`: an object that answers nothing is none."""
+        return self.kill(ranks)
+
+    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """As :meth:`kill`: an object that no message reaches is none."""
         return self.kill(ranks)
 
     def slow(self, factors: Mapping[Rank, float]) -> None:

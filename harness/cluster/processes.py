@@ -9,9 +9,10 @@ from typing import Any
 
 from harness.cluster.duty_cycle import DutyCycle
 from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
-from harness.core.errors import RunFailed
+from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import Rank
+from harness.processes.partition import CannotCutOff
 
 REAP_S = 10.0  # between SIGKILL, or the end of the control connection, and the end of a process
 _LOOK_S = 0.0005  # between two looks whether a process has stopped
@@ -34,7 +35,7 @@ class Processes:
         self._launcher = launcher
         self._by_rank: dict[Rank, RankProcess] = {}
         self._slow = DutyCycle()
-        self._hanging: set[RankProcess] = set()
+        self._mute: set[RankProcess] = set()  # that hang or are cut off
 
     def __getitem__(self, rank: Rank) -> RankProcess:
         """The process of ``rank``."""
@@ -83,6 +84,11 @@ class Processes:
         """Raise RunFailed if processes cannot be started or watched any more."""
         self._launcher.check()
 
+    def end_hosts(self, hosts: Sequence[int]) -> None:
+        """End hosts as wholes, as of a launcher. Raises RunFailed."""
+        if hosts:
+            self._launcher.end_hosts(hosts)
+
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal, wait status, and host."""
         for rank in ranks:
@@ -99,8 +105,35 @@ class Processes:
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Stop all of ``ranks``; returns each one's pid and signal. Raises RunFailed."""
+        self._pause(ranks)
+        return {rank: {"pid": self[rank].pid, "signal": int(signal.SIGSTOP)} for rank in ranks}
+
+    def cut_off(self, ranks: Sequence[Rank]) -> None:
+        """Let no packet reach the TCP sockets that ``ranks`` have now. Raises RunFailed."""
+        self._pause(ranks)
         for rank in ranks:
-            self._hanging.add(self[rank])
+            try:
+                self[rank].cut_off()
+            except CannotCutOff as error:
+                raise RunFailed(f"{rank} (pid {self[rank].pid}) could not be cut off the network: {error}") from error
+            self[rank].resume()
+
+    def check_cut(self, rank: Rank) -> None:
+        """Raise ConfigError if ``rank``, which has a connection, could not be cut off the network."""
+        if problem := self[rank].cut_problem:
+            raise ConfigError(
+                f"trace: expected a system that lets ranks be cut off the network (fault partition), but {rank} cannot "
+                f"be: {problem}; allow a process to trace those that it started (in a container --cap-add=SYS_PTRACE, "
+                "kernel.yama.ptrace_scope at most 1), or use the fault hang"
+            )
+
+    def _pause(self, ranks: Sequence[Rank]) -> None:
+        """Stop the processes of ``ranks``, slow ones for good, and wait until no thread of them runs.
+
+        Raises RunFailed if one still runs after ``REAP_S`` seconds.
+        """
+        for rank in ranks:
+            self._mute.add(self[rank])
             self._slow.release(self[rank])
             self[rank].pause()
         ends_s = time.monotonic() + REAP_S
@@ -110,11 +143,10 @@ class Processes:
                     f"{running[0]} (pid {self[running[0]].pid}) did not stop within {REAP_S:g} s of SIGSTOP"
                 )
             time.sleep(_LOOK_S)
-        return {rank: {"pid": self[rank].pid, "signal": int(signal.SIGSTOP)} for rank in ranks}
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
-        """From now on exactly these ranks run slower, by factors; one that has hung stays stopped."""
-        self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._hanging})
+        """From now on exactly these ranks run slower, by factors; one that hangs or is cut off is left alone."""
+        self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._mute})
 
     def _reap(self, rank: Rank) -> int:
         process = self._by_rank[rank]

@@ -3,34 +3,30 @@
 A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 """
 
-import dataclasses
 import threading
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
-from torch import Tensor
 from torch.distributed import rpc
 from torch.futures import Future
 
-from harness.cluster import control, group, wire
+from harness.cluster import group, wire
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
 from harness.cluster.link import ControlLink, RemoteSupervisor, Stopped
+from harness.cluster.packing import packed
 from harness.cluster.protocol import (
     Cluster,
     Copy,
     Exchange,
     Failure,
-    Push,
     Reply,
     Request,
     Several,
-    WriteBack,
     in_rank_order,
     no_op,
     raise_failures,
@@ -39,6 +35,8 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, Struck, is_ps, ps_rank
+from harness.processes import control
+from harness.processes.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
 
 _BEAT = 0.1  # of the time after which a mute trainer is given up
 
@@ -365,34 +363,6 @@ class RpcCluster:
 def _is_step(requests: Mapping[Rank, Request]) -> bool:
     """Whether these are messages of a step or an evaluation, and not of a recovery."""
     return all(isinstance(request, Exchange | Several) for request in requests.values())
-
-
-def packed(request: Request) -> Request:
-    """``request`` with its row tensors copied to contiguous memory of their own.
-
-    A rank's rows are a slice of those of all ranks. Of a slice that is more than half of a tensor torch sends the whole
-    tensor (``cloneSparseTensors`` of its rpc), so that with two ranks one of them always got the other's rows, too.
-    """
-    if not isinstance(request, Exchange):
-        return request
-    pushes = {"push": request.push, "replica": request.replica}
-    owned = {name: _with_own_memory(push) for name, push in pushes.items() if push is not None}
-    request = _with_own_memory(request)
-    if all(push is pushes[name] for name, push in owned.items()):
-        return request
-    return dataclasses.replace(request, **owned)
-
-
-_Sent = TypeVar("_Sent", bound=Exchange | Push | WriteBack)
-
-
-def _with_own_memory(message: _Sent) -> _Sent:
-    slices = {
-        name: value.clone()
-        for name, value in vars(message).items()
-        if isinstance(value, Tensor) and value.untyped_storage().nbytes() != value.nbytes
-    }
-    return dataclasses.replace(message, **slices) if slices else message
 
 
 def _met_a_death(reply: Reply) -> bool:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 from harness.cluster.supervisor_client import Resumption, WrittenPoint
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Flipped, Killed, Lost, Machine, Regrouped, Slowed, WriteFailed
-from harness.core.plans import PlannedKill, Rank, Slowdown, Struck, merge_kills, ps_index
+from harness.core.hosts import host_name
+from harness.core.plans import DEATH_FAULTS, PlannedKill, Rank, Slowdown, Struck, merge_kills, ps_index
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
 
@@ -20,12 +21,19 @@ from harness.store import CheckpointStore, Manifest
 class Ranks(Protocol):
     """The interface through which the supervisor kills and replaces ranks."""
 
-    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Kill all of ``ranks``, then reap them. Returns the ``machine`` part of each kill event, by rank."""
+    def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
+        """Kill all of ``ranks``, then reap them; of ``hosts``, indices into ``cluster.hosts``, all that is there.
+
+        Returns the ``machine`` part of each kill event, by rank.
+        """
         ...
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
+        ...
+
+    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Let no message reach ``ranks`` any more, or kill them where that is the same. Returns as :meth:`kill`."""
         ...
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
@@ -150,6 +158,9 @@ class Supervisor:
             self._began_s = self._clock()
         self._on_status(generation=self.generation, **values)
 
+    def advanced(self, step: int) -> None:
+        """A no-op: a trainer in this process cannot be watched."""
+
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""
         assert self._points is not None, "a run has resume points"
@@ -179,17 +190,22 @@ class Supervisor:
     def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
         """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it."""
         planned_kill = self._kill(step, samples, kills)
-        return Struck(planned_kill.repair_h, bool(planned_kill.hanging))
+        return Struck(planned_kill.repair_h, bool(planned_kill.hanging | planned_kill.cut_off))
 
     def _kill(self, step: int, samples: int, kills: Sequence[int], phase: str | None = None) -> PlannedKill:
         assert not self._carried_out & set(kills), "a planned kill is carried out once"
         self._carried_out |= set(kills)
         planned_kill = merge_kills(step, [self._planned_kills[kill] for kill in kills])
-        hanging = planned_kill.hanging
-        machines = self._ranks.kill([rank for rank in planned_kill.ranks if rank not in hanging])
-        machines |= self._ranks.hang([rank for rank in planned_kill.ranks if rank in hanging])
+        by_fault = {
+            fault: [rank for rank in planned_kill.ranks if planned_kill.fault_of(rank) == fault]
+            for fault in DEATH_FAULTS
+        }
+        machines = self._ranks.kill(by_fault["kill"], planned_kill.hosts)
+        machines |= self._ranks.hang(by_fault["hang"])
+        machines |= self._ranks.cut_off(by_fault["partition"])
         for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
             self._killed.add(rank)
+            host = planned_kill.host_of.get(rank)
             self.record(
                 Killed(
                     step=step,
@@ -199,7 +215,8 @@ class Supervisor:
                     line=line,
                     repair_h=planned_kill.repair_h,
                     phase=phase or planned_kill.phase,
-                    fault="hang" if rank in hanging else "kill",
+                    fault=planned_kill.fault_of(rank),
+                    lost_host=None if host is None else host_name(host),
                     machine=machines[rank],
                 )
             )

@@ -44,6 +44,10 @@ class Reporter(Protocol):
         """Report the progress of the run: fields of ``RunStatus``."""
         ...
 
+    def advanced(self, step: int) -> None:
+        """A step, or a batch of an evaluation, was finished; ``step`` steps so far. Sends nothing by itself."""
+        ...
+
 
 class SupervisorClient(Reporter, Protocol):
     """The trainer's calls of the supervisor, which owns the trace, the record, the manifests and the resume points."""

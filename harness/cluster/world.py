@@ -13,20 +13,20 @@ from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from harness.cluster import control
 from harness.cluster.connections import Connections
-from harness.cluster.deadlines import ListeningClock
+from harness.cluster.deadlines import ListeningClock, TrainerProgress
 from harness.cluster.formation import Formation, Place
 from harness.cluster.launcher import Launcher, RankContext
-from harness.cluster.network import PrivateNetwork
 from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
-from harness.cluster.sockets import give_up_after
 from harness.cluster.spares import Spares
-from harness.cluster.stop import StopRequest
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
+from harness.processes import control
+from harness.processes.network import PrivateNetwork
+from harness.processes.sockets import give_up_after
+from harness.processes.stop import StopRequest
 
 if TYPE_CHECKING:
     from harness.cluster.group import GroupOptions
@@ -46,6 +46,8 @@ class World:
         options: settings of the RPC world.
         host, port: where the control channel listens; port 0 lets the system choose.
         num_spares: spares that are kept.
+        may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`).
+        progress_timeout_s: within which a trainer must finish something; None: it need not.
 
     Raises:
         ConfigError: the port is in use, or the host is not this machine's.
@@ -63,6 +65,8 @@ class World:
         port: int,
         num_spares: int = 0,
         network: PrivateNetwork | None = None,
+        may_cut: bool = False,
+        progress_timeout_s: float | None = None,
     ) -> None:
         try:
             listener = control.listen(host, port) if network is None else network.listener
@@ -91,6 +95,9 @@ class World:
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = self._heard_s = 0.0  # when the generation began, when the trainer was last heard
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
+        self._may_cut = may_cut
+        self._progress = TrainerProgress(self._clock, progress_timeout_s)
+        self._to_cut: set[int] = set()  # processes that are cut off when they have connected
 
     @property
     def network_words(self) -> str:
@@ -127,8 +134,12 @@ class World:
         )
         self._processes.spawn(context, self._trainer if rank == CHIEF else self._ps)
 
-    def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status."""
+    def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
+        """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status.
+
+        ``hosts``: end as a whole; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
+        """
+        self._processes.end_hosts(hosts)
         machines = self._processes.kill(ranks)
         for rank in ranks:
             self._connections.drop(rank)
@@ -137,6 +148,17 @@ class World:
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Send SIGSTOP to all of ``ranks``, and wait until they have stopped; returns each one's pid and signal."""
         return self._processes.hang(ranks)
+
+    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
+        """Let no packet reach ``ranks`` any more; returns each one's pid. Raises RunFailed.
+
+        A rank that has just been started is cut off when it has connected: it opens its other sockets later, but is
+        not told the addresses of a generation, and so joins none.
+        """
+        connected = [rank for rank in ranks if rank in self._connections]
+        self._processes.cut_off(connected)
+        self._to_cut |= {self._processes[rank].pid for rank in ranks if rank not in connected}
+        return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
         """See :class:`harness.cluster.supervisor.Ranks`: the processes are stopped and continued."""
@@ -230,6 +252,8 @@ class World:
         now_s, options = self._clock.read(), self._options
         if CHIEF in self._connections and now_s - self._heard_s > options.rpc_timeout_s:
             raise self._end_trainer(f"gave no sign of life for {options.rpc_timeout_s:g} s (cluster.rpc_timeout_s)")
+        if CHIEF in self._connections and (why := self._progress.problem):
+            raise self._end_trainer(why)
         if self._is_formed or now_s - self._begun_s <= options.join_timeout_s:
             return
         mute = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)]
@@ -321,6 +345,7 @@ class World:
         rank = self._connections.rank_of(connection)
         if rank == CHIEF:
             self._heard_s = self._clock.read()
+            self._progress.hear(kind, *args)
         if kind == "finished":
             return True
         if kind == "failed":
@@ -340,9 +365,14 @@ class World:
         if self.pids.get(rank) != pid:
             self._connections.refuse(connection)  # the last word of a process that has been replaced
             return
+        if pid in self._to_cut:
+            self._processes.cut_off([rank])
+        elif self._may_cut and rank != CHIEF:
+            self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
         if rank == CHIEF:
             self._has_met_trainer, self._heard_s = True, self._clock.read()
+            self._progress.hear("hello")
         if generation is None:
             self._spares.announce()
         elif generation != self._formation.generation:

@@ -24,6 +24,12 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             "trace.inject: expected boundary with strategy.trainer_dies=true, got wall; the trainer does not know when "
             "ranks are killed"
         )
+    cluster, progress_s = config.cluster, config.trainer.progress_timeout_s
+    if progress_s is not None and progress_s <= (wait_s := 2 * cluster.rpc_timeout_s + cluster.join_timeout_s):
+        raise ConfigError(
+            f"trainer.progress_timeout_s: expected more than 2 · cluster.rpc_timeout_s + cluster.join_timeout_s "
+            f"({wait_s:g}), got {progress_s:g}; the trainer waits so long for a rank that does not answer"
+        )
     ranks = {CHIEF, *map(ps_rank, range(config.num_ps))}
     if unknown := sorted(config.cluster.place.keys() - ranks):
         raise ConfigError(

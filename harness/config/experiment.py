@@ -22,7 +22,7 @@ from harness.core.strategies import OPTIONS
 _FIXED = ("out", "name")  # the same in every cell
 _SLUG_LENGTH = 120  # characters; with the hash well below what file systems take
 _ALWAYS_SHOWN = ("engine", "strategy.name", "seed")  # in every slug
-_UNNAMED = ("plugins", "name", "wandb", "store")  # in no name of a variant's folder
+_UNNAMED = ("plugins", "name", "wandb", "store", "jobs")  # in no name of a variant's folder
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.config.model import Config
 
-_LEFT_OUT = {"name", "out", "wandb", "store", "seed", "engine", "strategy", "trace", "profile"}
+_LEFT_OUT = {"name", "out", "wandb", "jobs", "store", "seed", "engine", "strategy", "trace", "profile"}
 
 
 def group_of(configs: Sequence[Config]) -> str:

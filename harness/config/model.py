@@ -4,47 +4,27 @@ Keys marked (R) are choices that the CPR paper leaves open or that were reconstr
 each default is the reading this project uses.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Literal, Union
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
     Tag,
     model_validator,
 )
-from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
-from harness.config.profiles import MAX_PS, PROFILES, Profile
+from harness.config.jobs import JobsConfig
+from harness.config.one_of import OneOf
+from harness.config.profiles import MAX_PS, PROFILES, Profile, refuse_a_copy_without_network, refuse_both
 from harness.core.clock import FailureClock
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
-from harness.core.strategies import DEFAULT, OPTIONS, CprVanilla, options_of
+from harness.core.strategies import DEFAULT, OPTIONS, options_of
 from harness.core.strategy import StrategyOptions
-
-
-@dataclass(frozen=True)
-class OneOf:
-    """A validator of a name by a table of names that a plugin may add to."""
-
-    names: Sequence[str]
-
-    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return no_info_after_validator_function(self._check, handler(source))
-
-    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return {**handler(core), "enum": list(self.names)}
-
-    def _check(self, name: str) -> str:
-        if name not in self.names:
-            raise ValueError(f"expected one of {', '.join(self.names)}, got {name!r}")
-        return name
-
+from harness.core.whole_strategies import CprVanilla
 
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
@@ -72,23 +52,6 @@ if TYPE_CHECKING:
 else:  # one model of the table, chosen by the name
     _MODELS = tuple(Annotated[options, Tag(name)] for name, options in OPTIONS.items())
     StrategyChoice = Annotated[Union[_MODELS], Discriminator(_strategy_name)]  # noqa: UP007 - a tuple of types
-
-
-def _refuse_both(changed: Mapping[str, object], *, from_trace: bool) -> None:
-    """Refuse a constant besides ``from_trace``, which sets it; a mapping of all constants is a config read back."""
-    both = sorted(changed.keys() & {"mtbf_h", "ranks_per_failure"})
-    if from_trace and both and changed.keys() < Profile.model_fields.keys():
-        raise ValueError(
-            f"profile.from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one"
-        )
-
-
-def _refuse_a_copy_without_network(profile: Mapping[str, object]) -> None:
-    """Refuse a snapshot's bandwidth alone: a snapshot is priced by its ratio to the network's."""
-    if profile["snapshot_gbps"] is not None and profile["network_gbps"] is None:
-        raise ValueError(
-            "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
-        )
 
 
 class DataConfig(_Model):
@@ -127,6 +90,9 @@ class TrainerConfig(_Model):
     run's config and hash contain the choice. Part of the result's hash: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the dense network. PS ranks never use CUDA."""
+    progress_timeout_s: Seconds | None = 600.0
+    """Engine `rpc`: seconds after which a trainer that runs, and finishes neither a step nor a batch of an evaluation,
+    nor tells the supervisor anything, is killed, and the run fails. null: never."""
 
 
 class CacheConfig(_Model):
@@ -166,14 +132,18 @@ class ClusterConfig(_Model):
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES)] = "fork"
     """How rank processes are started. `fork`: on this machine, by a fork server with all imports done. `hosts`: on the
-        machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md)."""
+        machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md). `ray`: the same, but a
+        Ray that runs starts the agents; needs `pip install -r requirements-ray.txt`."""
     hosts: Annotated[tuple[HostName, ...], Field(max_length=256)] = ()
-    """Launcher `hosts`: names of the hosts, as `start_agent` takes them."""
+    """Names of the hosts; launcher `hosts`: as `start_agent` takes them; `ray`: addresses of nodes, none for all
+        that live. A trace names them `host0`, `host1`, ..."""
+    ray_address: str = "auto"
+    """Launcher `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
     start_agent: str = "ssh {host} {command}"
     """Launcher `hosts`: the command that starts the agent of a host. `{command}` stands for the agent's own, with
         absolute paths; what the agent must be told it reads from its standard input."""
     place: dict[str, str] = {}
-    """Launcher `hosts`: host by rank, `{ps0: a, trainer0: b}`. Other ranks go to the host with the fewest ranks."""
+    """Host by rank, `{ps0: a, trainer0: b}`. Other ranks are placed in turn."""
     dead_after_s: Annotated[float, Field(ge=1)] = 10.0
     """Launcher `hosts`: seconds of silence after which a host counts as dead, with all its ranks. A host that hears
         nothing of the supervisor ends its ranks after half of that."""
@@ -209,6 +179,8 @@ class ClusterConfig(_Model):
             raise ValueError(f"hosts: expected each host once, got {', '.join(self.hosts)}")
         if not self.start_agent.count("{command}"):
             raise ValueError(f"start_agent: expected a command with {{command}} in it, got {self.start_agent!r}")
+        if others := {*re.findall(r"\{\w+\}", self.start_agent)} - {"{host}", "{command}"}:
+            raise ValueError(f"start_agent: expected {{host}} and {{command}} alone in braces, got {min(others)}")
         for rank, host in self.place.items():
             if host not in self.hosts:
                 raise ValueError(
@@ -290,16 +262,14 @@ class StoreConfig(_Model):
 
 class SaveConfig(_Model):
     mode: Literal["sync", "async"] = "sync"
-    """`async`: training goes on while the rows are written, as of the save's step. Same files and results, and the same
-        charges unless the profile has `snapshot_gbps`."""
+    """`async`: training goes on meanwhile. Same files, results and, unless the profile has `snapshot_gbps`, charges."""
     buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
     """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 
 
 class ResumeConfig(_Model):
     every_s: Annotated[float, Field(ge=0)] | None = 300.0
-    """Seconds between resume points, from which `run.py train --resume` and a grid go on. 0: at every boundary with a
-        save; null: only when the run is asked to stop. They change no result."""
+    """Seconds between resume points (`run.py train --resume`). 0: at every save; null: only when asked to stop."""
 
 
 class MetricsConfig(_Model):
@@ -352,6 +322,7 @@ class Config(_Model):
     resume: ResumeConfig = ResumeConfig()
     metrics: MetricsConfig = MetricsConfig()
     wandb: WandbConfig = WandbConfig()
+    jobs: JobsConfig = JobsConfig()
 
     @model_validator(mode="before")
     @classmethod
@@ -371,10 +342,10 @@ class Config(_Model):
                 )
             changed = {key: value for key, value in profile.items() if key != "base"}
             merged = {**base.model_dump(), **changed}
-            _refuse_both(changed, from_trace=bool(merged["from_trace"]))
+            refuse_both(changed, from_trace=bool(merged["from_trace"]))
             if changed and "name" not in changed:
                 merged["name"] = f"{base.name}*"
-            _refuse_a_copy_without_network(merged)
+            refuse_a_copy_without_network(merged)
             return {**values, "profile": merged}
         return values
 

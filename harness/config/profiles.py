@@ -1,5 +1,6 @@
 """Constants of emulated clusters, in hours; the source of each number is noted beside it."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -43,7 +44,7 @@ class Profile(BaseModel):
     spare_o_res_h: Annotated[float, Field(ge=0)] | None = None
     """Rescheduling hours of a failure that a spare takes over; null: O_res."""
     detect_h: Annotated[float, Field(ge=0)] = 0.0
-    """Hours until a rank that hangs (`fault` of a trace) is given up; rescheduling begins then."""
+    """Hours until a rank that hangs or is cut off (`fault` of a trace) is given up; rescheduling begins then."""
     network_gbps: Annotated[float, Field(gt=0)] | None = None
     """Bandwidth of a node's link, Gbit/s, at which a save takes O_save to be written; used with `snapshot_gbps`."""
     snapshot_gbps: Annotated[float, Field(gt=0)] | None = None
@@ -95,3 +96,20 @@ PROFILES: dict[str, Profile] = {
     # MTBF and ranks per failure of the trace; all other constants as cpr56.
     "from_trace": _CPR56.model_copy(update={"name": "from_trace", "from_trace": True}),
 }
+
+
+def refuse_both(changed: Mapping[str, object], *, from_trace: bool) -> None:
+    """Refuse a constant besides ``from_trace``, which sets it; a mapping of all constants is a config read back."""
+    both = sorted(changed.keys() & {"mtbf_h", "ranks_per_failure"})
+    if from_trace and both and changed.keys() < Profile.model_fields.keys():
+        raise ValueError(
+            f"profile.from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one"
+        )
+
+
+def refuse_a_copy_without_network(profile: Mapping[str, object]) -> None:
+    """Refuse a snapshot's bandwidth alone: a snapshot is priced by its ratio to the network's."""
+    if profile["snapshot_gbps"] is not None and profile["network_gbps"] is None:
+        raise ValueError(
+            "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
+        )

@@ -108,7 +108,8 @@ class Evaluated(Event):
 class Killed(Event):
     """A planned kill was carried out, after ``step`` finished steps.
 
-    machine: pid, signal, exitcode (the wait status, -9; none of a rank that hangs), host if there are several.
+    machine: pid, signal, exitcode (the wait status, -9), host if there are several. Of a rank that hangs pid and
+    signal, of one that is cut off pid.
     """
 
     kind: ClassVar[str] = "kill"
@@ -117,7 +118,8 @@ class Killed(Event):
     line: int  # of the trace file
     repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are killed together
     phase: str = "boundary"  # what the run was doing: one of ``core.plans.PHASES``; "wall": struck at a second
-    fault: str = "kill"  # one of ``core.plans.FAULTS``
+    fault: str = "kill"  # one of ``core.plans.DEATH_FAULTS``
+    lost_host: str | None = None  # "host1": the rank died with its host
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ CLIENT_NAMES = ["none", "lookahead", "stale"]
 """Allowed values of ``cache.mode``."""
 OPTIMIZER_NAMES = ["sgd", "rowwise_adagrad", "adagrad"]
 """Allowed values of ``trainer.optimizer``."""
-LAUNCHER_NAMES = ["fork", "hosts"]
+LAUNCHER_NAMES = ["fork", "hosts", "ray"]
 """Allowed values of ``cluster.launcher``."""
 
 

@@ -1,7 +1,7 @@
 """The decisions of strategies, as data. A plan does not define how it is carried out."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, get_args
 
 Rank = str  # "ps3"
@@ -11,9 +11,12 @@ LoadPrice = Literal["whole", "by_bytes"]
 KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
 PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
-Fault = Literal["kill", "hang", "slow", "disk_full", "disk_error", "bitflip"]
-"""What happens to a rank: it ends; it stays and answers nothing; it is slower for a time, and nothing is lost; a write
-of its next save fails since the disk is full, or with an input/output error; a bit of its newest file changes."""
+DeathFault = Literal["kill", "hang", "partition"]
+"""How a rank is lost: it ends; it stands still; it runs, and no packet reaches it any more."""
+DEATH_FAULTS: tuple[DeathFault, ...] = get_args(DeathFault)
+Fault = Literal[DeathFault, "slow", "disk_full", "disk_error", "bitflip"]
+"""What happens to a rank: it is lost; it is slower for a time, and nothing is lost; a write of its next save fails, as
+the disk is full, or with an input/output error; a bit of its newest file changes."""
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 WriteFault = Literal["disk_full", "disk_error"]
 WRITE_FAULTS: dict[Fault, WriteFault] = {"disk_full": "disk_full", "disk_error": "disk_error"}
@@ -64,7 +67,7 @@ class Costs:
         load: ``whole``: a failure costs O_load; ``by_bytes``: O_load for the whole model, less for a part of it.
         o_save_fixed_h: hours of a save besides those of its bytes.
         spare_o_res_h: rescheduling hours of a failure that a spare takes over; None: as any other.
-        detect_h: hours until a rank that hangs is given up, before it is replaced.
+        detect_h: hours until a rank that hangs or is cut off is given up, before it is replaced.
         snapshot_frac: hours that training stands still for a save in the background, as a fraction of those that its
             bytes take to be written; None: the save is waited for.
         num_trainers: trainer nodes of the emulated cluster; None: unknown.
@@ -114,9 +117,11 @@ class PlannedKill:
 
     ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
     ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
-    ``hanging``: those of ``ranks`` that are stopped, and not ended. ``slowdown``: none dies, and ``ranks`` are slower.
+    ``hanging``, ``cut_off``: those of ``ranks`` that are not ended, but stopped, or cut off the network. ``slowdown``:
+    none dies, and ``ranks`` are slower.
     ``write_fault``: none dies, and the next save of ``ranks`` fails once. ``flip``: none dies, and the newest file of
     each of ``ranks`` has a bit flipped, the one of this number; counted on from the first where the file is shorter.
+    ``hosts``: lost as a whole, in this order, by index. ``host_of``: with which of them a rank dies, if with one.
     """
 
     step: int
@@ -126,9 +131,16 @@ class PlannedKill:
     repair_h: float | None = None
     phase: KillPhase = "boundary"
     hanging: frozenset[Rank] = frozenset()
+    cut_off: frozenset[Rank] = frozenset()
     slowdown: "Slowdown | None" = None
     write_fault: WriteFault | None = None
     flip: int | None = None
+    hosts: tuple[int, ...] = ()
+    host_of: Mapping[Rank, int] = field(default_factory=dict)
+
+    def fault_of(self, rank: Rank) -> DeathFault:
+        """How one of ``ranks`` is lost."""
+        return "hang" if rank in self.hanging else "partition" if rank in self.cut_off else "kill"
 
     @property
     def time(self) -> "KillTime":
@@ -173,9 +185,11 @@ class Slowdown:
 def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
     """The one kill after ``step`` steps of all ``planned_kills`` (at least one): of one phase, in order of hours."""
     first = {
-        rank: (hour, line, rank in kill.hanging)
+        rank: (hour, line, kill.fault_of(rank))
+        for loses_host in (False, True)  # who dies with a host dies by its line
         for kill in reversed(planned_kills)
         for rank, hour, line in zip(kill.ranks, kill.hours, kill.lines, strict=True)
+        if (rank in kill.host_of) >= loses_host
     }
     ranks = tuple(sorted(first, key=ps_index))
     return PlannedKill(
@@ -185,15 +199,18 @@ def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
         lines=tuple(first[rank][1] for rank in ranks),
         repair_h=longest(kill.repair_h for kill in planned_kills),
         phase=planned_kills[0].phase,
-        hanging=frozenset(rank for rank in ranks if first[rank][2]),
+        hanging=frozenset(rank for rank in ranks if first[rank][2] == "hang"),
+        cut_off=frozenset(rank for rank in ranks if first[rank][2] == "partition"),
+        hosts=tuple(dict.fromkeys(host for kill in planned_kills for host in kill.hosts)),
+        host_of={rank: host for kill in reversed(planned_kills) for rank, host in kill.host_of.items()},
     )
 
 
 class Struck(NamedTuple):
     """What a failure of the trace costs besides the profile's prices.
 
-    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank was stopped, and
-    must be given up first.
+    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank was stopped or
+    cut off, and must be given up first.
     """
 
     repair_h: float | None = None

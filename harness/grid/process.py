@@ -10,13 +10,13 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from harness.cluster.fork_server import start
-from harness.cluster.spawn import fork_server
 from harness.config.experiment import Cell
 from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
+from harness.processes.fork_server import start
+from harness.processes.spawn import fork_server
 from harness.record.folder import State, finish_replacement, inspect, replace_run, replacement_of
 from harness.record.rundir import RunDir, write_reason
 

@@ -1,21 +1,22 @@
-"""Runs the cells of an experiment, several at once, each in a process of its own.
+"""Runs the cells of an experiment: the ones that are not done, wherever a :class:`CellPool` runs them.
 
 A cell that fails, crashes or is killed has a failed outcome; the other cells continue.
 """
 
 import os
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import closing
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell
 from harness.core.errors import RunStopped
 from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
 from harness.grid.worker import RunCell
+from harness.processes.stop import StopRequest
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -37,6 +38,54 @@ class GridView(Protocol):
         ...
 
 
+class CellPool(Protocol):
+    """Where cells run: :class:`LocalPool`, or jobs of a scheduler (``harness.jobs``)."""
+
+    def prepare(self) -> None:
+        """To be called once, before this process starts a thread, if a cell is to run."""
+        ...
+
+    def run(
+        self, cells: Sequence[Cell], view: GridView, *, stale: Collection[Path], stop: StopRequest | None
+    ) -> Generator[Outcome, None, None]:
+        """Run ``cells``; their outcomes as they end. ``stale``: folders whose finished results are to be replaced.
+
+        Once ``stop`` is set, cells without an outcome may be left. Raises StoreError, UserError.
+        """
+        ...
+
+
+def run_cells(
+    cells: Sequence[Cell],
+    pool: CellPool,
+    view: GridView,
+    *,
+    stale: Collection[Path] = (),
+    stop: StopRequest | None = None,
+) -> list[Outcome]:
+    """Run every cell that is not done in ``pool``.
+
+    ``stale``: folders of finished cells that are run anew. Such a result stands until the new one is done.
+    Returns one outcome per cell, in the order of ``cells``. ``stop``: once it is set, no other cell starts.
+
+    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped where
+    ``stop`` has left cells that are not done.
+    """
+    kept = [cell for cell in cells if is_done(cell) and cell.run_dir not in stale]
+    outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
+    for outcome in outcomes.values():
+        view.ended(outcome)
+    waiting = [cell for cell in cells if cell.run_dir not in outcomes]
+    if waiting:
+        with closing(pool.run(waiting, view, stale=stale, stop=stop)) as ended:
+            for outcome in ended:
+                outcomes[outcome.cell.run_dir] = outcome
+                view.ended(outcome)
+    if any(cell.run_dir not in outcomes or outcomes[cell.run_dir].status == "stopped" for cell in cells):
+        raise RunStopped(None)
+    return [outcomes[cell.run_dir] for cell in cells]
+
+
 def run_grid(
     cells: Sequence[Cell],
     run_cell: RunCell,
@@ -46,47 +95,49 @@ def run_grid(
     stale: Collection[Path] = (),
     stop: StopRequest | None = None,
 ) -> list[Outcome]:
-    """Run every cell that is not done, in order, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
+    """As :func:`run_cells`, in processes of this machine."""
+    return run_cells(cells, LocalPool(run_cell, jobs), view, stale=stale, stop=stop)
 
-    ``jobs``: None starts as many as this process has cores for their threads.
-    ``stale``: folders of finished cells that are run anew. Such a result stands until the new one is done.
-    Returns one outcome per cell, in the order of ``cells``. If an exception (also KeyboardInterrupt) leaves this
-    function or this process is killed, the started cells are ended. ``stop``: once it is set, running cells are asked
-    to stop, and no other starts.
 
-    Raises StoreError, before any cell starts, if a cell's folder holds files that are not of its run; RunStopped where
-    ``stop`` has left cells that are not done.
+class LocalPool:
+    """Runs cells in order, each in a process of its own, at most ``jobs`` at once; a cell of engine ``rpc`` runs alone.
+
+    ``jobs``: None starts as many as this process has cores for their threads. If an exception (also KeyboardInterrupt)
+    leaves :meth:`run` or this process is killed, the started cells are ended. When they are asked to stop, so are they.
     """
-    kept = [cell for cell in cells if is_done(cell) and cell.run_dir not in stale]
-    outcomes = {cell.run_dir: Outcome(cell=cell, status="skipped") for cell in kept}
-    for outcome in outcomes.values():
-        view.ended(outcome)
-    waiting = deque(cell for cell in cells if cell.run_dir not in outcomes)
-    if not waiting:
-        return [outcomes[cell.run_dir] for cell in cells]
-    running: list[CellProcess] = []
-    slots = partial(_slots, jobs)
-    room = jobs or _num_cores()
-    starter = CellStarter(run_cell)
-    try:
-        while waiting or running:
-            while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
-                cell = waiting.popleft()
-                running.append(starter.start(cell))
-                view.started(cell)
-            for outcome in _receive(running, view, stop):
-                outcomes[outcome.cell.run_dir] = outcome
-                view.ended(outcome)
-            if stop is not None and stop.is_set:
-                for one in running:
-                    one.ask_to_stop()
-                waiting.clear()
-                stop = None
-    finally:
-        starter.end_all()
-    if any(cell.run_dir not in outcomes or outcomes[cell.run_dir].status == "stopped" for cell in cells):
-        raise RunStopped(None)
-    return [outcomes[cell.run_dir] for cell in cells]
+
+    def __init__(self, run_cell: RunCell, jobs: int | None = None) -> None:
+        self._run_cell = run_cell
+        self._jobs = jobs
+
+    def prepare(self) -> None:
+        """See CellPool.prepare."""
+        from harness.run import assemble  # noqa: PLC0415 - torch takes a second to import
+
+        assemble.prepare_fork_server()
+
+    def run(
+        self, cells: Sequence[Cell], view: GridView, *, stale: Collection[Path], stop: StopRequest | None
+    ) -> Generator[Outcome, None, None]:
+        """See CellPool.run."""
+        waiting, running = deque(cells), list[CellProcess]()
+        slots = partial(_slots, self._jobs)
+        room = self._jobs or _num_cores()
+        starter = CellStarter(self._run_cell)
+        try:
+            while waiting or running:
+                while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
+                    cell = waiting.popleft()
+                    running.append(starter.start(cell))
+                    view.started(cell)
+                yield from _receive(running, view, stop)
+                if stop is not None and stop.is_set:
+                    for one in running:
+                        one.ask_to_stop()
+                    waiting.clear()
+                    stop = None
+        finally:
+            starter.end_all()
 
 
 def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | None) -> Iterator[Outcome]:

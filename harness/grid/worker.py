@@ -9,13 +9,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from harness.cluster.leash import hold_leash, ignore_interrupts
-from harness.cluster.spawn import nest_fork_server
-from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
+from harness.processes.leash import hold_leash, ignore_interrupts
+from harness.processes.spawn import nest_fork_server
+from harness.processes.stop import StopRequest
 from harness.record.folder import claim_run, has_resume_point
 from harness.record.rundir import write_reason
 

@@ -23,7 +23,8 @@ from harness.core.overhead import (
 )
 from harness.core.placement import MIRROR_INDEX_BYTES, num_mirrored, tracked_tables
 from harness.core.plans import Costs, PlannedKill, ps_rank
-from harness.core.strategies import CprMirror, CprPriority, make_strategy
+from harness.core.priority_strategies import CprMirror, CprPriority
+from harness.core.strategies import make_strategy
 from harness.core.strategy import StrategyOptions
 from harness.planning.simulate import Job, due_saves, simulate
 

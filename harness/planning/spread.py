@@ -9,7 +9,7 @@ from harness.config.model import Config
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill
 from harness.core.pls import rank_weights
-from harness.core.strategies import CprMirror, CprPriority
+from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.strategy import StrategyOptions
 from harness.model.sizes import footprint, model_size
 from harness.planning.advisor import Outcomes, Spread, outcomes, planned_kills_at, spread

@@ -13,13 +13,16 @@ from pathlib import Path
 from types import CodeType
 from typing import Any
 
+from harness.config import plugins
 from harness.core.errors import StoreError
-from harness.record import plugins
 from harness.record.files import read_json
 from harness.record.rundir import RunDir
 
 _PACKAGE = Path(__file__).resolve().parents[1]
-_ROOMS = ("client", "cluster", "config", "core", "data", "kernels", "model", "recovery", "run", "store", "traces")
+_ROOMS = (
+    "client", "cluster", "config", "core", "data", "hosts", "kernels", "model", "processes", "recovery", "run", "store",
+    "traces",
+)  # fmt: skip
 """Folders of the package whose code decides results. The others start runs, plan them or describe them."""
 _LIBRARIES = ("torch", "numpy", "numba")
 _MAX_NAMED = 3  # files named in a difference

@@ -1,5 +1,6 @@
 """Text files that appear whole or not at all, and system errors converted to errors that name the file."""
 
+import fcntl
 import json
 import os
 from collections.abc import Iterator
@@ -70,3 +71,12 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def try_lock(file: int) -> bool:
+    """Lock an open file for this process alone (flock); False if another one has the lock, or has removed the file."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return os.fstat(file).st_nlink > 0

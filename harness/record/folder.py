@@ -5,7 +5,7 @@ process that writes into the folder, and its text says what the folder is for, a
 ``cpr-harness run HASH pid PID host HOST`` or ``cpr-harness grid pid PID host HOST``.
 """
 
-import fcntl
+import json
 import os
 import platform
 import shutil
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.core.errors import StoreError
+from harness.record.files import try_lock
 
 _LOCK = ".lock"
 _MARK = "cpr-harness"
@@ -72,7 +73,8 @@ Unfinished = Literal["refuse", "resume", "afresh"]
 def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> Iterator[State]:
     """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
 
-    What has a resume point is kept, or refused, as ``unfinished`` says. Yields the state before: EMPTY or UNFINISHED.
+    What has a resume point is kept, or refused, as ``unfinished`` says; a run that trained to its end and failed there
+    is refused too. Yields the state before: EMPTY or UNFINISHED.
     Removes only files that a run writes, and only from a folder that :func:`inspect` accepts.
 
     Raises StoreError as :func:`inspect` does, if the run is finished, or, at once, if another process is writing it.
@@ -93,6 +95,11 @@ def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> 
                     f"{run_dir}: this run was interrupted, and left a resume point; --resume goes on from it, "
                     "--afresh starts anew"
                 )
+            if unfinished == "refuse" and (reason := failed_at_its_end(run_dir)):
+                raise StoreError(
+                    f"{run_dir}: this run trained to its end, and failed there ({reason}); --afresh removes its record "
+                    "and starts anew"
+                )
             if not (is_resumable and unfinished == "resume"):
                 for name in _REMOVABLE:
                     _remove(run_dir / name)
@@ -109,6 +116,24 @@ def empty_run(run_dir: Path) -> None:
 def has_resume_point(run_dir: Path) -> bool:
     """Whether an interrupted run left a resume point, usable or not, in ``run_dir``."""
     return any((run_dir / "resume").glob("point-*.json"))
+
+
+def reason_of(run_dir: Path) -> str | None:
+    """Why the run in ``run_dir`` failed, in one line; None if it did not fail."""
+    try:
+        return (run_dir / "error.txt").read_text(errors="replace").strip().partition("\n")[0] or None
+    except OSError:
+        return None
+
+
+def failed_at_its_end(run_dir: Path) -> str | None:
+    """Why the run in ``run_dir`` failed, if its record has the last event; None of any other run."""
+    try:
+        *_, line = (run_dir / "events.jsonl").read_bytes().splitlines()
+        has_ended = json.loads(line)["event"] == "finish"
+    except (OSError, ValueError, KeyError, TypeError):  # no record, none that is whole
+        return None
+    return reason_of(run_dir) if has_ended else None
 
 
 def discard_unstarted(run_dir: Path) -> None:
@@ -211,7 +236,7 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
     file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline_s = time.monotonic() + wait_s
-        while not _try_lock(file):
+        while not try_lock(file):
             pid, host = _holder(folder)
             if time.monotonic() >= deadline_s or _is_at_work(pid, host):
                 raise StoreError(
@@ -226,14 +251,6 @@ def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
         yield
     finally:
         os.close(file)
-
-
-def _try_lock(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return os.fstat(file).st_nlink > 0  # zero: the previous process removed the file with its folder
 
 
 def _holder(folder: Path) -> tuple[str, str]:

@@ -101,10 +101,10 @@ def reopen(path: Path, config: Config) -> RunDir:
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:
-    """Dotted keys, in order, whose values differ between two configs, except ``out`` and ``wandb.*``."""
+    """Dotted keys, in order, whose values differ between two configs, except ``out``, ``wandb.*`` and ``jobs.*``."""
     lefts, rights = flatten(left), flatten(right)
     shared = lefts.keys() & rights.keys()
-    keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith("wandb."))
+    keys = dict.fromkeys(key for key in (*lefts, *rights) if key != "out" and not key.startswith(("wandb.", "jobs.")))
     return [
         key
         for key in keys

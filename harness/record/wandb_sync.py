@@ -63,14 +63,18 @@ class Uploader:
         return "sent"
 
     def _upload(self, view: RunView) -> str | None:
-        """Send ``view``; the address of its page. Raises WandbError, within a deadline if wandb does not go on."""
-        with tempfile.TemporaryDirectory() as folder, closing(Worker(self._server)) as worker:
+        """Send ``view``; the address of its page. Raises WandbError, 15 s after the server has fallen mute."""
+        with tempfile.TemporaryDirectory() as folder, _worker(self._server) as worker:
             session = worker.call(partial(Session, view.facts, mode="online", folder=Path(folder)))
             try:
                 worker.call(partial(_log_all, session, view))
             finally:
                 worker.call(partial(session.finish, ok=view.is_ok))
             return session.url
+
+
+def _worker(server: str) -> closing[Worker]:
+    return closing(Worker(server, has_one_deadline=True))
 
 
 def view_of(run: RunDir, figures: Mapping[str, Any], target: Mapping[str, Any]) -> RunView | None:

@@ -5,6 +5,7 @@ wandb-core is killed. That ends the call, and what wandb does when this process 
 """
 
 import logging
+import math
 import os
 import signal
 import time
@@ -33,11 +34,16 @@ _T = TypeVar("_T")
 class Worker:
     """Makes calls one after another in a thread of its own. Any error of a call is a WandbError.
 
-    ``waits_for``: what wandb needs an answer of, in words; it is logged when a wait takes long.
+    Args:
+        waits_for: what wandb needs an answer of, in words; it is logged when a wait takes long.
+        has_one_deadline: calls after one that fails share its deadline, so that all of them have ended by then, or are
+            given up. Otherwise each call has a deadline of its own.
     """
 
-    def __init__(self, waits_for: str) -> None:
+    def __init__(self, waits_for: str, *, has_one_deadline: bool = False) -> None:
         self._waits_for = waits_for
+        self._has_one_deadline = has_one_deadline
+        self._failed_began_s = math.inf  # when the first call that failed began, with one deadline
         self._calls: SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = SimpleQueue()
         self._began_s: float | None = None  # when the present call began
         self._is_said = False
@@ -65,7 +71,7 @@ class Worker:
                     _log.info("wandb: waiting for %s, at most %g s", self._waits_for, DEADLINE_S)
         except BaseException:
             kill_core()
-            wait([future], timeout=_GRACE_S)
+            wait([future], timeout=min(_GRACE_S, max(0.0, self._failed_began_s + DEADLINE_S - time.monotonic())))
             raise
         return future.result()
 
@@ -88,8 +94,17 @@ class Worker:
 
     def _refuse_late(self) -> None:
         began_s = self._began_s
-        if began_s is not None and time.monotonic() - began_s > DEADLINE_S:
+        if began_s is None:
+            return
+        grace_s = _GRACE_S if self._has_one_deadline else 0.0
+        if time.monotonic() - min(began_s, self._failed_began_s) > DEADLINE_S - grace_s:
+            self._note_failure(began_s)
             self._give_up(f"no answer within {DEADLINE_S:g} s")
+
+    def _note_failure(self, began_s: float) -> None:
+        """A call that began then has failed."""
+        if self._has_one_deadline:
+            self._failed_began_s = min(began_s, self._failed_began_s)
 
     def _give_up(self, reason: str) -> None:
         self._error = WandbError(reason)
@@ -99,12 +114,13 @@ class Worker:
     def _work(self) -> None:
         while (item := self._calls.get()) is not None:
             call, future = item
-            self._began_s = time.monotonic()
+            began_s = self._began_s = time.monotonic()
             try:
                 with one_line_errors():
                     future.set_result(call())
             except WandbError as error:
                 self._error = self._error or error
+                self._note_failure(began_s)
                 future.set_exception(error)
             finally:
                 self._began_s = None

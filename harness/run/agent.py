@@ -5,9 +5,9 @@
 import os
 import sys
 
-from harness.cluster.leash import ignore_interrupts
+from harness.config.plugins import load
 from harness.core.errors import HarnessError
-from harness.record.plugins import load
+from harness.processes.leash import hold_leash, ignore_interrupts
 
 
 def main() -> None:
@@ -20,8 +20,8 @@ def main() -> None:
 
 
 def _serve(line: str) -> None:
-    from harness.cluster.agent import Agent
-    from harness.cluster.agent_settings import AgentSettings
+    from harness.hosts.agent import Agent
+    from harness.hosts.agent_settings import AgentSettings
 
     settings = AgentSettings.of_line(line)
     os.chdir(settings.folder)
@@ -31,6 +31,8 @@ def _serve(line: str) -> None:
     from harness.run.assemble import prepare_fork_server
 
     prepare_fork_server()
+    for pid in settings.owners:
+        hold_leash(pid)
     Agent(settings, current_code().to_json()).serve()
 
 

@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -15,29 +15,33 @@ from typing import Any, Literal, Protocol
 from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
 from harness.cluster.launcher import Launcher, Main
-from harness.cluster.launchers import LAUNCHERS
 from harness.cluster.local import LocalCluster, LocalRanks
-from harness.cluster.network import NoPrivateNetwork, PrivateNetwork
 from harness.cluster.processes import RankJob
 from harness.cluster.protocol import Cluster
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.spawn import own_fork_server
-from harness.cluster.stop import StopRequest
 from harness.cluster.supervisor import Ranks, Supervisor
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
+from harness.config.hosts import host_map
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Finished, Machine
-from harness.core.plans import KillTime, PlannedKill, Rank
+from harness.core.hosts import HostMap
+from harness.core.plans import KillTime, Rank
+from harness.processes.network import NoPrivateNetwork, PrivateNetwork
+from harness.processes.spawn import own_fork_server
+from harness.processes.stop import StopRequest
 from harness.record.code import current_code
 from harness.record.folder import empty_run, has_resume_point
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.job import train
 from harness.run.last_event import LastEvent
+from harness.run.launchers import LAUNCHERS
 from harness.run.resume_points import PointKeeper, usable_point
 from harness.run.spec import RunSpec
+from harness.run.trainer_data import with_data
+from harness.run.validity import problem_of
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint
 
 _log = logging.getLogger(__name__)
@@ -149,7 +153,8 @@ def run(
 
         engine = _run_rpc if config.engine == "rpc" else _run_local
         try:
-            supervisor = engine(run_spec, store, parts, make_supervisor, stop)
+            hosts = run_spec.hosts_after(point.supervisor["carried_out"] if point else ())
+            supervisor = engine(run_spec, store, parts, make_supervisor, stop, hosts=hosts)
         except StoreError as error:
             if words := sink.flips_in(str(error)):
                 raise RunFailed(f"{error}; {words}") from error
@@ -158,7 +163,7 @@ def run(
             store.wait()
         finished = sink.finished
         assert finished is not None, "a run ends with its last event"
-        if problem := _problem(run_spec, supervisor):
+        if problem := problem_of(run_spec, supervisor):
             shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
             raise RunFailed(problem)
         recorder.done()
@@ -178,45 +183,6 @@ def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoi
     else:
         _log.info("%s: goes on from step %d of %d", run.path, point.step, run_spec.num_steps)
     return point
-
-
-def _problem(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
-    """Why the result of a run that has ended is invalid; None if it is valid."""
-    unfired = supervisor.unfired
-    if unfired and run_spec.config.trace.inject == "wall":
-        lines = ", ".join(str(line) for kill in unfired for line in kill.lines)
-        _log.info("note: the run ended before kills of the trace (trace.inject=wall): lines %s", lines)
-    elif unfired := _missed(run_spec, unfired):
-        return "\n".join(_unfired_words(run_spec, unfired))
-    if supervisor.num_unplanned and not run_spec.config.trace.allow_unplanned:
-        return (
-            f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
-            "the record is kept; set trace.allow_unplanned=true to accept it"
-        )
-    return None
-
-
-def _missed(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> list[PlannedKill]:
-    """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
-    job_h = run_spec.costs.job_h
-    return [kill for kill in unfired if min(kill.hours) <= job_h or run_spec.config.trace.clock == "samples"]
-
-
-def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> Iterator[str]:
-    """A line about kills at boundaries, and one for each phase that never came."""
-    if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
-        yield (
-            f"trace: expected every planned kill, got none at steps {', '.join(steps)}; the result is invalid, run it "
-            "again"
-        )
-    for kill in unfired:
-        if kill.phase != "boundary":
-            yield (
-                f"{run_spec.config.trace.path}:{min(kill.lines)}: expected a phase {kill.phase} after step "
-                f"{kill.step}, in which {'a write fails of' if kill.write_fault else 'to kill'} "
-                f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
-                "phase"
-            )
 
 
 def prepare_fork_server() -> None:
@@ -256,7 +222,13 @@ MakeSupervisor = Callable[[Ranks, Machine], Supervisor]
 
 
 def _run_local(
-    run_spec: RunSpec, store: CheckpointStore, parts: Parts, make_supervisor: MakeSupervisor, stop: StopRequest | None
+    run_spec: RunSpec,
+    store: CheckpointStore,
+    parts: Parts,
+    make_supervisor: MakeSupervisor,
+    stop: StopRequest | None,
+    *,
+    hosts: HostMap,
 ) -> Supervisor:
     if run_spec.config.trace.inject == "wall":
         raise ConfigError(
@@ -274,7 +246,13 @@ def _run_local(
 
 
 def _run_rpc(
-    run_spec: RunSpec, store: CheckpointStore, parts: Parts, make_supervisor: MakeSupervisor, stop: StopRequest | None
+    run_spec: RunSpec,
+    store: CheckpointStore,
+    parts: Parts,
+    make_supervisor: MakeSupervisor,
+    stop: StopRequest | None,
+    *,
+    hosts: HostMap,
 ) -> Supervisor:
     config = run_spec.config
     if config.cluster.interface != "lo" and config.cluster.network != "open":
@@ -286,8 +264,10 @@ def _run_rpc(
     if config.cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
         raise ConfigError(f"cluster.interface: unknown interface {config.cluster.interface!r}; expected one of {there}")
-    job = partial(parts.train, config, store.root, _kill_times(run_spec))
-    world = make_world(config, run_spec.rank_spec(store.root), job, parts)
+    train_there = partial(parts.train, config, store.root, _kill_times(run_spec))
+    job = partial(with_data, config.data.path, run_spec.dataset.digest, train_there)
+    may_cut = any(kill.cut_off for kill in run_spec.planned_kills)
+    world = make_world(config, run_spec.rank_spec(store.root), job, parts, hosts, may_cut=may_cut)
     try:
         world.start()
         machine = _machine(pids=world.pids, port=world.port, network=world.network_words, **world.places)
@@ -335,12 +315,19 @@ def make_world(
     spec: RankSpec,
     job: Callable[[Cluster, SupervisorClient], None],
     parts: Parts = DEFAULT,
+    hosts: HostMap | None = None,
+    *,
+    may_cut: bool = False,
 ) -> World:
-    """The ranks of a run on engine ``rpc``, not started yet; the trainer rank runs ``job``. Raises ConfigError."""
-    cluster = config.cluster
-    launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, spec.checkpoints)
+    """The ranks of a run on engine ``rpc``, not started yet; the trainer rank runs ``job``. Raises ConfigError.
+
+    ``hosts``: which host each rank is on; None: as the config places them. ``may_cut``: ranks may have to be cut off
+    the network.
+    """
+    hosts = host_map(config) if hosts is None else hosts
+    launcher = parts.launcher or LAUNCHERS[config.cluster.launcher](config.cluster, hosts, spec.checkpoints)
     try:
-        return _world(config, spec, job, parts, launcher)
+        return _world(config, spec, job, parts, launcher, may_cut=may_cut)
     except BaseException:
         launcher.close()
         raise
@@ -352,6 +339,8 @@ def _world(
     job: Callable[[Cluster, SupervisorClient], None],
     parts: Parts,
     launcher: Launcher,
+    *,
+    may_cut: bool,
 ) -> World:
     cluster = config.cluster
     return World(
@@ -371,6 +360,8 @@ def _world(
         port=cluster.port,
         num_spares=cluster.spares,
         network=_private_network(cluster),
+        may_cut=may_cut,
+        progress_timeout_s=config.trainer.progress_timeout_s,
     )
 
 

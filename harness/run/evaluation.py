@@ -1,7 +1,7 @@
 """Quality of the model on the fixed evaluation set, or on its first samples."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
 
 import numpy as np
@@ -29,9 +29,12 @@ class Evaluator:
         network: DenseNetwork,
         client: EmbeddingClient,
         curve_samples: int,
+        on_batch: Callable[[], None],
     ) -> None:
+        """``on_batch`` is called after each batch."""
         self._config = config
         self._curve_samples = curve_samples
+        self._on_batch = on_batch
         self._dataset = dataset
         self._placement = placement
         self._network = network
@@ -47,6 +50,7 @@ class Evaluator:
             rows_ND = self._client.look_up(plan, progress)
             logits.append(self._network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
+            self._on_batch()
         return measure(torch.cat(logits), torch.cat(labels))
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import os
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def _make_trainer(
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,
         overlaps=cluster.overlaps,
-        evaluator=_make_evaluator(run_spec, network, client),
+        evaluator=_make_evaluator(run_spec, network, client, lambda: supervisor.advanced(steps.step)),
         count_updates=count_updates,
         replica_bytes=lambda: replication.num_bytes if replication else None,
         resume_points=resume_points,
@@ -204,7 +205,9 @@ def _store_spec(run_spec: RunSpec) -> StoreSpec:
     )
 
 
-def _make_evaluator(run_spec: RunSpec, network: DenseNetwork, client: EmbeddingClient) -> Evaluator:
+def _make_evaluator(
+    run_spec: RunSpec, network: DenseNetwork, client: EmbeddingClient, on_batch: Callable[[], None]
+) -> Evaluator:
     """The evaluator, on the dense network and the rows of the run."""
     return Evaluator(
         run_spec.config.eval,
@@ -213,6 +216,7 @@ def _make_evaluator(run_spec: RunSpec, network: DenseNetwork, client: EmbeddingC
         network=network,
         client=client,
         curve_samples=_num_curve_samples(run_spec),
+        on_batch=on_batch,
     )
 
 

@@ -18,18 +18,22 @@ from harness.cluster.server import RankSpec
 from harness.config.combinations import refuse_combinations
 from harness.config.costs import job_costs
 from harness.config.experiment import Cell
+from harness.config.hosts import host_map
 from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
+from harness.core.hosts import HostMap
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, PlannedKill, Rank, WriteFault
-from harness.core.strategies import Partial, make_strategy
+from harness.core.strategies import make_strategy
 from harness.core.strategy import Strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
+from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
+from harness.traces.hosts import placement_facts
 from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_kills_of, trace_digest
 
@@ -105,6 +109,14 @@ class RunSpec:
         planned_kills = planned_kills_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
         return planned_kills if self.strategy.injects_failures else ()
 
+    def hosts_after(self, carried_out: Iterable[int]) -> HostMap:
+        """Which host each rank is on once the planned kills of these numbers have happened."""
+        hosts = host_map(self.config)
+        for number in sorted(carried_out):
+            for host in self.planned_kills[number].hosts:
+                hosts.lose(host)
+        return hosts
+
     @property
     def counts_updates(self) -> bool:
         """Whether shards count unsaved updates. Without saves they need not: all updates sent are unsaved."""
@@ -164,6 +176,8 @@ class RunSpec:
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = trace_digest(self.config)
         content["cluster"]["num_ps"] = self.config.num_ps
+        if (hosts := placement_facts(self.config)) is not None:
+            content["cluster"]["hosts"] = hosts
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

@@ -62,6 +62,7 @@ class StepLog:
         Raises RunFailed if it had, with a different loss, and repeats are exact.
         """
         self.step += 1
+        self._supervisor.advanced(self.step)
         is_rerun = self.step <= len(self.losses)
         if not is_rerun:
             self.losses.append(loss)

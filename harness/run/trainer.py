@@ -94,6 +94,7 @@ class Trainer:
         Raises RunStopped if the run is asked to stop before its end.
         """
         is_resumed = self._resume_points.resume()
+        self._supervisor.advanced(self._steps.step)
         self._supervisor.status(phase="start", step=self._steps.step, num_steps=self._num_steps, loss=None)
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())

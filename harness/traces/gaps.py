@@ -112,17 +112,18 @@ def observe(trace: Trace) -> Observed:
     ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
     to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
     """
+    if hosts := [entry for entry in trace.failures if entry.names_host]:
+        raise TraceError(
+            f"{trace.source}:{hosts[0].line}: rank: expected names or numbers of ranks, got {hosts[0].who}; how many "
+            "ranks a host has is known where cluster.hosts is: run.py plan, replay, train"
+        )
     num_given = len(trace.failures)
     trace = without_repeats(trace)
     hour_E = np.array([entry.hour for entry in trace.entries], np.float64)
     indices = [ps_index(entry.who) for entry in trace.entries if isinstance(entry.who, str)]
     is_named = len(indices) == len(trace.entries)
     num_E = np.array([1 if isinstance(entry.who, str) else entry.who for entry in trace.entries], np.int64)
-    last_h = float(hour_E.max(initial=0.0))
-    length_h = _number(trace, "length_h") or _number(trace, "job_h") or last_h
-    if length_h < last_h * (1 - _ROUNDING):
-        length = f"its header gives a length of {length_h:g} h (length_h, else job_h)"
-        raise TraceError(f"{trace.source}: a failure at hour {last_h:g}, but {length}")
+    length_h = length_of(trace)
     num_ranks, least = _number(trace, "ranks"), max(indices, default=-1) + 1
     if num_ranks is None:
         num_ranks = least if is_named and indices else None
@@ -132,7 +133,20 @@ def observe(trace: Trace) -> Observed:
     rank_E = np.array(indices, np.int64) if is_named else None
     num_ranks = None if num_ranks is None else int(num_ranks)
     num_repeated = num_given - len(trace.entries)
-    return Observed(hour_E, num_E, rank_E, max(length_h, last_h), num_ranks, trace.source, num_repeated)
+    return Observed(hour_E, num_E, rank_E, length_h, num_ranks, trace.source, num_repeated)
+
+
+def length_of(trace: Trace) -> float:
+    """Hours that a trace lasts: its header's ``length_h``, else its ``job_h``, else the hour of its last failure.
+
+    Raises TraceError if the header holds no number there, or less than the last hour.
+    """
+    last_h = max((entry.hour for entry in trace.failures), default=0.0)
+    length_h = _number(trace, "length_h") or _number(trace, "job_h") or last_h
+    if length_h < last_h * (1 - _ROUNDING):
+        length = f"its header gives a length of {length_h:g} h (length_h, else job_h)"
+        raise TraceError(f"{trace.source}: a failure at hour {last_h:g}, but {length}")
+    return max(length_h, last_h)
 
 
 def first_of(trace: Trace) -> First:

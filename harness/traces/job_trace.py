@@ -5,7 +5,8 @@ from pathlib import Path
 
 from harness.config.model import Config, TraceConfig
 from harness.core.errors import ConfigError, TraceError
-from harness.traces.gaps import Observed, observe
+from harness.traces.gaps import Observed, length_of, observe
+from harness.traces.hosts import with_ranks
 from harness.traces.mapping import Kind, find_window
 from harness.traces.regime import draw
 from harness.traces.trace import Entry, Trace, read_trace
@@ -14,7 +15,7 @@ _DIGITS = 6  # of hours: milliseconds of the job
 
 
 def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
-    """The trace of a run, drawn from its law or as :func:`on_job`; None without a trace.
+    """The trace of a run, drawn from its law or as :func:`on_job`, with ranks for hosts; None without a trace.
 
     Raises TraceError, ConfigError.
     """
@@ -24,7 +25,8 @@ def job_trace(config: Config, *, goes_on: bool = False) -> Trace | None:
     if config.trace.path is None:
         return None
     trace = read_trace(Path(config.trace.path))
-    return on_job(trace, config.trace, job_h=profile.job_h, seed=config.trace_seed, goes_on=goes_on)
+    trace = on_job(trace, config.trace, job_h=profile.job_h, seed=config.trace_seed, goes_on=goes_on)
+    return with_ranks(trace, config)
 
 
 def on_job(trace: Trace, mapping: TraceConfig, *, job_h: float, seed: int = 0, goes_on: bool = False) -> Trace:
@@ -78,7 +80,7 @@ def mtbf_and_ranks(observed: Observed) -> tuple[float, float]:
 
 
 def _window(trace: Trace, kind: Kind, job_h: float, seed: int, *, goes_on: bool) -> Trace:
-    length_h = observe(trace).length_h
+    length_h = length_of(trace)
     if length_h < job_h:
         raise TraceError(
             f"{trace.source}: trace.window={kind}: expected a trace at least as long as the job ({job_h:g} h), got "
@@ -97,7 +99,7 @@ def _window(trace: Trace, kind: Kind, job_h: float, seed: int, *, goes_on: bool)
 
 
 def _stretched(trace: Trace, job_h: float) -> Trace:
-    length_h = observe(trace).length_h
+    length_h = length_of(trace)
     if not length_h:
         raise TraceError(f"{trace.source}: trace.stretch: unknown length; add '# length_h: HOURS' to its header")
     scale = job_h / length_h

@@ -1,6 +1,6 @@
 """Converts a failure trace to the planned kills of one run."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +10,17 @@ from harness.config.model import Config
 from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strike_step
 from harness.core.errors import TraceError
 from harness.core.overhead import slow_hours
-from harness.core.plans import WRITE_FAULTS, KillPhase, PlannedKill, Rank, Slowdown, longest, ps_index, ps_rank
+from harness.core.plans import (
+    DEATH_FAULTS,
+    WRITE_FAULTS,
+    KillPhase,
+    PlannedKill,
+    Rank,
+    Slowdown,
+    longest,
+    ps_index,
+    ps_rank,
+)
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
@@ -43,6 +53,8 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
                 f"{trace.source}:{entry.line}: phase, fault: expected nothing with trace.inject=wall, got "
                 f"{entry.phase}, {entry.fault}; a rank is killed at a second, whatever the run does then"
             )
+    if "shm" in config.cluster.transports:
+        _refuse_without_network(trace)
     planned_kills = schedule(
         trace,
         job_h=config.emulated.job_h,
@@ -56,6 +68,16 @@ def planned_kills_of(config: Config, *, total_samples: int, num_steps: int) -> t
     if config.trace.repair == "ignore":
         planned_kills = tuple(replace(planned_kill, repair_h=None) for planned_kill in planned_kills)
     return planned_kills
+
+
+def _refuse_without_network(trace: Trace) -> None:
+    """Raise TraceError for a rank that is cut off a network which it does not need."""
+    for entry in trace.entries:
+        if entry.fault == "partition":
+            raise TraceError(
+                f"{trace.source}:{entry.line}: fault: expected none of partition with shm in cluster.transports, got "
+                "one; shared memory is no network: set cluster.transports=[uv]"
+            )
 
 
 def schedule(
@@ -81,7 +103,7 @@ def schedule(
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
             are, a phase, a slow rank or a write that fails with the clock ``wall``.
     """
-    planned: dict[tuple[int, float, KillPhase], dict[Rank, Entry]] = {}
+    planned: dict[tuple[int, float, KillPhase], list[tuple[Rank, Entry]]] = {}
     slow: list[tuple[int, Entry]] = []
     of_disks: list[PlannedKill] = []
     for entry in trace.entries:
@@ -102,9 +124,8 @@ def schedule(
         if entry.fault == "bitflip" or entry.fault in WRITE_FAULTS:
             of_disks.append(_fault_of_disk(step, entry, _ranks(entry, num_ps, seed, where), seed))
             continue
-        killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), {})
-        for rank in _ranks(entry, num_ps, seed, where):
-            killed.setdefault(rank, entry)
+        killed = planned.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), [])
+        killed += ((rank, entry) for rank in _ranks(entry, num_ps, seed, where))
     kills = (_planned_kill(step, phase, planned[step, hour, phase]) for step, hour, phase in sorted(planned))
     flips = (each for each in of_disks if each.flip is not None)
     slowdowns = _slowdowns([entry for _, entry in slow], job_h, total_samples, batch_size)
@@ -123,7 +144,8 @@ def schedule(
 def _refuse_on_wall_clock(entry: Entry, where: str) -> None:
     """Raise TraceError for an entry that only ``trace.clock: samples`` allows."""
     if entry.fault == "slow" or entry.fault in WRITE_FAULTS:
-        raise TraceError(f"{where}: fault: expected kill or hang with trace.clock=wall, got {entry.fault}")
+        expected = f"{', '.join(DEATH_FAULTS[:-1])} or {DEATH_FAULTS[-1]}"
+        raise TraceError(f"{where}: fault: expected {expected} with trace.clock=wall, got {entry.fault}")
     raise TraceError(
         f"{where}: phase: expected none with trace.clock=wall, got {entry.phase}; a failure in a phase strikes "
         "after its hour, which only trace.clock=samples allows"
@@ -170,7 +192,10 @@ def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 
-def _planned_kill(step: int, phase: KillPhase, killed: Mapping[Rank, Entry]) -> PlannedKill:
+def _planned_kill(step: int, phase: KillPhase, named: Sequence[tuple[Rank, Entry]]) -> PlannedKill:
+    """The kill of all ranks that entries name. A rank dies by its first entry, or by the first one of its host."""
+    lost = {rank: entry for rank, entry in reversed(named) if entry.host is not None}
+    killed = dict(reversed(named)) | lost
     ranks = tuple(sorted(killed, key=ps_index))
     return PlannedKill(
         step=step,
@@ -180,4 +205,7 @@ def _planned_kill(step: int, phase: KillPhase, killed: Mapping[Rank, Entry]) -> 
         repair_h=longest(entry.repair_h for entry in killed.values()),
         phase=phase,
         hanging=frozenset(rank for rank in ranks if killed[rank].fault == "hang"),
+        cut_off=frozenset(rank for rank in ranks if killed[rank].fault == "partition"),
+        hosts=tuple(dict.fromkeys(entry.host for _, entry in named if entry.host is not None)),
+        host_of={rank: entry.host for rank, entry in lost.items() if entry.host is not None},
     )

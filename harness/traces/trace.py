@@ -9,15 +9,19 @@ from pathlib import Path
 from typing import TypeVar
 
 from harness.core.errors import TraceError
-from harness.core.plans import FAULTS, PHASES, WRITE_FAULTS, Fault, KillPhase, Rank
+from harness.core.hosts import host_name
+from harness.core.plans import DEATH_FAULTS, FAULTS, PHASES, WRITE_FAULTS, Fault, KillPhase, Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
+_HOST = re.compile(r"host(0|[1-9][0-9]*)")
 _TRAINER = re.compile(r"trainer[0-9]+")
 MAX_HOURS = 1e9
 """The longest trace, in hours."""
 MAX_FACTOR = 100.0
 """The slowest rank, by how many times the time that it takes."""
+MAX_HOSTS = 256
+"""The most hosts of a run."""
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
 
@@ -26,6 +30,8 @@ MAX_RANKS = 1_000_000
 class Entry:
     """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
 
+    ``host``: the index of the host that is lost. ``who`` is then its name (``"host1"``), or in the trace of a run one
+    of its ranks.
     ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
     ``fault``: what happens to the rank; with ``slow`` it is ``factor`` times as slow for ``repair_h``. The phase of a
     write that fails is ``save``. ``extra``: the further columns as text.
@@ -37,8 +43,14 @@ class Entry:
     phase: KillPhase = "boundary"
     fault: Fault = "kill"
     factor: float | None = None
+    host: int | None = None
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def names_host(self) -> bool:
+        """Whether the ranks of the host are not known yet."""
+        return self.host is not None and self.who == host_name(self.host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,8 +63,8 @@ class Trace:
 
     @property
     def failures(self) -> tuple[Entry, ...]:
-        """The entries of which ranks die or hang."""
-        return tuple(entry for entry in self.entries if entry.fault in ("kill", "hang"))
+        """The entries of which ranks are lost: they die, hang or are cut off."""
+        return tuple(entry for entry in self.entries if entry.fault in DEATH_FAULTS)
 
 
 def read_trace(path: Path) -> Trace:
@@ -147,6 +159,7 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
         phase=_phase_of_write(extra.get("phase"), fault, where) if fault in WRITE_FAULTS else phase,
         fault=fault,
         factor=_factor(extra["factor"], where) if extra.get("factor") else None,
+        host=_host(values[1], where),
         line=number,
         extra=extra,
     )
@@ -166,6 +179,11 @@ def _factor(text: str, where: str) -> float:
 
 def _refuse_misfits(entry: Entry, where: str) -> None:
     """Raise TraceError where ``factor``, ``phase`` and ``repair_h`` do not fit the fault."""
+    if entry.host is not None and (entry.fault, entry.phase) != ("kill", "boundary"):
+        raise TraceError(
+            f"{where}: fault, phase: expected nothing for a host, got {entry.fault}, {entry.phase}; a host is lost "
+            "between two steps"
+        )
     if entry.fault in ("slow", "bitflip") and entry.phase != "boundary":
         raise TraceError(f"{where}: phase: expected nothing for the fault {entry.fault}, got {entry.phase}")
     if entry.fault != "slow":
@@ -208,12 +226,26 @@ def _hours(column: str, text: str, where: str) -> float:
     return hours
 
 
+def _host(text: str, where: str) -> int | None:
+    """The index of the host that a text names; None if it names none."""
+    found = _HOST.fullmatch(text)
+    if found is None:
+        return None
+    if len(found[1]) > len(str(MAX_HOSTS)) or int(found[1]) >= MAX_HOSTS:
+        short = text if len(text) <= 20 else f"{text[:20]}…"
+        raise TraceError(f"{where}: rank: expected host0 to host{MAX_HOSTS - 1}, got {short}")
+    return int(found[1])
+
+
 def _who(text: str, where: str) -> Rank | int:
-    """The rank, or the number of ranks. Numbers are compared by length first: thousands of digits make no int."""
+    """The rank, the host, or the number of ranks. Numbers are compared by length first: thousands of digits make no
+    int."""
     short = text if len(text) <= 20 else f"{text[:20]}…"
     if found := _PS.fullmatch(text):
         if len(found[1]) > len(str(MAX_RANKS)) or int(found[1]) >= MAX_RANKS:
             raise TraceError(f"{where}: rank: expected ps0 to ps{MAX_RANKS - 1}, got {short}")
+        return text
+    if _host(text, where) is not None:
         return text
     if _COUNT.fullmatch(text):
         if len(text) > len(str(MAX_RANKS)) or int(text) > MAX_RANKS:
@@ -221,4 +253,4 @@ def _who(text: str, where: str) -> Rank | int:
         return int(text)
     if _TRAINER.fullmatch(text):
         raise TraceError(f"{where}: rank: expected a PS rank such as 'ps3', got {text}; trainers cannot be killed")
-    raise TraceError(f"{where}: rank: expected a name such as 'ps3' or a number of ranks >= 1, got {text!r}")
+    raise TraceError(f"{where}: rank: expected a name ('ps3', 'host1') or a number of ranks >= 1, got {text!r}")

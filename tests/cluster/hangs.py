@@ -1,24 +1,27 @@
 """Jobs and main functions that stop, or stop others, by SIGSTOP. Ranks import this file, and not pytest."""
 
+import mmap
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from harness.cluster import fork_server as server
 from harness.cluster import group, rpc
 from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Cluster, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
-from harness.cluster.spawn import fork_server, nest_fork_server
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
+from harness.processes import fork_server as server
+from harness.processes.spawn import fork_server, nest_fork_server
 from tests.cluster import worlds
+from tests.stopped import stop
 
 DEADLINE_S = 1.5
 PAUSE_S = 2 * DEADLINE_S
@@ -90,6 +93,22 @@ def compute(cluster: Cluster, supervisor: SupervisorClient) -> None:
     supervisor.record("computed")
 
 
+def loop(step: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """A loop without an end, after so many steps: it asks the ranks, and finishes nothing."""
+    cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
+    supervisor.advanced(step)
+    while True:
+        ask(cluster)
+
+
+def finish_slowly(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """Batches of an evaluation that take three times the deadline, and each a part of it."""
+    for _ in range(15):
+        time.sleep(DEADLINE_S / 5)
+        supervisor.advanced(7)
+    supervisor.record("finished")
+
+
 def stop_the_supervisor(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """Stop and continue it, as Ctrl-Z and ``fg`` do, with a longer pause than any deadline."""
     assert isinstance(cluster, RpcCluster)
@@ -118,8 +137,8 @@ def kill_the_supervisor(note: Path, cluster: Cluster, supervisor: SupervisorClie
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     pids = worlds.pids_of(cluster)
     note.write_text(" ".join(map(str, [os.getppid(), os.getpid(), *pids.values()])))
-    os.kill(os.getppid(), signal.SIGSTOP)
-    os.kill(pids["ps1"], signal.SIGSTOP)
+    stop(os.getppid())
+    stop(pids["ps1"])
     os.kill(cluster._link.rank_context.supervisor_pid, signal.SIGKILL)
 
 
@@ -127,6 +146,20 @@ def run_until_killed(config: Config, root: Path, note: Path) -> None:
     """Body of a supervisor's process."""
     nest_fork_server()
     worlds.run_job(config, root, partial(kill_the_supervisor, note))
+
+
+def ticking(note: Path, context: RankContext, spec: RankSpec) -> None:
+    """Main function of a PS rank; a thread of ps1 notes how often it has run."""
+    if context.rank == "ps1" and context.place is not None and context.place.generation == 0:
+        threading.Thread(target=_tick, args=(note,), daemon=True).start()
+    rpc.ps_main(context, spec)
+
+
+def _tick(note: Path) -> None:
+    with note.open("r+b") as file, mmap.mmap(file.fileno(), 8) as counter:
+        while True:
+            counter[:8] = (int.from_bytes(counter[:8], "little") + 1).to_bytes(8, "little")
+            time.sleep(0.002)
 
 
 def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
@@ -146,7 +179,7 @@ def start_by_a_stopped_server() -> None:
     first.join()
     stopped = server.current()
     assert stopped is not None
-    os.kill(stopped.pid, signal.SIGSTOP)
+    stop(stopped.pid)
     began_s = time.monotonic()
     try:
         server.start(fork_server().Process(target=os.getpid, name="ps1"), 0.5)

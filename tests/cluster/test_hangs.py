@@ -13,11 +13,11 @@ import pytest
 from harness.cluster import launcher
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
-from harness.cluster.spawn import fork_server
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Killed, Lost, Regrouped
 from harness.core.plans import PlannedKill
+from harness.processes.spawn import fork_server
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
@@ -60,6 +60,15 @@ class Timed:
     def is_paused(self) -> bool:
         """As of the inner one."""
         return self.inner.is_paused
+
+    def cut_off(self) -> None:
+        """As the inner one."""
+        self.inner.cut_off()
+
+    @property
+    def cut_problem(self) -> str | None:
+        """As of the inner one."""
+        return self.inner.cut_problem
 
     def join(self, timeout_s: float) -> None:
         """As the inner one."""
@@ -137,6 +146,23 @@ def test_a_stopped_trainer_is_killed_at_its_deadline(config: Config, tmp_path: P
     with pytest.raises(RunFailed, match=words):
         worlds.run_job(short(config), tmp_path, partial(hangs.stop_the_trainer, note), parts=Parts(launcher=timed))
     assert 0.85 * DEADLINE_S < seconds_to_kill(note, timed.kills) < 1.1 * DEADLINE_S + LOAD_S
+
+
+def test_a_trainer_in_an_endless_loop_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
+    """Law: the run ends in one line that names the last step and the key, and no rank is left behind."""
+    config = short(config, trainer__progress_timeout_s=DEADLINE_S)
+    words = (
+        rf"^trainer0 \(pid \d+\) finished nothing for {DEADLINE_S:g} s, last step 7 \(trainer.progress_timeout_s\), "
+        r"and was killed$"
+    )
+    with pytest.raises(RunFailed, match=words):
+        worlds.run_job(config, tmp_path, partial(hangs.loop, 7))
+
+
+def test_a_trainer_that_finishes_slowly_is_left_alone(config: Config, tmp_path: Path) -> None:
+    """Law: batches of an evaluation are progress, however many there are."""
+    config = short(config, trainer__progress_timeout_s=DEADLINE_S)
+    assert worlds.run_job(config, tmp_path, hangs.finish_slowly) == ["finished"]
 
 
 def test_a_slow_trainer_is_left_alone(config: Config, tmp_path: Path) -> None:

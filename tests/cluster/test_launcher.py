@@ -1,6 +1,6 @@
 """A launcher of its own can take the place of ``fork``, and is all that starts, watches and ends processes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,15 @@ class Renamed:
         """As of the inner one."""
         return self.inner.is_paused
 
+    def cut_off(self) -> None:
+        """As the inner one."""
+        self.inner.cut_off()
+
+    @property
+    def cut_problem(self) -> str | None:
+        """As of the inner one."""
+        return self.inner.cut_problem
+
     def join(self, timeout_s: float) -> None:
         """As the inner one."""
         self.inner.join(timeout_s)
@@ -60,6 +69,9 @@ class Noting:
     def lost_hosts(self) -> dict[str, str]:
         """None."""
         return {}
+
+    def end_hosts(self, hosts: Sequence[int]) -> None:
+        """A no-op: there is no other host."""
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Write it down, and fork."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
+from harness.cluster.packing import packed
 from harness.cluster.protocol import Exchange, Push, WriteBack
-from harness.cluster.rpc import packed
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Killed, Lost, Recovered, Regrouped, Started

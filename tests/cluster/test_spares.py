@@ -24,6 +24,7 @@ from harness.run.verify import compare_records
 from tests.cluster import worlds
 from tests.cluster.test_rpc import alive
 from tests.runs import changed, run
+from tests.stopped import stop
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -135,7 +136,7 @@ def mute_a_spare(cluster: Cluster, supervisor: SupervisorClient) -> None:
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     lose(cluster, supervisor, 5)
     muted = rpc.rpc_sync(group.worker_name("spare1", 0), os.getpid)
-    os.kill(muted, signal.SIGSTOP)
+    stop(muted)
     admit(cluster, supervisor, 6)
     served = {**worlds.pids_of(cluster), "muted": muted}
     supervisor.record({"served": served, "generation": cluster._generation, "is_alive": alive(muted)})

@@ -19,6 +19,7 @@ from harness.core.plans import PlannedKill
 from harness.run.assemble import DEFAULT, Parts, make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
+from tests.stopped import stop
 
 
 class Notes:
@@ -92,7 +93,7 @@ def hang_a_rank(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     served = pids_of(cluster)
-    os.kill(served["ps1"], 19)  # SIGSTOP
+    stop(served["ps1"])
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:
@@ -111,7 +112,7 @@ def hang_while_joining(cluster: Cluster, supervisor: SupervisorClient) -> None:
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:
-        os.kill(served["ps2"], 19)  # SIGSTOP
+        stop(served["ps2"])
         try:
             cluster.replace(lost.detail, 1, 4, 0.0)
         except RankLost as mute:

@@ -17,7 +17,7 @@ from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_
 from harness.core.strategy import Strategy
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import SAVE_KINDS
-from tests.jobs import CPR56
+from tests.known_jobs import CPR56
 
 COSTS = dataclasses.replace(CPR56, total_samples=20_000)
 BATCH = 10

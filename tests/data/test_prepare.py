@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import xxhash
 
-from harness.cluster.spawn import fork_server
 from harness.core.errors import DataError
 from harness.data.dataset import Dataset
 from harness.data.digest import refuse_other
@@ -18,6 +17,7 @@ from harness.data.info import info
 from harness.data.leftovers import temporary_beside
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta
+from harness.processes.spawn import fork_server
 from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
 

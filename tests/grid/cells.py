@@ -11,14 +11,15 @@ from contextlib import nullcontext
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from harness.cluster.spawn import fork_server
-from harness.cluster.stop import StopRequest
 from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
 from harness.grid.process import Outcome
+from harness.grid.runner import LocalPool
 from harness.grid.worker import OnStatus
+from harness.processes.spawn import fork_server
+from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
 
 
@@ -185,5 +186,5 @@ def endless_grid(out: str) -> int:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background of a shell ignore it
     progress.grid_progress = lambda _: nullcontext(Witness(Path(out)))
     experiment = Experiment("endless", Path(out), tuple(cells_of(Path(out), 2)), {})
-    commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, run_forever, 2)
+    commands.COMMANDS["grid"] = lambda _: run_commands.run_experiment(experiment, LocalPool(run_forever, 2))
     return commands.run(commands.argparse.Namespace(command="grid"), ["grid", "x.yaml"])

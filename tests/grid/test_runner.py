@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from harness.cli import progress
-from harness.cluster.stop import StopRequest
 from harness.core.errors import RunStopped, StoreError
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
+from harness.processes.stop import StopRequest
 from harness.record.folder import claim_run, has_resume_point
 from tests.grid.cells import (
     Journal,

@@ -13,14 +13,15 @@ from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_
 from harness.core.placement import Placement
 from harness.core.plans import Costs
 from harness.core.pls import rank_weights
-from harness.core.strategies import CprPriority, make_strategy, options_of
+from harness.core.priority_strategies import CprPriority
+from harness.core.strategies import make_strategy, options_of
 from harness.planning.advisor import advise, flips, full_buckets, outcomes, part_buckets, planned_kills_at
 from harness.planning.simulate import Job, save_sizes
 from harness.traces.generate import generate_many
 from harness.traces.schedule import schedule
 from harness.traces.spec import GeneratorSpec
 from harness.traces.trace import Entry, Trace
-from tests.jobs import CPR56
+from tests.known_jobs import CPR56
 
 LONG = replace(CPR56, job_h=2000, mtbf_h=20, pls_target=0.01, total_samples=200_000_000)
 """A job of many failures, many saves and short steps, where the closed forms hold."""

@@ -8,8 +8,9 @@ import pytest
 from harness.core.placement import Placement
 from harness.core.plans import Costs, PlannedKill, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
-from harness.core.strategies import OPTIONS, STRATEGIES, Full, make_strategy, options_of
+from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
 from harness.core.strategy import Strategy
+from harness.core.whole_strategies import Full
 from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, saves_of, simulate
 from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
 

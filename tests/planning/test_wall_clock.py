@@ -15,7 +15,7 @@ from harness.planning.simulate import Job, Outcome, due_saves, save_sizes, simul
 from harness.traces.generate import generate_many
 from harness.traces.regime import WALL_LENGTH
 from harness.traces.spec import GeneratorSpec
-from tests.jobs import CPR56
+from tests.known_jobs import CPR56
 
 COSTS = replace(CPR56, mtbf_h=3.09, total_samples=2_000_000)
 """`cpr56` with a failure every 3.09 h, as in `preset-llama3`: full recovery costs more than a quarter of the job."""

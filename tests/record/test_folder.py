@@ -5,7 +5,7 @@ import platform
 import subprocess
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from threading import Timer
 
@@ -220,6 +220,22 @@ def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:
         fill(tmp_path / "some", done=False)
         discard_unstarted(tmp_path / "some")
     assert inspect(tmp_path / "some", HASH) is State.UNFINISHED
+
+
+def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_path: Path) -> None:
+    """Law: it is refused with its reason. One that was interrupted, or failed on its way, starts afresh."""
+    for events, has_reason, is_refused in (("finish", True, True), ("finish", False, False), ("eval", True, False)):
+        run_dir = tmp_path / f"{events}-{has_reason}"
+        with claim_run(run_dir, HASH):
+            (run_dir / "events.jsonl").write_text(f'{{"event":"started"}}\n{{"event":"{events}"}}\n')
+            if has_reason:
+                (run_dir / "error.txt").write_text("RunFailed: a rank died\nmore\n")
+        words = r"trained to its end, and failed there \(RunFailed: a rank died\); --afresh removes"
+        with pytest.raises(StoreError, match=words) if is_refused else nullcontext(), claim_run(run_dir, HASH):
+            pass
+        assert (run_dir / "events.jsonl").exists() == is_refused
+        with claim_run(run_dir, HASH, "afresh"):
+            assert not (run_dir / "events.jsonl").exists()
 
 
 class Stop(Exception):

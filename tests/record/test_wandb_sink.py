@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from harness.cluster.spawn import fork_server
 from harness.core.events import Event, Finished, Trained
+from harness.processes.spawn import fork_server
 from harness.record import wandb_worker
 from harness.record.recorder import Recorder, read_events
 from harness.record.rundir import RunDir

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import threading
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from harness.core.events import Evaluated, Killed, Started, Trained
 from harness.record import wandb_worker
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
+from harness.record.wandb_session import Session
 from harness.record.wandb_sync import Uploader
 from harness.record.wandb_view import sent_marker
 from harness.record.wandb_worker import core_pids
@@ -117,14 +119,41 @@ def test_a_silent_server_costs_sync_one_line(silent_server: str, tmp_path: Path)
 def test_a_server_that_falls_mute_costs_sync_one_line(
     wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mute_after: str
 ) -> None:
-    """A server that answers once or twice and never again: one line in time, and no wandb-core is left."""
-    monkeypatch.setattr(wandb_worker, "DEADLINE_S", 3.0)
+    """A server that answers once or twice and never again: one line in time for all of it, no wandb-core is left."""
+    monkeypatch.setattr(wandb_worker, "DEADLINE_S", 4.0)
+    monkeypatch.setattr(wandb_worker, "_GRACE_S", 0.5)
     write_run(tmp_path / "run", made_config("full"))
     uploader = Uploader({})
     wandb_server.mute_after = mute_after
-    with pytest.raises(RunFailed, match=r"wandb: no answer within 3 s; the same command sends the rest$"):
+    began_s = time.monotonic()
+    with pytest.raises(RunFailed, match=r"wandb: no answer within 4 s; the same command sends the rest$"):
         uploader.send(tmp_path / "run", {})
+    assert time.monotonic() - began_s < (4.0 if mute_after == "Viewer" else 8.0)  # the session takes its time first
     assert sent_marker(RunDir(tmp_path / "run")) == {}
+    assert core_pids(os.getpid()) == []
+
+
+def test_a_call_that_never_ends_costs_sync_one_deadline(
+    wandb_server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end of the session does not wait for a deadline of its own after a call that was given up."""
+    monkeypatch.setattr(wandb_worker, "DEADLINE_S", 4.0)
+    monkeypatch.setattr(wandb_worker, "_GRACE_S", 0.5)
+    never, asked_s = threading.Event(), []
+
+    def log(self: Session, row: object) -> None:
+        asked_s.append(time.monotonic())
+        never.wait()
+
+    monkeypatch.setattr(Session, "log", log)
+    write_run(tmp_path / "run", made_config("full"))
+    with pytest.raises(RunFailed, match=r"wandb: no answer within 4 s; the same command sends the rest$"):
+        Uploader({}).send(tmp_path / "run", {})
+    assert time.monotonic() - asked_s[0] < 4.5
+    never.set()
+    for thread in threading.enumerate():
+        if thread.name == "wandb":  # it ends the session now
+            thread.join(_DEADLINE_S)
     assert core_pids(os.getpid()) == []
 
 

@@ -61,6 +61,24 @@ def test_a_stuck_call_is_given_up(worker: Worker, stuck: Event) -> None:
     assert time.monotonic() - began_s < 1.5
 
 
+def test_calls_after_one_that_failed_share_its_deadline(stuck: Event, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call that fails late leaves the next one little time; without a failure each has its own deadline."""
+    monkeypatch.setattr(wandb_worker, "DEADLINE_S", 1.0)
+    worker = Worker("a test", has_one_deadline=True)
+
+    def fail_late() -> None:
+        stuck.wait(0.6)
+        raise OSError("no answer")
+
+    worker.call(lambda: stuck.wait(0.6))
+    began_s = time.monotonic()
+    for call in (fail_late, stuck.wait, lambda: 1):
+        with pytest.raises(WandbError, match="no answer"):
+            worker.call(call)
+    assert 0.9 < time.monotonic() - began_s < 1.5
+    worker.close()
+
+
 def test_a_stuck_call_holds_up_no_step(worker: Worker, stuck: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """To submit behind a stuck call takes no time; beyond a number of pending calls it is an error."""
     monkeypatch.setattr(wandb_worker, "DEADLINE_S", 60.0)

@@ -27,6 +27,21 @@ HANGS = """hour,rank,phase,fault
 30,ps1,,kill
 """
 
+CUTS = """hour,rank,phase,fault
+5,ps1,,partition
+10,ps2,lookup,partition
+14,ps0,apply,partition
+19,ps3,save,partition
+23,ps1,manifest,partition
+29,ps2,restore,partition
+29,ps3,regroup,partition
+30,ps1,,kill
+36,ps1,regroup,partition
+37,ps1,,kill
+41,ps0,eval,partition
+"""
+"""In each phase; in the second recovery the rank that has just been replaced."""
+
 
 def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Config:
     """64 steps under a trace of 56 h, with a save every 9 steps, and deadlines that a hanging rank misses soon."""
@@ -63,6 +78,28 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     assert signals == {**dict.fromkeys(range(2, 7), signal.SIGSTOP), 7: signal.SIGKILL}
     muted = [rank for event in real_events if isinstance(event, Regrouped) for rank in event.machine["mute"]]
     assert sorted(muted) == ["ps1", "ps2", "ps2", "ps3", "ps3"], "none but these was killed at a deadline"
+
+
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize(("strategy", "spares"), [("partial", 1), ("buddy", 0)])
+def test_a_rank_that_is_cut_off_is_a_rank_that_is_lost(
+    config: Config, tmp_path: Path, strategy: str, spares: int
+) -> None:
+    """No packet reaches it, in any phase: it is given up at its deadline; the events are as local."""
+    config = under(config, tmp_path, CUTS, strategy__name=strategy, cluster__spares=spares, eval__every_steps=25)
+    config = changed(config, cluster__rpc_timeout_s=2)
+    finished, events = run(config, tmp_path / "local")
+    real, real_events = run(changed(config, engine="rpc"), tmp_path / "rpc")
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    assert len(faults_of(events)) == 11
+    assert (finished.num_unplanned, real.num_unplanned) == (0, 0)
+    for name, each in (("local", events), ("rpc", real_events)):
+        assert analysis.check(each, read_config(tmp_path / name)) == []
+    cut = [event for event in real_events if isinstance(event, Killed) and event.fault == "partition"]
+    assert all(event.machine.keys() == {"pid"} for event in cut)
+    mute = [event.machine["mute"] for event in real_events if isinstance(event, Regrouped)]
+    pids = {machine["pid"] for machines in mute for machine in machines.values()}
+    assert pids == {event.machine["pid"] for event in cut}, "none but these was killed at a deadline"
 
 
 def test_giving_a_rank_up_takes_its_hours(config: Config, tmp_path: Path) -> None:

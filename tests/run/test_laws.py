@@ -16,7 +16,7 @@ from harness.record.rundir import read_config
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
-from tests.jobs import job_of
+from tests.known_jobs import job_of
 from tests.made_runs import altered
 from tests.runs import changed, losses_of, run, saving_every
 

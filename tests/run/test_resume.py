@@ -17,17 +17,17 @@ import pytest
 import analysis
 import run as command_line
 from harness.cli import interrupts
-from harness.cluster.leash import hold_leash
 from harness.cluster.protocol import Cluster
-from harness.cluster.spawn import fork_server
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import RunStopped
-from harness.core.events import Finished
+from harness.core.events import Finished, WriteFailed
 from harness.core.plans import KillTime
 from harness.core.strategies import STRATEGIES
 from harness.core.trackers import TRACKERS, NullTracker
+from harness.processes.leash import hold_leash
+from harness.processes.spawn import fork_server
 from harness.record import code
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
@@ -223,6 +223,32 @@ def test_failures_in_phases_strike_where_they_would_have(
     else:
         resumed(config, tmp_path / "again")
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+WAITING = "hour,rank,phase,fault\n11,ps1,,disk_full\n12,2,,disk_error\n20,ps2,,kill\n30,ps0,,disk_full\n"
+"""Of 60 steps 11 is armed at 12 and strikes at the save of step 18; 30 is armed at 33 and strikes at 36."""
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize(("strategy", "on_rpc"), [("full", False), ("cpr_mfu", False), ("partial", True)])
+def test_a_write_that_is_to_fail_strikes_where_it_would_have(
+    short: Config, tmp_path: Path, strategy: str, mode: str, on_rpc: bool
+) -> None:
+    """Law: a fault of a disk that waits for a save when the run stops strikes that save when it goes on, and once."""
+    (tmp_path / "faults.csv").write_text(WAITING)
+    config = case(short, strategy, "none", mode, trace__path=str(tmp_path / "faults.csv"))
+    assemble.run(config, tmp_path / "whole")
+    whole = read_events(tmp_path / "whole" / "events.jsonl")
+    assert len([event for event in whole if isinstance(event, WriteFailed)]) >= 3
+    again = changed(config, engine="rpc") if on_rpc else config
+    for at in (13,) if on_rpc else (12, 17, 18, 19, 34):  # waiting, at its save, in the background, waiting again
+        run_dir = tmp_path / f"again-{at}"
+        assert stopped(again, run_dir, at) is not None
+        before = read_events(run_dir / "events.jsonl")
+        assert at >= 18 or not any(isinstance(event, WriteFailed) for event in before)
+        resumed(again, run_dir)
+        assert compare_records(tmp_path / "whole", run_dir) == []
 
 
 # --- points that cannot be used -------------------------------------------------------------------------------------

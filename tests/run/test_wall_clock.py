@@ -18,7 +18,7 @@ from harness.run import verify
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.spec import RunSpec, check
 from tests.client.test_lookahead import facts
-from tests.jobs import job_of
+from tests.known_jobs import job_of
 from tests.planning.test_simulate import COSTS
 from tests.run.test_laws import outcome
 from tests.runs import changed, run, saving_every

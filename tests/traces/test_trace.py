@@ -80,8 +80,8 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
         (
             "hour,rank,fault\n1,ps0,stop\n",
             (
-                "busy.csv:2: fault: expected nothing or one of kill, hang, slow, disk_full, disk_error, bitflip, "
-                "got 'stop'"
+                "busy.csv:2: fault: expected nothing or one of kill, hang, partition, slow, disk_full, disk_error, "
+                "bitflip, got 'stop'"
             ),
         ),
         (
@@ -109,6 +109,10 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
             "busy.csv:2: factor: expected nothing for the fault hang, got 2",
         ),
         (
+            "hour,rank,fault,factor,repair_h\n1,ps0,partition,2,2\n",
+            "busy.csv:2: factor: expected nothing for the fault partition, got 2",
+        ),
+        (
             "hour,rank,fault,factor\n1,ps0,slow,2\n",
             "busy.csv:2: repair_h: expected the hours for which the rank is slow, got nothing",
         ),
@@ -116,6 +120,20 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
             "hour,rank,fault,factor,repair_h,phase\n1,ps0,slow,2,1,save\n",
             "busy.csv:2: phase: expected nothing for the fault slow, got save",
         ),
+        *(
+            (
+                f"hour,rank,{column},repair_h,factor\n1,host1,{word},1,{2 if word == 'slow' else ''}\n",
+                f"busy.csv:2: fault, phase: expected nothing for a host, got {got}; a host is lost between two steps",
+            )
+            for column, word, got in (
+                ("phase", "save", "kill, save"),
+                ("fault", "hang", "hang, boundary"),
+                ("fault", "slow", "slow, boundary"),
+                ("fault", "disk_full", "disk_full, save"),
+                ("fault", "bitflip", "bitflip, boundary"),
+            )
+        ),
+        ("hour,rank\n1,host256\n", "busy.csv:2: rank: expected host0 to host255, got host256"),
         (
             "hour,rank,phase\n1,ps0,load\n",
             (
@@ -126,9 +144,9 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
         *(
             (
                 f"hour,rank\n1,{who}\n",
-                f"busy.csv:2: rank: expected a name such as 'ps3' or a number of ranks >= 1, got '{who}'",
+                f"busy.csv:2: rank: expected a name ('ps3', 'host1') or a number of ranks >= 1, got '{who}'",
             )
-            for who in ("0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
+            for who in ("host", "host01", "host-1", "0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
         ),
     ],
 )
@@ -179,13 +197,13 @@ def test_a_phase_is_refused_on_the_wall_clock() -> None:
 
 
 def test_a_slow_rank_is_no_failure() -> None:
-    """Statistics of a trace count the ranks that die or hang, and no others."""
+    """Statistics of a trace count the ranks that are lost, and no others."""
     trace = read(
         "# length_h: 10\nhour,rank,fault,factor,repair_h\n1,ps0,slow,2,3\n2,ps1,hang,,\n2,ps0,bitflip,,\n"
-        "2,1,disk_full,,\n3,ps0,,,1\n"
+        "2,1,disk_full,,\n3,ps0,,,1\n4,ps1,partition,,\n"
     )
     observed = observe(trace)
-    assert (observed.hour_E.tolist(), observed.num_deaths, observed.num_repeated) == ([2.0, 3.0], 2, 0)
+    assert (observed.hour_E.tolist(), observed.num_deaths, observed.num_repeated) == ([2.0, 3.0, 4.0], 3, 0)
 
 
 def test_an_hour_right_on_a_boundary_is_not_pushed_past_it_by_rounding() -> None:

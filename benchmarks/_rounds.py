@@ -1,0 +1,103 @@
+"""Rounds of a long random test: each by its number, in a folder of its own, several at once; and their counts."""
+
+import argparse
+import multiprocessing
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks._common import config_of, parser, settings_of
+from harness.config.yaml_file import to_yaml
+from harness.core.seeds import generator
+
+NUM_STEPS, BATCH_SIZE, JOB_H = 240, 8, 24.0
+DEADLINE_S = 120.0
+"""Of one run, which takes some seconds."""
+
+_SAID_EVERY = 25  # rounds
+
+
+@dataclass
+class Verdict:
+    """What a round counted, each under words of its own; and what was wrong."""
+
+    counts: Counter[tuple[str, ...]] = field(default_factory=Counter)
+    wrong: list[str] = field(default_factory=list)
+
+
+Tried = Callable[[int, np.random.Generator, Path, Mapping[str, Any]], Verdict]
+"""A round: its number, its generator, its folder, and the settings that all rounds share. It can be pickled."""
+
+
+def rounds_parser(doc: str | None, *, rounds: int) -> argparse.ArgumentParser:
+    """The options of every such test."""
+    made = parser(doc)
+    made.add_argument("--rounds", type=int, default=rounds, help=f"rounds (default: {rounds})")
+    made.add_argument("--seed", type=int, default=1, help="of the rounds (default: 1)")
+    made.add_argument("--first", type=int, default=0, help="number of the first round (default: 0)")
+    made.add_argument("--jobs", type=int, default=1, help="rounds at once (default: 1)")
+    return made
+
+
+def carried_out(options: argparse.Namespace, stream: str, tried: Tried) -> Verdict:
+    """Carry out the rounds; their counts added up. What is wrong is printed at once, with the number of its round.
+
+    ``stream``: of the generators; a round is the same whatever rounds come before it.
+    """
+    total, began_s = Verdict(), time.monotonic()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        settings = settings_of(folder, [20] * 13 + [400] * 13, NUM_STEPS, batch_size=BATCH_SIZE)
+        settings |= {
+            "model": {"size": "tiny"},
+            "profile": {"base": "busy", "job_h": JOB_H},
+            "metrics": {"log_every_steps": 5},
+        }
+        each = partial(_round, stream=stream, seed=options.seed, tried=tried, folder=folder, settings=settings)
+        numbers = range(options.first, options.first + options.rounds)
+        for done, (number, verdict) in enumerate(_verdicts(each, numbers, options.jobs), start=1):
+            wrong = [f"round {number}: {words}" for words in verdict.wrong]
+            total.counts += verdict.counts
+            total.wrong += wrong
+            sys.stderr.write("".join(f"{words}\n" for words in wrong))
+            if done % _SAID_EVERY == 0:
+                pace_s = (time.monotonic() - began_s) / done
+                sys.stderr.write(f"{done} of {len(numbers)} rounds, {pace_s:.1f} s each, {len(total.wrong)} wrong\n")
+    return total
+
+
+def write_config(folder: Path, *settings: Mapping[str, Any]) -> Path:
+    """The file of a config."""
+    values = config_of(*settings).model_dump(mode="json", exclude={"out", "name"})
+    path = folder / "config.yaml"
+    path.write_text(to_yaml(values))
+    return path
+
+
+def _verdicts(each: Callable[[int], tuple[int, Verdict]], numbers: range, jobs: int) -> Iterator[tuple[int, Verdict]]:
+    if jobs == 1:
+        yield from map(each, numbers)
+        return
+    context = multiprocessing.get_context("fork")  # the imports are done, and no thread runs yet
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        yield from pool.map(each, numbers)
+
+
+def _round(
+    number: int, *, stream: str, seed: int, tried: Tried, folder: Path, settings: Mapping[str, Any]
+) -> tuple[int, Verdict]:
+    own = folder / f"round{number}"
+    own.mkdir()
+    verdict = tried(number, generator(seed, stream, number), own, settings)
+    shutil.rmtree(own)
+    return number, verdict

@@ -1,0 +1,21 @@
+"""The options of `run.py grid` about jobs. Imports nothing heavy."""
+
+from harness.cli.parsing import Parser
+
+LAUNCHERS = ("local", "submitit", "ray")
+
+
+def add_launcher(parser: Parser) -> None:
+    """Options that say where cells run."""
+    group = parser.add_argument_group("where cells run (docs/HOSTS.md)")
+    group.add_argument(
+        "--launcher",
+        choices=LAUNCHERS,
+        default="local",
+        help="local: processes of this command; submitit: each cell is a job of SLURM; ray: each cell is an actor of a "
+        "Ray that runs. Both as the keys jobs.* say; such cells outlive this command. They need `pip install -r "
+        "requirements-submitit.txt` or `requirements-ray.txt` (default: %(default)s)",
+    )
+    group.add_argument(
+        "--print-script", action="store_true", help="with submitit: show the scripts for sbatch; submit nothing"
+    )

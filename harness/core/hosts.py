@@ -1,0 +1,71 @@
+"""Hosts of ranks, in data: which host each rank is on, and where the ranks of a lost host go.
+
+Both engines ask this module who dies with a host. A host is named by its index in ``cluster.hosts``.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from harness.core.plans import CHIEF, Rank, ps_rank
+
+
+class HostMap:
+    """The host of each rank. A rank that dies alone is replaced on its own host; ranks of a lost host move.
+
+    At first each rank is, PS ranks before the trainer, on the host that ``place`` names, or else on the one with the
+    fewest ranks so far (ties to the lower index).
+
+    Args:
+        num_hosts: with 0, no rank has a host.
+        place: host by rank.
+
+    Attributes:
+        ranks: all that have a host: PS ranks by number, then the trainer.
+        lost: hosts that were lost, in order.
+    """
+
+    def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int]) -> None:
+        self.ranks = (*map(ps_rank, range(num_ps)), CHIEF) if num_hosts else ()
+        self._left = [*range(num_hosts)]
+        self.lost: list[int] = []
+        self._host: dict[Rank, int] = {}
+        for rank in self.ranks:
+            self._host[rank] = place[rank] if rank in place else self._emptiest()
+
+    def __contains__(self, rank: Rank) -> bool:
+        """Whether ``rank`` has a host: a spare has none here."""
+        return rank in self._host
+
+    def __getitem__(self, rank: Rank) -> int:
+        """The host of ``rank``."""
+        return self._host[rank]
+
+    @property
+    def left(self) -> Sequence[int]:
+        """The hosts that are not lost, ascending."""
+        return tuple(self._left)
+
+    def on(self, host: int) -> tuple[Rank, ...]:
+        """The ranks on a host: PS ranks by number, then the trainer."""
+        return tuple(rank for rank in self.ranks if self._host[rank] == host)
+
+    def lose(self, host: int) -> None:
+        """A host is lost: each of its ranks, in order, moves to the one with the fewest. The last host keeps them.
+
+        A no-op if it was lost before.
+        """
+        if host not in self._left:
+            return
+        self._left.remove(host)
+        self.lost.append(host)
+        for rank in self.on(host) if self._left else ():
+            self._host[rank] = self._emptiest()
+
+    def _emptiest(self) -> int:
+        num = Counter(self._host.values())
+        return min(self._left, key=lambda host: (num[host], host))
+
+
+def host_name(index: int) -> str:
+    """Name of a host in a trace."""
+    return f"host{index}"

@@ -1,0 +1,213 @@
+"""Strategies that save nothing, or whole shards (docs/CPR.md). They only decide; see ``core.strategy``."""
+
+from fractions import Fraction
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.overhead import interval_in_samples, o_full_h, o_part_h, t_save_full_h, t_save_part_h
+from harness.core.plans import Costs, Interval, Progress, RecoveryPlan, SavePlan, buddy_of
+from harness.core.strategy import Lost, Strategy, StrategyOptions
+
+
+class _Unsaving(Strategy):
+    """A strategy without saves; the base of the two controls."""
+
+    saves_initially = False
+
+    def __init__(self, options: StrategyOptions, costs: Costs) -> None:
+        self.interval = Interval(samples=None)
+
+    def plan_save(self, progress: Progress) -> SavePlan | None:
+        """No save at any boundary."""
+        return None
+
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
+        """None: no save is ever due."""
+        return None
+
+
+class Reference(_Unsaving):
+    """``none``: the run without failures and saves, with which the other strategies are compared."""
+
+    injects_failures = False
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """Raise RunFailed: a reference run cannot recover from the death of a rank."""
+        dead = ", ".join(sorted(lost))
+        raise RunFailed(f"step {progress.step}: {dead} died; strategy none cannot recover, choose another")
+
+
+class NeverSave(_Unsaving):
+    """``never_save``, a control: no checkpoint exists, and a lost shard is reset to its initial values."""
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """A plan that resets the lost shards to their initial values."""
+        return RecoveryPlan(rollback=False, ranks=lost, source="initial")
+
+
+class _Saving(Strategy):
+    """Saves at the multiples of ``r * interval`` samples; the base of all strategies that save."""
+
+    class Options(StrategyOptions):
+        """Options of every strategy that saves."""
+
+        interval_samples: Annotated[int, Field(ge=1)] | None = None
+        """Samples between saves; null computes the interval from the profile. The record states which it was."""
+
+    _r = Fraction(1)
+    _kind = "full"
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        self.interval = _full_interval(options, costs)
+
+    def plan_save(self, progress: Progress) -> SavePlan | None:
+        """A save at the first boundary at or after each multiple of ``r * interval``, except at the end of the run.
+
+        It closes an interval if a multiple of ``interval`` lies after the previous due sample, up to this boundary.
+        """
+        interval = self.interval.samples
+        if interval is None or progress.samples >= progress.total_samples:
+            return None
+        quantum, unit = self._quantum(interval)
+        num_before = progress.previous_samples * unit // quantum
+        if progress.samples * unit // quantum == num_before:
+            return None
+        closes = progress.samples // interval > num_before * quantum // (unit * interval)
+        return SavePlan(kind=self._kind, closes_interval=closes)
+
+    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
+        """The next multiple of ``r * interval``, which never changes; None if it lies at or beyond the run's end."""
+        if self.interval.samples is None:
+            return None
+        quantum, unit = self._quantum(self.interval.samples)
+        start = progress.samples if after is None else max(after, progress.samples)
+        due = -(-(start * unit // quantum + 1) * quantum // unit)
+        return due if due < progress.total_samples else None
+
+    def _quantum(self, interval: int) -> tuple[int, int]:
+        """``r * interval`` as a fraction of whole numbers: numerator and denominator."""
+        return self._r.numerator * interval, self._r.denominator
+
+
+class Full(_Saving):
+    """``full``: full saves every ``T_save,full``; after a failure all ranks roll back and lost steps are repeated."""
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """A plan that rolls back all ranks and the trainer."""
+        return RecoveryPlan(rollback=True, ranks=lost)
+
+
+class Partial(_Saving):
+    """``partial``: saves as ``full`` does, but only the lost shards are restored."""
+
+    class Options(_Saving.Options):
+        """Options of every strategy with partial recovery."""
+
+        restore_optimizer: Literal["with_rows", "reset"] = "with_rows"
+        """Optimizer state of a shard that is restored alone: `with_rows` as it was saved with each row, `reset` the
+        initial state. `sgd` has none."""
+
+    _resets_states = False
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        self._resets_states = options.restore_optimizer == "reset"
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """Restore the lost shards."""
+        return RecoveryPlan(rollback=False, ranks=lost, resets_states=self._resets_states)
+
+
+class CprVanilla(Partial):
+    """``cpr_vanilla``: partial recovery at ``T_save,part``; acts as ``full`` if full recovery costs no more."""
+
+    class Options(Partial.Options):
+        """Options of the strategies that choose their interval by a PLS target."""
+
+        pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
+        """Portion of lost samples that CPR may cost; null takes the profile's."""
+        interval_counts_ranks: bool = True
+        """Divide T_save,part by k, the ranks lost per failure (reconstructed: docs/CPR.md)."""
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        self.interval = _part_interval(options, costs)
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """A plan that restores the lost shards; on fallback, one that rolls back all ranks and the trainer."""
+        if self.interval.fallback:
+            return RecoveryPlan(rollback=True, ranks=lost)
+        return super().plan_recovery(lost, progress)
+
+
+class Differential(Partial):
+    """``differential``: saves of the rows that changed since the last full one, quantised or not (Check-N-Run)."""
+
+    class Options(Partial.Options):
+        """Options of ``differential``."""
+
+        bits: Literal[32, 8, 4, 2] = 32
+        """Bits of a saved value: 32 are exact, fewer are steps of a scale of the row's own. With fewer, what a failure
+        restores is rounded, and with full recovery the run no longer equals `none`. Only 32 where rows have optimizer
+        state."""
+        recovery: Literal["full", "partial"] = "full"
+        """What is restored: all ranks, and lost steps run again, or the lost shards; the interval is the same."""
+
+    tracker = "changed"
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        super().__init__(options, costs)
+        self.restores_exactly = options.bits == 32
+        self._kind = "differential" if self.restores_exactly else f"differential_{options.bits}"
+        self._rolls_back = options.recovery == "full"
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """A plan as of ``full`` or of ``partial``."""
+        return RecoveryPlan(rollback=True, ranks=lost) if self._rolls_back else super().plan_recovery(lost, progress)
+
+
+class Buddy(_Saving):
+    """``buddy``: a lost shard comes back from a replica in the memory of the next rank (Gemini, SOSP 2023).
+
+    Only the initial save is made, unless an interval is set. A rank that dies together with its buddy is restored from
+    the newest checkpoint.
+    """
+
+    keeps_replicas = True
+
+    class Options(_Saving.Options):
+        """Options of ``buddy``."""
+
+        interval_samples: Annotated[int, Field(ge=1)] | None = None
+        """Samples between saves; null: no save after the initial one."""
+
+    def __init__(self, options: Options, costs: Costs) -> None:
+        if costs.num_ps < 2:
+            raise ConfigError(f"strategy.name: buddy needs cluster.num_ps >= 2, got {costs.num_ps}")
+        self._num_ps = costs.num_ps
+        self.interval = Interval(samples=options.interval_samples, overridden=options.interval_samples is not None)
+
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """Restore each lost shard: from its buddy if that is alive, otherwise from the newest checkpoint."""
+        replicated = frozenset(rank for rank in lost if buddy_of(rank, self._num_ps) not in lost)
+        return RecoveryPlan(rollback=False, ranks=lost, replicated=replicated)
+
+
+def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:
+    """``T_save,full``, unless the options set the interval."""
+    if options.interval_samples is not None:
+        return Interval(samples=options.interval_samples, overridden=True)
+    return Interval(samples=interval_in_samples(t_save_full_h(costs), costs))
+
+
+def _part_interval(options: CprVanilla.Options, costs: Costs) -> Interval:
+    """``T_save,part``, or ``T_save,full`` and ``fallback``; an interval in the options takes precedence."""
+    full = _full_interval(options, costs)
+    if full.overridden:
+        return full
+    part_h = t_save_part_h(costs, counts_ranks=options.interval_counts_ranks)
+    if o_part_h(costs, part_h) >= o_full_h(costs, t_save_full_h(costs)):
+        return Interval(samples=full.samples, fallback=True)
+    return Interval(samples=interval_in_samples(part_h, costs))

@@ -1,0 +1,230 @@
+"""The supervisor's end of the connection to the agent of a host: orders, answers, and whether the host lives.
+
+Messages are tuples, the kind first. They are sent in the clear after the handshake of ``harness/processes/control.py``.
+
+    agent -> supervisor   ("hello", {host, pid, code})     ("beat", number)            ("answer", value, error)
+                          ("ended", number, exitcode)      ("dying", why)
+    supervisor -> agent   ("beat", number)                 ("spawn", number, context, main, work)
+                          ("kill", number)                 ("pause", number)         ("resume", number)
+                          ("is_paused", number)            ("cut_off", number)       ("cut_problem", number)
+                          ("probe", folder, name, text)    ("die",)                  ("end",)
+                          ("suspend",)                     ("go_on",)
+
+The agent's beats are a lease. The supervisor sends each back at once; the agent ends its ranks ``LEASE_FRAC *
+dead_after_s`` after it had sent the newest beat that came back. The supervisor counts the host as lost
+``dead_after_s`` after its last message, which came later than that beat was sent. Whatever is slow or cut, in one
+direction or both, the ranks of a lost host have thus ended before their replacements start.
+
+A supervisor that is about to be stopped by Ctrl-Z suspends the lease. Until it goes on the agent sends no beats, and
+takes the word of the kernels, which answer each other's probes (``SO_KEEPALIVE``): a host that is cut off meanwhile
+ends its ranks after the same time. The supervisor then counts from the moment at which it goes on.
+"""
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from threading import Condition, Lock, Thread
+from typing import Any
+
+from harness.core.errors import HarnessError, RunFailed
+from harness.processes.leash import ORPHANED
+
+BEAT_FRAC = 0.1
+"""Of ``cluster.dead_after_s``: time between two beats of an agent."""
+_SILENT_FRAC = 0.3  # of the same: a host that was not heard for so long may be lost
+_DIE_S = 10.0  # within which an agent that answers ends its ranks and itself
+_LEASH_S = 0.3  # within which the ranks of an agent end after it; it takes milliseconds
+
+
+class HostLost(HarnessError):
+    """The host of an order was lost before it answered."""
+
+
+class AgentLink:
+    """A host as its agent tells of it. A thread listens; one other thread gives orders.
+
+    Args:
+        notify: called by the listening thread when a process has ended or the host is lost.
+
+    Attributes:
+        host: its name in ``cluster.hosts``.
+    """
+
+    def __init__(
+        self, host: str, pid: int, connection: Connection, dead_after_s: float, notify: Callable[[], None]
+    ) -> None:
+        self.host, self.pid = host, pid
+        self._connection = connection
+        self._dead_after_s = dead_after_s
+        self._notify = notify
+        self._sending = Lock()
+        self._changed = Condition()  # guards what follows
+        self._heard_s = time.monotonic()
+        self._lost: str | None = None
+        self._has_hung_up = False
+        self._is_suspended = False
+        self._answers: list[tuple[Any, str | None]] = []
+        self._ended: dict[int, int] = {}  # exit code of processes that have ended, by number
+        self._num_spawned = 0
+        self._last_words = ""
+        self._thread = Thread(target=self._listen, name=f"agent-{host}", daemon=True)
+        self._thread.start()
+
+    @property
+    def lost(self) -> str | None:
+        """Why the host counts as lost; None while it lives."""
+        with self._changed:
+            return self._lost
+
+    @property
+    def num_running(self) -> int:
+        """Processes that were started and have not ended."""
+        with self._changed:
+            return self._num_spawned - len(self._ended)
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing was heard for so long that the host may be lost."""
+        with self._changed:
+            return self._is_silent()
+
+    def _is_silent(self) -> bool:
+        is_late = time.monotonic() - self._heard_s > _SILENT_FRAC * self._dead_after_s
+        return self._lost is None and (is_late or self._has_hung_up)
+
+    def exitcode(self, number: int) -> int | None:
+        """Exit code of a process, minus the number of the signal that ended it; None while it runs.
+
+        ``ORPHANED`` if the host is lost, and had not told how the process ended.
+        """
+        with self._changed:
+            return self._ended.get(number, None if self._lost is None else ORPHANED)
+
+    def await_end(self, number: int, timeout_s: float) -> None:
+        """Wait at most ``timeout_s`` until the process has ended; while the host is silent, until it is heard or lost.
+
+        A host whose connection has ended is silent.
+        """
+        ends_s = time.monotonic() + timeout_s
+        with self._changed:
+            while number not in self._ended and self._lost is None:
+                now_s = time.monotonic()
+                if now_s >= ends_s and not self._is_silent():
+                    return
+                self._changed.wait(max(ends_s - now_s, BEAT_FRAC * self._dead_after_s))
+
+    def spawn(self, context: Any, main: Any, work: Any) -> tuple[int, int]:
+        """Start a process; its number on this host, and its pid there. Raises HostLost, RunFailed."""
+        with self._changed:
+            number, self._num_spawned = self._num_spawned, self._num_spawned + 1
+        try:
+            return number, self.ask("spawn", number, context, main, work)
+        except RunFailed:
+            with self._changed:
+                self._ended[number] = ORPHANED
+            raise
+
+    def ask(self, *order: Any) -> Any:
+        """Send an order and wait for its answer. Raises HostLost; RunFailed with the agent's words."""
+        self.send(*order)
+        with self._changed:
+            self._changed.wait_for(lambda: self._answers or self._lost is not None)
+            if not self._answers:
+                raise HostLost(f"host {self.host} was lost: {self._lost}")
+            value, error = self._answers.pop()
+        if error is not None:
+            raise RunFailed(f"host {self.host}: {error}")
+        return value
+
+    def send(self, *message: Any) -> None:
+        """Send a message; a no-op if the connection has ended, which the listening thread reports."""
+        with self._sending, suppress(OSError):
+            self._connection.send(message)
+
+    def suspend(self) -> None:
+        """This process is about to be stopped: the agent is to wait for it."""
+        with self._changed:
+            self._is_suspended = True
+        self.send("suspend")
+
+    def go_on(self) -> None:
+        """This process was continued: silence counts from now on."""
+        with self._changed:
+            self._heard_s = time.monotonic()
+            self._is_suspended = False
+        self.send("go_on")
+
+    def end_host(self) -> None:
+        """Order the agent to kill all its ranks and itself, and wait until the host is lost. Raises RunFailed."""
+        self.send("die")
+        self._thread.join(timeout_s := self._dead_after_s + _DIE_S)
+        if self._thread.is_alive():
+            raise RunFailed(f"host {self.host} did not end within {timeout_s:g} s of the order")
+
+    def close(self, timeout_s: float) -> None:
+        """Order the agent to end, and wait for the end of the connection."""
+        self.send("end")
+        self._thread.join(timeout_s)
+
+    # --- the listening thread ---------------------------------------------------------------------------------------
+
+    def _listen(self) -> None:
+        why = self._hear_all()
+        with self._changed:
+            self._lost = self._last_words or why
+            self._changed.notify_all()
+        with self._sending:
+            self._connection.close()
+        self._notify()
+
+    def _hear_all(self) -> str:
+        """Handle messages until the host is lost; why it is."""
+        try:
+            while (has_said := self._connection.poll(self._left_s())) or self._is_waited_for():
+                if has_said:
+                    self._handle(*self._connection.recv())
+        except EOFError:
+            self._fall_silent()
+            self._await_ranks(_LEASH_S)
+            return f"its agent (pid {self.pid}) has ended"
+        except OSError as error:  # the agent need not have seen it, and its lease may last
+            self._fall_silent()
+            self._await_ranks(self._left_s())
+            return f"its connection failed: {error.strerror}"
+        return f"its agent gave no sign of life for {self._dead_after_s:g} s (cluster.dead_after_s)"
+
+    def _await_ranks(self, timeout_s: float) -> None:
+        """Wait until the ranks have surely ended: not at all if the agent saw that, and said that it dies."""
+        if self.num_running or not self._last_words:
+            time.sleep(timeout_s)
+
+    def _is_waited_for(self) -> bool:
+        """Whether silence counts for nothing now: this process was stopped, or is so soon."""
+        with self._changed:
+            return self._is_suspended or self._left_s() > 0
+
+    def _left_s(self) -> float:
+        """Until the host counts as lost if nothing is heard."""
+        if self._is_suspended:
+            return BEAT_FRAC * self._dead_after_s
+        return max(0.0, self._heard_s + self._dead_after_s - time.monotonic())
+
+    def _fall_silent(self) -> None:
+        with self._changed:
+            self._has_hung_up = True
+
+    def _handle(self, kind: str, *args: Any) -> None:
+        if kind == "beat":
+            self.send("beat", *args)
+        with self._changed:
+            self._heard_s = time.monotonic()
+            if kind == "answer":
+                self._answers.append((args[0], args[1]))
+            elif kind == "ended":
+                self._ended[args[0]] = args[1]
+            elif kind == "dying":
+                self._last_words = args[0]
+            self._changed.notify_all()
+        if kind == "ended":
+            self._notify()

@@ -1,0 +1,233 @@
+"""Start of the agents of all hosts: the command for each, what it prints, and the connection of its agent."""
+
+import logging
+import os
+import secrets
+import shlex
+import socket
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from threading import Thread
+from typing import IO, Any, Protocol
+
+from harness.config import plugins
+from harness.config.model import ClusterConfig
+from harness.core.errors import ConfigError, printable
+from harness.hosts.agent_link import AgentLink
+from harness.hosts.agent_settings import AgentSettings
+from harness.processes import control
+from harness.processes.sockets import give_up_after
+from harness.record.code import Code, current_code
+
+_log = logging.getLogger(__name__)
+_ROOT = Path(__file__).resolve().parents[2]
+_START_S = 300.0  # within which an agent connects: it imports everything first, and may compile
+_TICK_S = 0.1
+_END_S = 5.0
+NUM_LINES = 20
+"""Of what the start of an agent printed, which an error repeats."""
+
+
+def words_of(template: str, host: str) -> list[str]:
+    """The words of the command that starts the agent of ``host``. Raises ConfigError.
+
+    A word ``{command}`` becomes the words of the agent's command; within a word it becomes a text quoted for a shell.
+    """
+    command = ["env", f"PYTHONPATH={_ROOT}", sys.executable, "-P", "-m", "harness.run.agent"]
+    try:
+        words = shlex.split(template)
+    except ValueError as error:
+        raise ConfigError(f"cluster.start_agent: expected a command, got {template!r}: {error}") from error
+    found: list[str] = []
+    for word in words:
+        if word == "{command}":
+            found += command
+        else:
+            found.append(word.replace("{host}", host).replace("{command}", shlex.join(command)))
+    return found
+
+
+class AgentStart(Protocol):
+    """The start of the agent of a host, while the agent runs."""
+
+    def failure(self, *, is_late: bool) -> ConfigError | None:
+        """The error that says how it ended, or that it is late, and what it printed; None while it runs."""
+        ...
+
+    def close(self, timeout_s: float) -> None:
+        """Wait at most ``timeout_s`` for it to end, as its agent does; then end it."""
+        ...
+
+
+Start = Callable[[AgentSettings], AgentStart]
+"""Begins to start the agent that has these settings. Raises ConfigError."""
+
+
+def failed_start(key: str, host: str, what: str | None, lines: Iterable[str]) -> ConfigError:
+    """The error that the agent of a host was not started, and what its start printed.
+
+    ``key``: the key of the configuration that says how agents start. ``what``: has happened; None: it is late.
+    """
+    why = f"did not connect within {_START_S:g} s" if what is None else f"was not started: {what}"
+    printed = " | ".join(filter(None, lines))
+    said = f"; it printed: {printed}" if printed else " and printed nothing"
+    return ConfigError(f"{key}: the agent of host {host} {why}{said}")
+
+
+class StartCommand:
+    """The command that starts the agent of a host, while it runs; what it and the ranks print becomes notes."""
+
+    def __init__(self, words: Sequence[str], settings: AgentSettings) -> None:
+        self.host = settings.host
+        self._lines: deque[str] = deque(maxlen=NUM_LINES)
+        try:
+            self._process = subprocess.Popen(
+                words,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the supervisor, which ends the agents
+            )
+        except OSError as error:
+            raise ConfigError(f"cluster.start_agent: cannot run {words[0]}: {error.strerror}") from error
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._thread = Thread(target=self._read, args=(self._process.stdout,), name=f"lines-{self.host}", daemon=True)
+        self._thread.start()
+        with suppress(OSError), self._process.stdin as stdin:  # it has ended: its exit code says more
+            stdin.write(settings.to_line())
+
+    def _read(self, stream: IO[bytes]) -> None:
+        with stream:
+            for line in stream:
+                self._lines.append(text := printable(line.decode(errors="replace").rstrip()))
+                _log.info("note: host %s: %s", self.host, text)
+
+    def failure(self, *, is_late: bool) -> ConfigError | None:
+        """See :class:`AgentStart`."""
+        code = self._process.poll()
+        if code is None and not is_late:
+            return None
+        if code is not None:
+            self._thread.join(_END_S)
+        what = None if code is None else f"the command ended with exit code {code}"
+        return failed_start("cluster.start_agent", self.host, what, self._lines)
+
+    def close(self, timeout_s: float) -> None:
+        """See :class:`AgentStart`."""
+        try:
+            self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        else:
+            self._thread.join(timeout_s)
+
+
+def start_agents(
+    cluster: ClusterConfig, start: Start, notify: Callable[[], None]
+) -> tuple[dict[str, AgentLink], dict[str, AgentStart]]:
+    """Start an agent on each host, all at once, and wait until all have connected; both in the order of the hosts.
+
+    ``notify``: see :class:`AgentLink`. Raises ConfigError if a start fails, or an agent has other code or versions;
+    none is left then.
+    """
+    current_code()  # read before an agent waits for it
+    authkey = secrets.token_bytes(32)
+    commands: dict[str, AgentStart] = {}
+    agents: dict[str, AgentLink] = {}
+    try:
+        listener = control.listen(cluster.host, 0)
+    except OSError as error:
+        raise ConfigError(f"cluster.host: cannot listen on {cluster.host}: {error.strerror}") from error
+    with listener:
+        give_up_after(listener, cluster.dead_after_s)
+        try:
+            for host in cluster.hosts:
+                commands[host] = start(_settings(cluster, host, listener.getsockname()[1], authkey))
+            for host, pid, connection in _agents_of(listener, authkey, commands):
+                agents[host] = AgentLink(host, pid, connection, cluster.dead_after_s, notify)
+        except BaseException:
+            listener.close()  # those that start find no supervisor, and end
+            end_agents(agents.values(), commands.values(), timeout_s=0.0)
+            raise
+    return {host: agents[host] for host in cluster.hosts}, commands
+
+
+def end_agents(agents: Iterable[AgentLink], commands: Iterable[AgentStart], timeout_s: float = _END_S) -> None:
+    """End all agents, and wait at most ``timeout_s`` for the end of each command that started one; then end it."""
+    agents = list(agents)
+    for agent in agents:
+        agent.send("end")
+    for agent in agents:
+        agent.close(_END_S)
+    for command in commands:
+        command.close(timeout_s)
+
+
+def _settings(cluster: ClusterConfig, host: str, port: int, authkey: bytes) -> AgentSettings:
+    return AgentSettings(
+        host=host,
+        address=cluster.host,
+        port=port,
+        authkey=authkey.hex(),
+        folder=os.getcwd(),
+        path=sys.path,
+        plugins=[*plugins.LOADED],
+        dead_after_s=cluster.dead_after_s,
+    )
+
+
+def _agents_of(
+    listener: socket.socket, authkey: bytes, commands: Mapping[str, AgentStart]
+) -> Iterator[tuple[str, int, Connection]]:
+    """Host, pid and connection of each agent, as it connects. Raises ConfigError."""
+    handshakes = control.Handshakes(authkey)
+    ends_s = time.monotonic() + _START_S
+    missing = dict(commands)
+    try:
+        while missing:
+            for command in missing.values():
+                if (failure := command.failure(is_late=time.monotonic() > ends_s)) is not None:
+                    raise failure
+            if listener in wait([listener, handshakes.ended], _TICK_S):
+                with suppress(OSError):  # it has hung up
+                    handshakes.begin(listener)
+            for connection in handshakes.take():
+                facts = _hello(connection)
+                if facts.get("host") not in missing:
+                    connection.close()
+                    continue
+                if (refusal := _refusal(facts)) is not None:
+                    connection.close()
+                    raise refusal
+                del missing[facts["host"]]
+                yield facts["host"], facts["pid"], connection
+    finally:
+        handshakes.close()
+
+
+def _hello(connection: Connection) -> dict[str, Any]:
+    """What an agent says of itself at first; empty if it says something else."""
+    try:
+        kind, facts = connection.recv() if connection.poll(control.HANDSHAKE_S) else ("", {})
+    except (EOFError, OSError):
+        return {}
+    return facts if kind == "hello" else {}
+
+
+def _refusal(facts: Mapping[str, Any]) -> ConfigError | None:
+    """The error that an agent has other code or versions than this process; None if they are the same."""
+    theirs = Code.of_json(facts["code"])
+    difference = "unknown" if theirs is None else current_code().difference(theirs)
+    if difference is None:
+        return None
+    return ConfigError(
+        f"cluster.hosts: {facts['host']}: expected the supervisor's code and versions, got others: {difference}"
+    )

@@ -1,0 +1,221 @@
+"""The launcher of ranks on several hosts: an agent on each starts, watches and kills the processes there."""
+
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Any
+
+from harness.cluster.launcher import Main, RankContext, RankProcess
+from harness.config.model import ClusterConfig
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.hosts import HostMap
+from harness.core.plans import CHIEF, Rank
+from harness.hosts.agent_link import AgentLink, HostLost
+from harness.hosts.agent_settings import AgentSettings
+from harness.hosts.agent_start import Start, StartCommand, end_agents, start_agents, words_of
+from harness.hosts.ctrl_z import CtrlZ
+from harness.hosts.shared_folder import has_probe, remove_probe, write_probe
+from harness.processes.partition import CannotCutOff
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """The process of a rank on another host; ``number`` is its name between supervisor and agent."""
+
+    pid: int
+    number: int
+    agent: AgentLink
+
+    @property
+    def host(self) -> str:
+        """See :class:`RankProcess`."""
+        return self.agent.host
+
+    @property
+    def exitcode(self) -> int | None:
+        """See :class:`RankProcess`."""
+        return self.agent.exitcode(self.number)
+
+    def kill(self) -> None:
+        """Order the agent to send SIGKILL, without waiting."""
+        self.agent.send("kill", self.number)
+
+    def pause(self) -> None:
+        """Order the agent to send SIGSTOP, without waiting."""
+        self.agent.send("pause", self.number)
+
+    def resume(self) -> None:
+        """Order the agent to send SIGCONT, without waiting."""
+        self.agent.send("resume", self.number)
+
+    @property
+    def is_paused(self) -> bool:
+        """See :class:`RankProcess`; the agent is asked."""
+        try:
+            return self.agent.ask("is_paused", self.number)
+        except HostLost:
+            return True  # it runs no more
+
+    def cut_off(self) -> None:
+        """See :class:`RankProcess`; the agent is asked."""
+        with suppress(HostLost):  # it runs no more
+            if problem := self.agent.ask("cut_off", self.number):
+                raise CannotCutOff(f"host {self.host}: {problem}")
+
+    @property
+    def cut_problem(self) -> str | None:
+        """See :class:`RankProcess`; the agent is asked."""
+        with suppress(HostLost):
+            if problem := self.agent.ask("cut_problem", self.number):
+                return f"host {self.host}: {problem}"
+        return None
+
+    def join(self, timeout_s: float) -> None:
+        """See :class:`RankProcess`."""
+        self.agent.await_end(self.number, timeout_s)
+
+
+class HostsLauncher:
+    """Starts ranks on the hosts of ``cluster.hosts``, each by its agent. A host that dies is lost for good.
+
+    Args:
+        hosts: which host each rank is on; hosts in it that were lost are ended first.
+        checkpoints: a folder that all hosts must share.
+        start: starts the agent of a host; None: by ``cluster.start_agent``.
+
+    Raises:
+        ConfigError: a key does not fit, an agent cannot be started or has other code, or the folder is not shared.
+    """
+
+    def __init__(self, cluster: ClusterConfig, hosts: HostMap, checkpoints: Path, start: Start | None = None) -> None:
+        _refuse(cluster)
+        self.dead_after_s = cluster.dead_after_s
+        self._hosts = hosts
+        self._chief: AgentLink | None = None  # of the trainer
+        self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._agents, self._commands = start_agents(cluster, start or partial(_command, cluster), self._notify)
+        self._ctrl_z = CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
+        try:
+            self._check_shared(checkpoints.absolute())
+            self.end_hosts(hosts.lost)
+        except BaseException:
+            self.close()
+            raise
+
+    def _notify(self) -> None:
+        with suppress(OSError):  # closed meanwhile
+            os.eventfd_write(self._notice, 1)
+
+    def _check_shared(self, folder: Path) -> None:
+        """Raise ConfigError if a host has another folder, or cannot write there."""
+        text = secrets.token_hex(8)
+        try:
+            ours = write_probe(folder, text)
+        except OSError as error:
+            raise ConfigError(f"out: cannot write to {folder}: {error.strerror}") from error
+        try:
+            apart = [host for host, agent in self._agents.items() if not self._shares(agent, folder, ours, text)]
+        except HostLost as error:
+            raise ConfigError(f"cluster.hosts: {error}") from error
+        finally:
+            remove_probe(folder, ours)
+        if apart:
+            raise ConfigError(
+                f"out: expected a folder that all hosts share, but on {', '.join(apart)} {folder} is another one or "
+                "cannot be written; checkpoints are written and read there by all hosts"
+            )
+
+    def _shares(self, agent: AgentLink, folder: Path, ours: str, text: str) -> bool:
+        theirs = agent.ask("probe", str(folder), ours, text)
+        try:
+            return theirs is not None and has_probe(folder, theirs, agent.host)
+        finally:
+            if theirs is not None:
+                remove_probe(folder, theirs)
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+        """Start the process of a rank on its host, that of a spare on the living one with the fewest processes."""
+        while True:
+            self.check()
+            agent = self._choose(context.rank)
+            if context.rank == CHIEF:
+                self._chief = agent
+            try:
+                number, pid = agent.spawn(context, main, work)
+            except HostLost:
+                continue
+            return HostProcess(pid, number, agent)
+
+    def _choose(self, rank: Rank) -> AgentLink:
+        agents = [*self._agents.values()]
+        for host, agent in enumerate(agents):
+            if agent.lost is not None:
+                self._hosts.lose(host)
+        living = [agent for agent in agents if agent.lost is None]
+        if not living:
+            raise RunFailed(f"{rank} could not be started: all hosts were lost ({_words(self.lost_hosts())})")
+        if rank in self._hosts:
+            return agents[self._hosts[rank]]
+        return min(living, key=lambda agent: (agent.is_silent, agent.num_running))
+
+    def end_hosts(self, hosts: Sequence[int]) -> None:
+        """See :class:`harness.cluster.launcher.Launcher`."""
+        agents = [*self._agents.values()]
+        for host in hosts:
+            self._hosts.lose(host)
+            agents[host].end_host()
+
+    def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
+        """A file descriptor that is ready when any process has ended or a host is lost, until :meth:`check`."""
+        return [self._notice]
+
+    def check(self) -> None:
+        """Raise RunFailed if the host of the trainer is lost."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._notice)
+        if self._chief is not None and self._chief.lost is not None:
+            raise RunFailed(f"host {self._chief.host}, on which {CHIEF} ran, was lost: {self._chief.lost}")
+
+    def lost_hosts(self) -> dict[str, str]:
+        """See :class:`Launcher`."""
+        return {host: agent.lost for host, agent in self._agents.items() if agent.lost is not None}
+
+    def close(self) -> None:
+        """End all agents, and the commands that started them."""
+        self._ctrl_z.close()
+        end_agents(self._agents.values(), self._commands.values())
+        notice, self._notice = self._notice, -1
+        os.close(notice)
+
+
+def _command(cluster: ClusterConfig, settings: AgentSettings) -> StartCommand:
+    return StartCommand(words_of(cluster.start_agent, settings.host), settings)
+
+
+def _words(lost: Mapping[str, str]) -> str:
+    return "; ".join(f"{host}: {why}" for host, why in lost.items())
+
+
+def _refuse(cluster: ClusterConfig) -> None:
+    """Raise ConfigError for keys that do not fit ranks on several hosts."""
+    launcher = f"cluster.launcher={cluster.launcher}"
+    if not cluster.hosts:
+        raise ConfigError(f"cluster.hosts: expected the names of hosts with {launcher}, got none")
+    if cluster.network != "open":
+        raise ConfigError(
+            f"cluster.network: expected open with {launcher}, got {cluster.network}: others of the network "
+            "reach the ranks, and RPC authenticates nobody; on a network that you trust, set cluster.network=open"
+        )
+    if "shm" in cluster.transports:
+        raise ConfigError(f"cluster.transports: expected uv with {launcher}, got shm, which ends at a host")
+    with suppress(ValueError):  # a name
+        if ip_address(cluster.host).is_unspecified:
+            raise ConfigError(
+                f"cluster.host: expected an address of this machine that the hosts reach, got {cluster.host}, "
+                "which names none"
+            )

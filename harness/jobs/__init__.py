@@ -1,0 +1,1 @@
+"""Cells of a grid as jobs of a scheduler, which outlive the command that has submitted them."""

@@ -1,0 +1,119 @@
+"""The control channel: one TCP connection from each rank to the supervisor.
+
+It outlives the generations of the RPC world. It carries the rendezvous of the next world, the orders to join it or to
+stop, and a trainer's calls of the supervisor. ``spares`` tells a trainer that all spares are connected. A rank that
+loses the connection ends.
+
+Messages are tuples, the kind first:
+
+    rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, worker, address)
+                         ("await_all", generation)
+                         ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
+                         ("alive", step, number) from a trainer, often: it runs, has made so many steps, and finished
+                         so many things
+    supervisor -> rank   ("join", place)             ("stop",)                           ("spares",)
+                         ("halt",) to a trainer: stop at the next boundary, with a resume point
+                         ("addresses", generation, {worker: address})    ("broken", generation)
+                         ("result", value, error)
+"""
+
+import socket
+import threading
+from collections import deque
+from contextlib import suppress
+from multiprocessing import AuthenticationError, Pipe
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any
+
+Message = tuple[Any, ...]
+
+HANDSHAKE_S = 10.0
+"""Within this time a connection must have authenticated."""
+_MOST_PENDING = 256  # handshakes at a time
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A listening socket whose ``accept`` does not wait. Raises OSError, for example if ``cluster.port`` is in use."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, port), family=family, backlog=128)
+    listener.setblocking(False)  # who has knocked may be gone
+    return listener
+
+
+class Handshakes:
+    """Handshakes of new connections, each in a thread of its own and with a deadline.
+
+    A stranger that says nothing holds up neither the supervisor nor a rank. ``ended`` is readable where a connection
+    has authenticated.
+    """
+
+    def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
+        self._authkey, self._timeout_s = authkey, timeout_s
+        self._done: deque[Connection] = deque()
+        self._num_pending = 0
+        self._lock = threading.Lock()
+        self.ended, self._notice = Pipe(duplex=False)
+
+    def begin(self, listener: socket.socket) -> None:
+        """Accept a connection, and begin its handshake; where too many are at it, hang up. Raises OSError."""
+        sock, _ = listener.accept()
+        with self._lock:
+            is_full = self._num_pending >= _MOST_PENDING
+            self._num_pending += not is_full
+        if is_full:
+            sock.close()
+            return
+        threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
+
+    def take(self) -> list[Connection]:
+        """The connections that have authenticated with the key since the last call."""
+        found: list[Connection] = []
+        while self.ended.poll():
+            self.ended.recv_bytes()
+            found.append(self._done.popleft())
+        return found
+
+    def close(self) -> None:
+        """Close the connections that have authenticated and were not taken, and the notice."""
+        for connection in self._done:
+            connection.close()
+        self.ended.close()
+
+    def _authenticate(self, sock: socket.socket) -> None:
+        deadline = threading.Timer(self._timeout_s, _hang_up, (sock,))
+        deadline.daemon = True
+        deadline.start()
+        connection = _wrap(sock.dup())
+        try:
+            deliver_challenge(connection, self._authkey)
+            answer_challenge(connection, self._authkey)
+        except (AuthenticationError, EOFError, OSError):
+            connection.close()  # not a rank of this run, or one that died while it connected
+        else:
+            self._done.append(connection)
+            with suppress(OSError):  # closed meanwhile
+                self._notice.send_bytes(b"1")
+        finally:
+            deadline.cancel()
+            sock.close()
+            with self._lock:
+                self._num_pending -= 1
+
+
+def _hang_up(sock: socket.socket) -> None:
+    with suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
+def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
+    """A rank's end of the channel."""
+    connection = _wrap(socket.create_connection((host, port), timeout=timeout_s))
+    answer_challenge(connection, authkey)
+    deliver_challenge(connection, authkey)
+    return connection
+
+
+def _wrap(sock: socket.socket) -> Connection:
+    sock.settimeout(None)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Connection(sock.detach())

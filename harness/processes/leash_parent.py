@@ -1,0 +1,13 @@
+"""Importing this module puts the process on a leash of its parent: the first thing that a fork server preloads.
+
+Otherwise a fork server detects the death of its parent only after all its imports, seconds later. It also ends at once
+when it is not needed any more: the destructors of torch take seconds on a busy machine, and there is nothing to keep.
+"""
+
+import atexit
+import os
+
+from harness.processes.leash import hold_leash
+
+hold_leash(os.getppid())
+atexit.register(os._exit, 0)  # after all handlers that are registered later; forked processes run no such handlers

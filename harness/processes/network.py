@@ -1,0 +1,120 @@
+"""A private network for the ranks of a run: a namespace whose loopback device no process outside can reach.
+
+TensorPipe authenticates nobody, and torch's remote calls are pickles: who reaches the port of a rank runs code in it.
+In a network namespace of their own (``man 7 network_namespaces``) the ranks have a loopback device to themselves. Root
+makes one as it is; another user does in a user namespace that maps this user alone (``man 7 user_namespaces``), where
+the system allows that. The supervisor stays outside. It holds a listening socket that was made inside, since a socket
+belongs to the namespace in which it was made, and accepts connections through it.
+"""
+
+import ctypes
+import fcntl
+import os
+import socket
+import struct
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+
+from harness.processes import control
+from harness.processes.fork_server import start
+from harness.processes.spawn import fork_server
+
+_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, linux/if.h
+_TEXT_BYTES = 1024
+_START_S = 20.0  # within which a process makes the namespace
+
+
+class NoPrivateNetwork(Exception):
+    """The system allows none here; the message says why."""
+
+
+@dataclass(frozen=True)
+class Entrance:
+    """What a process of this user needs to enter the namespace; can be pickled. Valid while the supervisor lives."""
+
+    paths: tuple[str, ...]
+
+    def enter(self) -> None:
+        """Move this process into the namespace. To be called before it starts a thread. Raises OSError."""
+        fds = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in self.paths]  # from inside, no path is to be opened
+        for fd, path in zip(fds, self.paths, strict=True):
+            try:
+                _check(_libc.setns(fd, 0), path)
+            finally:
+                os.close(fd)
+
+
+class PrivateNetwork:
+    """A namespace, and a socket that listens in it. Raises NoPrivateNetwork where the system allows none."""
+
+    def __init__(self, host: str, port: int) -> None:
+        ours, theirs = Pipe()
+        try:
+            process = fork_server().Process(target=_make, args=(theirs, host, port), name="network")
+            start(process, _START_S)
+            theirs.close()
+            with socket.socket(fileno=os.dup(ours.fileno())) as channel:
+                channel.settimeout(_START_S)
+                text, fds, _, _ = socket.recv_fds(channel, _TEXT_BYTES, 3)
+            process.join(_START_S)
+        except (OSError, EOFError) as error:
+            raise NoPrivateNetwork(str(error)) from error
+        finally:
+            ours.close()
+        if not fds:
+            raise NoPrivateNetwork(text.decode(errors="replace") or "the process that was to make it ended")
+        listener, *self._namespaces = fds
+        self.listener = socket.socket(fileno=listener)
+        self.listener.setblocking(False)
+        self.entrance = Entrance(tuple(f"/proc/{os.getpid()}/fd/{fd}" for fd in self._namespaces))
+
+    def close(self) -> None:
+        """Let go of the namespace, which ends with the last process in it. The listener is its user's to close."""
+        for fd in self._namespaces:
+            with suppress(OSError):
+                os.close(fd)
+
+
+def _make(connection: Connection, host: str, port: int) -> None:
+    """In a process of its own: enter new namespaces, listen there, and send the sockets and the namespaces."""
+    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+        try:
+            names = _unshare()
+            _raise_loopback()
+            listener = control.listen(host, port)
+            fds = [listener.fileno(), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in names)]
+        except OSError as error:
+            channel.send(str(error).encode()[:_TEXT_BYTES])
+        else:
+            socket.send_fds(channel, [b"made"], fds)
+
+
+def _unshare() -> tuple[str, ...]:
+    """Enter a new network namespace, in a new user namespace if need be; the names of the new ones, outer first."""
+    if _libc.unshare(_CLONE_NEWNET) == 0:
+        return ("net",)
+    user, group = os.getuid(), os.getgid()
+    _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET), "unshare")
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{user} {user} 1"), ("gid_map", f"{group} {group} 1")):
+        with open(f"/proc/self/{name}", "w") as file:
+            file.write(text)
+    return ("user", "net")
+
+
+def _raise_loopback() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        request = struct.pack("16sh14x", b"lo", 0)
+        flags = struct.unpack("16sh14x", fcntl.ioctl(any_socket, _SIOCGIFFLAGS, request))[1]
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", flags | _IFF_UP))
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), what)

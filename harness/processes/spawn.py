@@ -1,0 +1,163 @@
+"""Start of processes: forked in milliseconds from a fork server that has done the imports."""
+
+import inspect
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing import forkserver, resource_tracker
+from multiprocessing.context import ForkServerContext
+from pathlib import Path
+from typing import Any, NoReturn
+
+from harness.config.plugins import LOADED, PRELOAD_VARIABLE
+from harness.processes.leash import INTERRUPTS, hold_leash
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PRELOAD = ["torch", "harness.run.assemble"]
+
+
+def fork_server() -> ForkServerContext:
+    """The multiprocessing context for starting processes; its fork server is running.
+
+    The server, and so every process it forks, finds this package whatever the working folder, dies with
+    this process, and has the signals of ``INTERRUPTS`` blocked: the process that the user started handles them.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["harness.processes.leash_parent", "harness.config.preloaded_plugins", *_PRELOAD])
+    resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it must not start below
+    with _environment(), _interrupts_blocked():
+        forkserver.ensure_running()
+    return context
+
+
+def can_nest() -> bool:
+    """Whether :func:`nest_fork_server` can replace the fork server of this Python version.
+
+    It sets private attributes of ``multiprocessing.forkserver``, as Python 3.11 to 3.13 have them. 3.14 added a key
+    that the server shares with its clients. Wherever the attributes or the arguments of the server's main function
+    are others, the answer is no, and processes are started by the public functions alone.
+    """
+    server = getattr(forkserver, "_forkserver", None)
+    if set(getattr(server, "__dict__", ())) != _SERVER_ATTRIBUTES:
+        return False
+    return tuple(inspect.signature(forkserver.main).parameters) == _MAIN_PARAMETERS
+
+
+_SERVER_ATTRIBUTES = {
+    "_forkserver_address",
+    "_forkserver_alive_fd",
+    "_forkserver_pid",
+    "_inherited_fds",
+    "_lock",
+    "_preload_modules",
+}
+_MAIN_PARAMETERS = ("listener_fd", "alive_r", "preload", "main_path", "sys_path")
+
+
+def own_fork_server() -> bool:
+    """Call :func:`nest_fork_server` where that is safe, before processes are started; returns whether it succeeded.
+
+    A no-op where this process has not imported all that a fork server has, where another Python thread runs, or where
+    there is a fork server already.
+    """
+    has_all = all(module in sys.modules for module in _PRELOAD)
+    return has_all and threading.active_count() == 1 and nest_fork_server()
+
+
+def nest_fork_server() -> bool:
+    """Fork a fork server from this process, whose imports are done.
+
+    :func:`fork_server` then finds it running. A new one would import everything again, which takes 1.5 s. The nested
+    server has this process's standard streams and no other open file, has ``INTERRUPTS`` blocked, and dies with this
+    process. To be called while no thread but a leash's runs: a fork copies only one thread, and locks in their present
+    state.
+
+    Returns False, and does nothing, where :func:`can_nest` is False or there is a fork server; :func:`fork_server` then
+    starts a new one. This is ``ForkServer.ensure_running`` of Python 3.11, with a fork instead of a new interpreter.
+    """
+    if not can_nest():
+        return False
+    server: Any = forkserver._forkserver
+    if server._forkserver_pid is not None:
+        return False
+    owner = os.getpid()
+    with socket.socket(socket.AF_UNIX) as listener:
+        address = _listen_without_a_name(listener)
+        alive_r, alive_w = os.pipe()
+        with _interrupts_blocked(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: the leash's thread runs
+            pid = os.fork()
+            if pid == 0:
+                _serve_forks(owner, listener.fileno(), alive_r)
+    os.close(alive_r)
+    server._forkserver_address, server._forkserver_alive_fd, server._forkserver_pid = address, alive_w, pid
+    return True
+
+
+def _listen_without_a_name(listener: socket.socket) -> str:
+    """Listen at a path of this process alone, and return it. No file is left behind, however this process ends.
+
+    The socket's file is unlinked at once. Who holds it open can connect to it (``man 2 open``, O_PATH).
+    """
+    folder = tempfile.mkdtemp(prefix="cpr-harness-")  # for this user alone
+    try:
+        file = f"{folder}/fork-server"
+        listener.bind(file)
+        try:
+            held = os.open(file, os.O_PATH | os.O_CLOEXEC)
+        finally:
+            os.unlink(file)
+    finally:
+        os.rmdir(folder)
+    listener.listen()
+    return f"/proc/{os.getpid()}/fd/{held}"
+
+
+def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
+    """The main function of the nested fork server. It ends the process, and never returns to its caller."""
+    try:
+        kept = {0, 1, 2, listener_fd, alive_fd}
+        for fd in {int(name) for name in os.listdir("/proc/self/fd")} - kept:
+            with suppress(OSError):  # of the listing itself, closed by now
+                os.close(fd)
+        for number in signal.valid_signals():  # handlers of the command line are for the process that the user started
+            if callable(signal.getsignal(number)):
+                signal.signal(number, signal.SIG_DFL)
+        hold_leash(owner)
+        forkserver.main(listener_fd, alive_fd, [])
+    except SystemExit:
+        os._exit(0)  # all processes that could send it requests have ended
+    finally:
+        os._exit(1)
+
+
+@contextmanager
+def _environment() -> Iterator[None]:
+    """What a new fork server is told by its environment: the folder of this package, since that of Python 3.11 does not
+    take over sys.path, and the plugins."""
+    before = os.environ.copy()
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before.get("PYTHONPATH")]))
+    os.environ[PRELOAD_VARIABLE] = "\n".join(LOADED)
+    try:
+        yield
+    finally:
+        for name in ("PYTHONPATH", PRELOAD_VARIABLE):
+            os.environ.pop(name)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

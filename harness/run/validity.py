@@ -1,0 +1,49 @@
+"""Whether the result of a run that has ended is valid."""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from harness.cluster.supervisor import Supervisor
+from harness.core.plans import PlannedKill
+from harness.run.spec import RunSpec
+
+_log = logging.getLogger(__name__)
+
+
+def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
+    """Why the result of a run that has ended is invalid; None if it is valid."""
+    unfired = supervisor.unfired
+    if unfired and run_spec.config.trace.inject == "wall":
+        lines = ", ".join(str(line) for kill in unfired for line in kill.lines)
+        _log.info("note: the run ended before kills of the trace (trace.inject=wall): lines %s", lines)
+    elif unfired := _missed(run_spec, unfired):
+        return "\n".join(_unfired_words(run_spec, unfired))
+    if supervisor.num_unplanned and not run_spec.config.trace.allow_unplanned:
+        return (
+            f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
+            "the record is kept; trace.allow_unplanned=true accepts such runs: start it again with --afresh"
+        )
+    return None
+
+
+def _missed(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> list[PlannedKill]:
+    """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
+    job_h = run_spec.costs.job_h
+    return [kill for kill in unfired if min(kill.hours) <= job_h or run_spec.config.trace.clock == "samples"]
+
+
+def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> Iterator[str]:
+    """A line about kills at boundaries, and one for each phase that never came."""
+    if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
+        yield (
+            f"trace: expected every planned kill, got none at steps {', '.join(steps)}; the result is invalid, run it "
+            "again"
+        )
+    for kill in unfired:
+        if kill.phase != "boundary":
+            yield (
+                f"{run_spec.config.trace.path}:{min(kill.lines)}: expected a phase {kill.phase} after step "
+                f"{kill.step}, in which {'a write fails of' if kill.write_fault else 'to kill'} "
+                f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
+                "phase"
+            )

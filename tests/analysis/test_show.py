@@ -1,0 +1,68 @@
+"""The story of a run: a line for each fault of its trace."""
+
+from pathlib import Path
+
+import pytest
+
+import analysis
+from analysis.style import UNKNOWN
+from harness.config.model import Config
+from harness.core.events import Flipped
+from tests.analysis.shown import shown
+from tests.recovery.test_faults import under
+from tests.runs import run
+
+TRACE = """hour,rank,phase,fault,factor,repair_h
+5,ps1,,slow,3,7
+9,ps2,,disk_full,,
+13,ps3,,hang,,
+19,ps0,lookup,partition,,
+21,ps1,,disk_error,,
+24,ps1,manifest,kill,,
+54,ps2,,bitflip,,
+"""
+
+
+def rows(text: str, kind: str) -> list[list[str]]:
+    """The cells of the rows of a kind of event: step, samples, what, hours, seconds."""
+    lines = [line.split(maxsplit=3) for line in text.splitlines()]
+    found = [line for line in lines if line[:1] == [kind]]
+    return [[step, samples, *rest.rsplit(maxsplit=2)] for _, step, samples, rest in found]
+
+
+def test_every_fault_of_a_trace_is_a_line(config: Config, tmp_path: Path) -> None:
+    """Rank, hour and line of the trace, the phase and what happened; hours where the fault itself is charged."""
+    config = under(config, tmp_path, TRACE, strategy__name="full", profile__detect_h=0.5)
+    _, events = run(config, tmp_path / "run")
+    story = shown(analysis.show(tmp_path / "run"))
+    assert "disagrees" not in story
+    assert rows(story, "kill") == [
+        ["15", "60", "ps3: hour 13 of the trace, line 4 (hang)", UNKNOWN, UNKNOWN],
+        ["22", "88", "ps0: hour 19 of the trace, line 5, in phase lookup (partition)", UNKNOWN, UNKNOWN],
+        ["36", "144", "ps1: hour 24 of the trace, line 7, in phase manifest", UNKNOWN, UNKNOWN],
+    ]
+    assert rows(story, "slow") == [
+        ["6", "24", "ps1: 3 times as slow until step 14; hour 5 of the trace, line 2", "14.000", UNKNOWN]
+    ]
+    failed = [row[:3] for row in rows(story, "write_failed")]
+    assert failed == [
+        ["18", "72", "ps2: disk_full, its part was written again; hour 9 of the trace, line 3"],
+        ["27", "108", "ps1: disk_error, its part was written again; hour 21 of the trace, line 6"],
+    ]
+    (flipped,) = (event for event in events if isinstance(event, Flipped))
+    assert rows(story, "bitflip") == [
+        [
+            "62",
+            "248",
+            f"ps2: bit {flipped.bit} of {flipped.path} flipped; hour 54 of the trace, line 8",
+            UNKNOWN,
+            UNKNOWN,
+        ]
+    ]
+    hours = [float(row[3]) for row in rows(story, "recover")]
+    o_res_h, o_load_h = config.emulated.o_res_h, config.emulated.o_load_h
+    rerun_h = [(15 - 9) * 56 / 64, (23 - 18) * 56 / 64, 0.0]
+    waited_h = [0.5, 0.5, 0.0]
+    assert hours == pytest.approx(
+        [o_res_h + o_load_h + a + b for a, b in zip(rerun_h, waited_h, strict=True)], abs=1e-3
+    )

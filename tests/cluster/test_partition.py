@@ -1,0 +1,130 @@
+"""A rank that is cut off the network: it runs on and is not reached, until it is killed at its deadline."""
+
+from collections.abc import Iterable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
+from harness.config.model import Config
+from harness.core.errors import ConfigError, TraceError
+from harness.core.events import Killed, Lost, Regrouped
+from harness.core.plans import PlannedKill
+from harness.run import assemble
+from harness.run.assemble import Parts
+from tests.cluster import hangs, worlds
+from tests.cluster.test_hangs import short
+from tests.cluster.test_launcher import Renamed
+from tests.runs import changed
+
+pytestmark = pytest.mark.timeout(90)
+
+ONE_CUT = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,), cut_off=frozenset({"ps1"})),)
+
+
+class Watched(Renamed):
+    """A process of which ``seen`` has, when it is cut off and when it is killed, how often it has ticked."""
+
+    def __init__(self, inner: RankProcess, note: Path, seen: list[tuple[str, int, int]]) -> None:
+        super().__init__(inner, [])
+        self._note, self._seen = note, seen
+
+    def cut_off(self) -> None:
+        """Look, and do it."""
+        self._look("cut off")
+        super().cut_off()
+
+    def kill(self) -> None:
+        """Look, and do it."""
+        self._look("kill")
+        super().kill()
+
+    def _look(self, what: str) -> None:
+        if self.exitcode is None:
+            self._seen.append((what, self.pid, int.from_bytes(self._note.read_bytes(), "little")))
+
+
+class Watching(ForkLauncher):
+    """Forks processes of which ``seen`` has how often ps1 had ticked. ``problem``: why none can be cut off."""
+
+    def __init__(self, note: Path, problem: str | None = None) -> None:
+        super().__init__()
+        self.seen: list[tuple[str, int, int]] = []
+        self._note, self._problem = note, problem
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+        """Fork a process."""
+        process = Watched(super().spawn(context, main, work), self._note, self.seen)
+        return process if self._problem is None else Refusing(process, self._problem)
+
+    def watched(self, processes: Iterable[Any]) -> list[Any]:
+        """Of the inner ones."""
+        inner = [process.inner for process in processes]
+        return super().watched([each.inner if isinstance(each, Watched) else each for each in inner])
+
+
+class Refusing(Renamed):
+    """A process that the system does not let be cut off."""
+
+    def __init__(self, inner: Any, problem: str) -> None:
+        super().__init__(inner, [])
+        self._problem = problem
+
+    @property
+    def cut_problem(self) -> str:
+        """The words of the system."""
+        return self._problem
+
+
+def test_a_rank_that_is_cut_off_runs_until_it_is_killed(config: Config, tmp_path: Path) -> None:
+    """Law: it is not reached, and runs; it is killed at its deadline before another process has its name."""
+    note = tmp_path / "ticks"
+    note.write_bytes(bytes(8))
+    launcher = Watching(note)
+    parts = Parts(launcher=launcher, ps_main=partial(hangs.ticking, note))
+    events = worlds.run_job(short(config), tmp_path, worlds.kill_and_replace, ONE_CUT, parts)
+    (cut, pid, ticked), (killed, killed_pid, ticked_until) = launcher.seen[:2]
+    assert (cut, killed, pid) == ("cut off", "kill", killed_pid)
+    assert ticked_until > ticked + 20
+    (kill,) = (event for event in events if isinstance(event, Killed))
+    assert (kill.rank, kill.fault, kill.machine) == ("ps1", "partition", {"pid": pid})
+    (lost,) = (event for event in events if isinstance(event, Lost))
+    assert lost.planned
+    assert "timeout" in lost.machine["detail"]["ps1"]
+    (regrouped,) = (event for event in events if isinstance(event, Regrouped))
+    assert regrouped.machine["mute"]["ps1"] == {"pid": pid, "action": "killed"}
+    found = next(event for event in events if isinstance(event, dict) and "lost" in event)
+    assert (found["lost"], found["answered"]) == (["ps1"], ["ps0", "ps2", "ps3"])
+    assert events[-1]["equal"]
+
+
+def test_a_system_that_refuses_ends_the_run_before_it_trains(config: Config, tmp_path: Path) -> None:
+    """Law: one line says what is refused and what to do; no step was made."""
+    (tmp_path / "trace.csv").write_text("hour,rank,fault\n20,ps1,partition\n")
+    note = tmp_path / "ticks"
+    note.write_bytes(bytes(8))
+    steps: list[int] = []
+    launcher = Watching(note, "pidfd_getfd: Operation not permitted")
+    config = changed(config, engine="rpc", trace__path=str(tmp_path / "trace.csv"))
+    words = (
+        r"^trace: expected a system that lets ranks be cut off the network \(fault partition\), but ps\d cannot be: "
+        r"pidfd_getfd: Operation not permitted; allow .*, or use the fault hang$"
+    )
+    with pytest.raises(ConfigError, match=words):
+        assemble.run(
+            config,
+            tmp_path / "run",
+            parts=Parts(launcher=launcher),
+            on_status=lambda status: steps.append(status.step),
+        )
+    assert not any(steps)
+
+
+def test_shared_memory_is_no_network(config: Config, tmp_path: Path) -> None:
+    """Law: a transport that needs no network is one line before anything is started."""
+    (tmp_path / "trace.csv").write_text("hour,rank,fault\n20,ps1,partition\n")
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), cluster__transports=("shm", "uv"))
+    with pytest.raises(TraceError, match=r"trace\.csv:2: fault: expected none of partition with shm in cluster\.tra"):
+        assemble.run(config, tmp_path / "run")

@@ -1,0 +1,52 @@
+"""Laws of which host each rank is on."""
+
+import pytest
+
+from harness.core.hosts import HostMap
+from harness.core.seeds import generator
+
+
+def placed(hosts: HostMap) -> list[int]:
+    """The host of each rank, the trainer last."""
+    return [hosts[rank] for rank in hosts.ranks]
+
+
+@pytest.mark.parametrize(
+    ("num_ps", "num_hosts", "place", "expected"),
+    [
+        (6, 3, {}, [0, 1, 2, 0, 1, 2, 0]),
+        (2, 3, {}, [0, 1, 2]),
+        (6, 3, {"trainer0": 2}, [0, 1, 2, 0, 1, 2, 2]),
+        (4, 2, {"ps0": 1, "ps1": 1}, [1, 1, 0, 0, 0]),
+        (3, 0, {}, []),
+    ],
+)
+def test_ranks_are_placed_in_turn(num_ps: int, num_hosts: int, place: dict[str, int], expected: list[int]) -> None:
+    """Law: on the host with the fewest so far, the first of equal ones; by hand where ``place`` says so."""
+    assert placed(HostMap(num_ps, num_hosts, place)) == expected
+
+
+def test_ranks_of_a_lost_host_move_to_the_emptiest_and_no_other_rank_moves() -> None:
+    """Law: in rank order; a host that is lost twice is lost once; the last one keeps its ranks."""
+    hosts = HostMap(6, 3, {"trainer0": 2})
+    assert hosts.on(1) == ("ps1", "ps4")
+    hosts.lose(1)
+    hosts.lose(1)
+    assert (hosts.left, placed(hosts)) == ((0, 2), [0, 0, 2, 0, 0, 2, 2])
+    hosts.lose(0)
+    assert (hosts.left, placed(hosts)) == ((2,), [2] * 7)
+    hosts.lose(2)
+    assert (hosts.left, placed(hosts)) == ((), [2] * 7)
+
+
+def test_every_rank_has_a_living_host_whatever_is_lost() -> None:
+    """Law: and a rank moves only when its own host is lost."""
+    for number in range(100):
+        rng = generator(5, "hosts", number)
+        num_ps, num_hosts = int(rng.integers(1, 20)), int(rng.integers(2, 8))
+        hosts = HostMap(num_ps, num_hosts, {f"ps{k}": int(rng.integers(num_hosts)) for k in range(0, num_ps, 3)})
+        for host in rng.permutation(num_hosts)[:-1].tolist():
+            before = dict(zip(hosts.ranks, placed(hosts), strict=True))
+            hosts.lose(host)
+            assert {*placed(hosts)} <= {*hosts.left}
+            assert all(hosts[rank] == its for rank, its in before.items() if its != host)

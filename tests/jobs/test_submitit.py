@@ -1,0 +1,237 @@
+"""Cells as jobs of submitit: they end as cells do that nothing disturbs, whatever happens to jobs and to the command.
+
+Their processors are those of this machine: jobs are processes here, or scripts of a stand-in of SLURM (slurm.py).
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import run as command_line
+from harness.config.experiment import Cell
+from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
+from harness.core.errors import ConfigError, RunStopped, UserError
+from harness.grid.runner import run_cells
+from harness.jobs import plan, submission
+from harness.jobs.clusters import CLUSTERS
+from harness.jobs.files import JobFiles, read_record
+from harness.jobs.plan import submissions
+from harness.jobs.pool import JobPool
+from harness.processes.spawn import fork_server
+from harness.processes.stop import StopRequest
+from tests.grid.cells import Journal
+from tests.jobs import slurm
+from tests.jobs.cells import assert_undisturbed, cells_of, run_jobs, wait_until
+from tests.runs import changed
+
+pytest.importorskip("submitit")
+PATIENCE_S = 100.0
+
+
+@pytest.fixture
+def gate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of the gate. No job is left at the end."""
+    folder = tmp_path / "gate"
+    folder.mkdir()
+    monkeypatch.setenv("GATE", str(folder))
+    yield folder
+    (folder / "open").touch()
+    for path in (tmp_path / "grid" / "jobs").glob("*.json"):
+        job = read_record(path)
+        assert job is not None
+        wait_until(lambda job=job: not CLUSTERS[job.cluster].alive([job]))
+
+
+def run(cells: list[Cell], view: Journal | None = None) -> list[str]:
+    """The outcomes of the cells as jobs."""
+    outcomes = run_cells(cells, JobPool(cells[0].run_dir.parent, "grid"), view or Journal())
+    return [outcome.error or outcome.status for outcome in outcomes]
+
+
+class Opening(Journal):
+    """A view that opens the gate when it hears of a cell."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self._gate = gate
+
+    def started(self, cell: Cell) -> None:
+        super().started(cell)
+        (self._gate / "open").touch()
+
+
+def test_a_killed_command_finds_its_jobs_again(config: Config, tmp_path: Path, gate: Path) -> None:
+    """Law: SIGKILL of the command ends no job; started again it submits none, and each cell is done once."""
+    cells = cells_of(config, tmp_path / "grid", 2, max_parallel=2)
+    command = fork_server().Process(target=run_jobs, args=(cells, os.getpid()))
+    command.start()
+    wait_until(lambda: all((gate / f"reached-{cell.run_dir.name}").exists() for cell in cells))
+    command.kill()
+    command.join()
+    before = [JobFiles(cell.run_dir).record.read_text() for cell in cells]
+    view = Opening(gate)
+    assert run(cells, view) == ["done", "done"]
+    assert [JobFiles(cell.run_dir).record.read_text() for cell in cells] == before
+    assert len([*(tmp_path / "grid/jobs/submitit").glob("*_submitted.pkl")]) == 2
+    assert [what for what, _ in view.lines if what == "started"] == ["started"] * 2
+    assert_undisturbed(cells[0], tmp_path)
+    assert run(cells) == ["skipped", "skipped"]
+
+
+def test_a_job_at_its_limit_is_requeued_and_its_cell_goes_on(config: Config, tmp_path: Path, gate: Path) -> None:
+    """Law: after USR2 the cell goes on from its resume point, and ends with the record of an undisturbed one."""
+    (cell,) = cells_of(config, tmp_path / "grid", 1)
+    (gate / f"signal-{cell.run_dir.name}").write_text(str(int(signal.SIGUSR2)))
+    (gate / "open").touch()
+    assert run([cell]) == ["done"]
+    assert "goes on from step 20 of 60" in JobFiles(cell.run_dir).log.read_text()
+    assert_undisturbed(cell, tmp_path)
+
+
+@pytest.fixture
+def queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of the stand-in of SLURM, whose commands are on the path; it is asked often."""
+    monkeypatch.setattr(CLUSTERS["slurm"], "settle_s", 0.0)
+    monkeypatch.setattr(CLUSTERS["slurm"], "longest_poll_s", 0.25)
+    folder = tmp_path / "queue"
+    (tmp_path / "bin").mkdir()
+    folder.mkdir()
+    slurm.install(folder, tmp_path / "bin")
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return folder
+
+
+def test_a_preempted_job_of_slurm_is_requeued(config: Config, tmp_path: Path, gate: Path, queue: Path) -> None:
+    """Law: after SIGTERM to a running job of an array its cell goes on, to the record of an undisturbed one.
+
+    The script that sbatch gets is the one that --print-script shows.
+    """
+    cells = cells_of(config, tmp_path / "grid", 2, cluster="slurm")
+    preempted = cells[0]
+    (gate / f"signal-{preempted.run_dir.name}").write_text(str(int(signal.SIGTERM)))
+    (gate / "open").touch()
+    assert run(cells) == ["done", "done"]
+    goes_on = ["goes on from step 20 of 60" in JobFiles(cell.run_dir).log.read_text() for cell in cells]
+    assert goes_on == [True, False]
+    assert_undisturbed(preempted, tmp_path)
+    (group,) = submissions("grid", cells, ())
+    assert (queue / "700.sh").read_text() == submission.sbatch_text(tmp_path / "grid/jobs/submitit", group)
+
+
+def test_a_cancelled_job_of_slurm_is_not_requeued(config: Config, tmp_path: Path, gate: Path, queue: Path) -> None:
+    """Law: after SIGTERM to a job that is completing the job ends, and its cell keeps a resume point."""
+    (queue / "state").write_text("COMPLETING\n")
+    (cell,) = cells_of(config, tmp_path / "grid", 1, cluster="slurm")
+    (gate / f"signal-{cell.run_dir.name}").write_text(str(int(signal.SIGTERM)))
+    (error,) = run([cell])
+    assert error.startswith("job 700 ended before the cell was done: RunStopped: asked to stop; ")
+    assert [*(cell.run_dir / "resume").glob("point-*.json")]
+
+
+def test_debug_runs_a_cell_and_waits_for_it(config: Config, tmp_path: Path, gate: Path) -> None:
+    """Law: submitit's debug executor runs cells one after another, and the outcome is known at once."""
+    (gate / "open").touch()
+    (cell,) = cells_of(config, tmp_path / "grid", 1, cluster="debug")
+    assert run([cell]) == ["done"]
+    assert_undisturbed(cell, tmp_path)
+
+
+def test_a_job_that_fails_is_one_line_and_no_more_run_than_there_is_room(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: the line has the last words of the job's log; with one job at once the second one waits for the first."""
+    program = tmp_path / "program.py"
+    program.write_text("import sys\nsys.exit('out of luck')\n")
+    monkeypatch.setattr(plan, "_PROGRAM", program)
+    cells, view = cells_of(config, tmp_path / "grid", 2, max_parallel=1), Journal()
+    errors = run(cells, view)
+    for cell, error in zip(cells, errors, strict=True):
+        job = read_record(JobFiles(cell.run_dir).record)
+        log = JobFiles(cell.run_dir).log
+        assert job is not None
+        assert error == f"job {job.job} ended before the cell was done: out of luck (see {log})"
+    assert [what for what, _ in view.lines] == ["started", "failed"] * 2
+
+
+class Stopping(Journal):
+    """A view that asks the command to stop as soon as it hears of a cell."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stop = StopRequest()
+
+    def started(self, cell: Cell) -> None:
+        super().started(cell)
+        self.stop.set()
+
+
+def test_a_command_that_stops_says_how_to_end_its_jobs(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: jobs go on, the line names them and the command that ends them, and that command does."""
+    program = tmp_path / "program.py"
+    program.write_text("import time\ntime.sleep(100)\n")
+    monkeypatch.setattr(plan, "_PROGRAM", program)
+    cells, view = cells_of(config, tmp_path / "grid", 1), Stopping()
+    caplog.set_level("INFO", logger="harness")
+    with pytest.raises(RunStopped):
+        run_cells(cells, JobPool(tmp_path / "grid", "grid"), view, stop=view.stop)
+    job = read_record(JobFiles(cells[0].run_dir).record)
+    assert job is not None
+    assert caplog.messages[-1] == f"1 job goes on without this command; to end: kill -INT {job.job}"
+    subprocess.run(["kill", "-INT", job.job], check=True)
+    wait_until(lambda: not CLUSTERS["local"].alive([job]))
+
+
+def test_a_grid_of_jobs_ends_with_its_table(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Law: the command names the jobs, and ends as with cells in its own processes."""
+    monkeypatch.chdir(tmp_path)
+    short = changed(config, trace__path=None, data__max_train_samples=40, out="grid", jobs__cluster="local")
+    Path("x.yaml").write_text(to_yaml(short.model_dump(mode="json")))
+    assert command_line.main(["grid", "x.yaml", "--launcher", "submitit"]) == 0
+    said, noted = capsys.readouterr()
+    assert said.endswith("report: grid/report.html\n")
+    assert re.search(
+        r"\nsubmitted 1 job: \d+\n\[1/1\] local-full-seed0 .* AUC .*\n1 cells: 1 run, 0 done before, 0 failed\n$", noted
+    )
+
+
+def test_a_submission_that_fails_is_one_line(config: Config, tmp_path: Path, queue: Path) -> None:
+    """Law: what sbatch says is repeated, with the file that has all of it."""
+    (tmp_path / "bin/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: invalid partition: x' >&2; exit 1\n")
+    (cell,) = cells_of(config, tmp_path / "grid", 1, cluster="slurm", partition="x")
+    with pytest.raises(UserError, match=r"were not submitted: sbatch: error: invalid partition: x \(see .*\.log\)"):
+        run([cell])
+
+
+def test_the_script_is_as_expected(config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: every key has its line; the processors are those of the trainer's threads and the ranks."""
+    monkeypatch.setattr(sys, "executable", "/venv/bin/python")
+    monkeypatch.setattr(submission, "_ROOT", Path("/harness"))
+    keys = {"partition": "cpu", "account": "me", "qos": "low", "minutes": 30, "memory_gb": 2.5, "max_parallel": 4}
+    cells = [
+        Cell(changed(cell.config, engine="rpc", trainer__num_threads=2), cell.slug, cell.hash, cell.run_dir)
+        for cell in cells_of(config, tmp_path, 9, cluster="slurm", signal_delay_s=60, **keys)
+    ]
+    (group,) = submissions("a name", cells, ())
+    text = submission.sbatch_text(Path("/grid/jobs/submitit"), group)
+    assert text == Path(__file__).with_name("script.sh").read_text()
+
+
+def test_another_version_of_submitit_shows_no_script(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the private function that renders the script is called in the pinned version only."""
+    import submitit  # pyright: ignore[reportMissingImports]
+
+    monkeypatch.setattr(submitit, "__version__", "1.6.0")
+    (group,) = submissions("x", cells_of(config, Path("grid"), 1, cluster="slurm"), ())
+    with pytest.raises(ConfigError, match=r"--print-script: expected submitit 1\.5\.4, got 1\.6\.0; pip install"):
+        submission.sbatch_text(Path("/grid/jobs/submitit"), group)

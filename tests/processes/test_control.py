@@ -1,0 +1,96 @@
+"""Handshakes of the control channel: who has the key gets in, whoever else is at the door."""
+
+import socket
+from collections.abc import Iterator
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, wait
+from threading import Thread
+
+import pytest
+
+from harness.processes import control
+
+KEY = b"k" * 32
+PATIENCE_S = 20.0
+
+
+@pytest.fixture
+def listener() -> Iterator[socket.socket]:
+    """A control port."""
+    with control.listen("127.0.0.1", 0) as made:
+        yield made
+
+
+def knock(listener: socket.socket) -> socket.socket:
+    """A stranger's connection, which says nothing."""
+    return socket.create_connection(listener.getsockname())
+
+
+def served(listener: socket.socket, handshakes: control.Handshakes, num: int) -> list[Connection]:
+    """What a supervisor does until so many connections have authenticated."""
+    found: list[Connection] = []
+    while len(found) < num:
+        ready = wait([listener, handshakes.ended], PATIENCE_S)
+        assert ready, f"only {len(found)} of {num} came in"
+        if listener in ready:
+            handshakes.begin(listener)
+        found += handshakes.take()
+    return found
+
+
+def rank(listener: socket.socket, key: bytes, said: list[str]) -> Thread:
+    """A rank that connects with ``key`` and says hello."""
+
+    host, port = listener.getsockname()
+
+    def run() -> None:
+        try:
+            connection = control.connect(host, port, key, PATIENCE_S)
+        except (AuthenticationError, EOFError, OSError) as error:
+            said.append(type(error).__name__)
+        else:
+            connection.send("hello")
+
+    thread = Thread(target=run)
+    thread.start()
+    return thread
+
+
+def test_mute_strangers_hold_up_no_rank(listener: socket.socket) -> None:
+    """Law: a rank with the key gets in at once, though ten connections before it said nothing."""
+    handshakes = control.Handshakes(KEY)
+    mute = [knock(listener) for _ in range(10)]
+    thread = rank(listener, KEY, [])
+    (connection,) = served(listener, handshakes, 1)
+    assert connection.recv() == "hello"
+    thread.join()
+    for each in (connection, *mute):
+        each.close()
+
+
+def test_who_has_another_key_stays_out(listener: socket.socket) -> None:
+    """It is told so, and the next one gets in."""
+    handshakes, said = control.Handshakes(KEY), list[str]()
+    wrong = rank(listener, b"x" * 32, said)
+    right = rank(listener, KEY, said)
+    (connection,) = served(listener, handshakes, 1)
+    assert connection.recv() == "hello"
+    while wrong.is_alive():
+        if wait([listener], 0.05):
+            handshakes.begin(listener)
+    assert said == ["AuthenticationError"]
+    right.join()
+    connection.close()
+
+
+def test_a_mute_connection_is_hung_up_at_its_deadline(listener: socket.socket) -> None:
+    """So are those beyond the most that may be at it, at once."""
+    handshakes = control.Handshakes(KEY, timeout_s=0.2)
+    stranger = knock(listener)
+    wait([listener])
+    handshakes.begin(listener)
+    stranger.settimeout(PATIENCE_S)
+    while stranger.recv(1024):
+        pass  # the challenge, then the end
+    assert handshakes.take() == []
+    stranger.close()

@@ -1,0 +1,50 @@
+"""Leashes: who finds its owner gone ends, and ends a parent that may be stopped."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+
+from harness.processes.leash import Leash
+
+PATIENCE_S = 20.0
+
+
+def forked(body: Callable[[], object]) -> int:
+    """The pid of a process that runs ``body`` and ends."""
+    if pid := os.fork():
+        return pid
+    try:
+        body()
+    finally:
+        os._exit(0)
+
+
+def sleep() -> None:
+    """Until it is killed."""
+    time.sleep(PATIENCE_S)
+
+
+def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
+    """Law: also without the thread of its leash, which may come too late where the main thread ends first."""
+    owner = forked(sleep)
+
+    def have_a_child() -> None:
+        parent = os.getpid()
+        forked(lambda: Leash(os.pidfd_open(owner), os.pidfd_open(parent)).follow(PATIENCE_S))
+        os.kill(parent, signal.SIGSTOP)
+
+    parent = forked(have_a_child)
+    assert os.WIFSTOPPED(os.waitpid(parent, os.WUNTRACED)[1])
+    os.kill(owner, signal.SIGKILL)
+    os.waitpid(owner, 0)
+    assert os.WTERMSIG(os.waitpid(parent, 0)[1]) == signal.SIGKILL
+
+
+def test_who_finds_its_owner_alive_goes_on() -> None:
+    """Law: a connection that a living owner has closed ends nobody."""
+    owner = forked(sleep)
+    child = forked(lambda: Leash(os.pidfd_open(owner), None).follow(0.01))
+    assert os.waitpid(child, 0)[1] == 0, "it ended by itself, and not as an orphan"
+    os.kill(owner, signal.SIGKILL)
+    os.waitpid(owner, 0)

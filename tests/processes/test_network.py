@@ -1,0 +1,121 @@
+"""Who can reach the ranks: in a private network, the ranks and the supervisor alone."""
+
+import os
+import socket
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+
+import pytest
+
+from harness.config.model import Config
+from harness.core.errors import ConfigError
+from harness.core.events import Started
+from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork
+from harness.processes.spawn import fork_server
+from harness.record.recorder import read_record
+from harness.run import assemble
+from tests.processes import strangers
+from tests.runs import changed
+
+PATIENCE_S = 30.0
+
+
+@pytest.fixture
+def network() -> PrivateNetwork:
+    """A private network, where this machine allows one."""
+    try:
+        return PrivateNetwork("127.0.0.1", 0)
+    except NoPrivateNetwork as error:
+        pytest.skip(f"no private network here: {error}")
+
+
+def call_in(entrance: Entrance, port: int, report: Connection) -> None:
+    """In a process inside: connect to the supervisor, then listen, and report where."""
+    entrance.enter()
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as caller:
+        caller.sendall(b"rank")
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            report.send((listener.getsockname()[1], os.getuid()))
+            report.recv()
+
+
+def test_only_who_is_inside_gets_in(network: PrivateNetwork) -> None:
+    """Law: a process inside reaches the supervisor; from outside nobody reaches what it, or the supervisor, serves."""
+    port = network.listener.getsockname()[1]
+    ours, theirs = Pipe()
+    process = fork_server().Process(target=call_in, args=(network.entrance, port, theirs))
+    process.start()
+    assert wait([network.listener], PATIENCE_S)
+    accepted, _ = network.listener.accept()
+    with accepted:
+        accepted.settimeout(PATIENCE_S)
+        assert accepted.recv(4) == b"rank"
+        port_inside, user = ours.recv()
+        assert user == os.getuid()
+        for each in (port, port_inside):
+            with socket.socket() as stranger:
+                assert stranger.connect_ex(("127.0.0.1", each)) != 0
+        ours.send("end")
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
+    network.listener.close()
+    network.close()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+@pytest.mark.parametrize("asked", ["private", "open"])
+def test_another_user_reaches_nothing_of_a_private_run(
+    asked: str, network: PrivateNetwork, config: Config, tmp_path: Path
+) -> None:
+    """Law: no address of supervisor and ranks accepts another user, nor do their namespaces; an open run's do."""
+    network.listener.close()
+    network.close()
+    said: dict[str, list[str]] = {}
+
+    def attack(status: assemble.RunStatus) -> None:
+        if said or status.step < 1:
+            return
+        started = read_record(tmp_path / "run" / "events.jsonl").events[0]
+        ranks = started.machine["pids"]
+        assert len(ranks) == 5
+        addresses = {rank: strangers.listening(pid) for rank, pid in ranks.items()}
+        assert all(addresses.values()), "each rank listens"
+        everywhere = strangers.listening(os.getpid()).union(*addresses.values())
+        pids = [os.getpid(), *ranks.values()]
+        said["reached"] = strangers.as_nobody(lambda: strangers.reached(everywhere))
+        said["entered"] = strangers.as_nobody(lambda: strangers.entered(pids))
+
+    assemble.run(changed(config, engine="rpc", cluster__network=asked), tmp_path / "run", on_status=attack)
+    assert said["entered"] == []
+    assert bool(said["reached"]) == (asked == "open")
+
+
+def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Config, tmp_path: Path) -> None:
+    """Its record names the network once; an open one is asked for, and any other interface must be."""
+    network.listener.close()
+    network.close()
+    for asked, found in (("auto", "private"), ("private", "private"), ("open", "open")):
+        run_dir = tmp_path / asked
+        assemble.run(changed(config, engine="rpc", cluster__network=asked), run_dir)
+        started = read_record(run_dir / "events.jsonl").events[0]
+        assert isinstance(started, Started)
+        assert started.machine["network"] == found
+    with pytest.raises(ConfigError, match=r"^cluster\.interface: expected lo, got None"):
+        assemble.run(changed(config, engine="rpc", cluster__interface=None), tmp_path / "wide")
+
+
+def test_without_a_private_network_a_run_is_refused_or_says_so(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """`private` ends in one line, `auto` goes on with a note."""
+
+    def refuse(*_: object) -> None:
+        raise NoPrivateNetwork("not permitted")
+
+    monkeypatch.setattr(assemble, "PrivateNetwork", refuse)
+    with pytest.raises(ConfigError, match=r"^cluster\.network: no private network on this machine: not permitted;"):
+        assemble.run(changed(config, engine="rpc", cluster__network="private"), tmp_path / "private")
+    with caplog.at_level("INFO", logger="harness"):
+        assemble.run(changed(config, engine="rpc"), tmp_path / "auto")
+    assert "other processes of it can reach the ranks" in caplog.text

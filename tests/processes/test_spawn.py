@@ -1,0 +1,105 @@
+"""Fork servers: nested where this Python's is known, by public functions where it is not."""
+
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing import forkserver
+from pathlib import Path
+
+import pytest
+
+from harness.processes import spawn
+
+ROOT = Path(__file__).parents[2]
+STARTS_A_PROCESS = """
+import multiprocessing.forkserver as forkserver, os, signal, sys
+from harness.processes import spawn
+{change}
+spawn._PRELOAD[:] = ["harness.processes.leash"]
+nested = spawn.nest_fork_server()
+assert not spawn.nest_fork_server(), "there is one"
+process = spawn.fork_server().Process(target=os.getpid)
+process.start()
+process.join()
+print(nested, process.exitcode)
+"""
+
+
+def outcome(change: str) -> str:
+    """Whether a new interpreter, changed so, nested a fork server, and the exit code of a process forked from it."""
+    command = [sys.executable, "-c", STARTS_A_PROCESS.format(change=change)]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT)
+    assert not ran.stderr
+    return ran.stdout.strip()
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="its fork server has a key, so none is nested")
+def test_a_known_fork_server_is_nested() -> None:
+    """Of Python 3.11 to 3.13."""
+    assert outcome("") == "True 0"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "forkserver._forkserver._forkserver_authkey = None",
+        "del forkserver._forkserver._inherited_fds",
+        "forkserver.main = lambda listener_fd, alive_r, preload, main_path, sys_path, authkey_r: None",
+    ],
+    ids=["new attribute", "attribute gone", "new argument"],
+)
+def test_an_unknown_fork_server_is_left_alone(change: str) -> None:
+    """Processes are then forked from a server that Python itself starts."""
+    assert outcome(change) == "False 0"
+
+
+def test_a_python_without_the_private_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The guard itself raises nothing."""
+    monkeypatch.delattr(forkserver, "_forkserver")
+    assert not spawn.can_nest()
+
+
+ENDS_AFTER_A_PROCESS = STARTS_A_PROCESS.replace(
+    "print(nested, process.exitcode)", "signal.signal(signal.SIGHUP, signal.SIG_DFL); os.kill(os.getpid(), {number})"
+)
+
+
+@pytest.mark.parametrize("ended", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_a_nested_fork_server_leaves_nothing_in_the_temporary_folder(tmp_path: Path, ended: signal.Signals) -> None:
+    """Law: however its owner ends."""
+    command = [sys.executable, "-c", ENDS_AFTER_A_PROCESS.format(change="", number=int(ended))]
+    ran = subprocess.run(command, check=False, cwd=ROOT, env={**os.environ, "TMPDIR": str(tmp_path)})
+    assert ran.returncode == -ended
+    assert list(tmp_path.iterdir()) == []
+
+
+LITTER = """
+import os
+class Litter:
+    def __del__(self, name=os.environ["LITTER"], write=os.open):
+        write(name, os.O_CREAT)
+litter = Litter()
+"""
+ENDS_A_SERVER = """
+import multiprocessing.forkserver as forkserver
+from harness.processes import spawn
+spawn._PRELOAD[:] = ["litter"]
+process = spawn.fork_server().Process(target=int)
+process.start()
+process.join()
+forkserver._forkserver._stop()
+print(process.exitcode)
+"""
+
+
+@pytest.mark.skipif(not spawn.can_nest(), reason="it is ended by a private name")
+def test_a_fork_server_ends_without_the_destructors_of_its_modules(tmp_path: Path) -> None:
+    """Those of torch take seconds on a busy machine, and the server would outlive the command for as long."""
+    (tmp_path / "litter.py").write_text(LITTER)
+    path = os.pathsep.join([str(ROOT), str(tmp_path)])
+    environment = {**os.environ, "LITTER": str(tmp_path / "note"), "PYTHONPATH": path}
+    command = [sys.executable, "-c", ENDS_A_SERVER]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, cwd=tmp_path, env=environment)
+    assert (ran.stdout, ran.stderr) == ("0\n", "")
+    assert not (tmp_path / "note").exists()

@@ -1,0 +1,59 @@
+"""A trainer says what it has finished: each step and each batch of an evaluation."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from harness.cluster.protocol import Cluster
+from harness.cluster.supervisor_client import SupervisorClient
+from harness.config.model import Config
+from harness.core.errors import ConfigError
+from harness.core.plans import KillTime
+from harness.run import assemble, job
+from harness.run.spec import RunSpec
+from tests.runs import changed
+
+
+class Counting:
+    """A supervisor's client that counts what is finished, by the number of steps."""
+
+    def __init__(self, supervisor: SupervisorClient) -> None:
+        self._supervisor = supervisor
+        self.counts: Counter[int] = Counter()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._supervisor, name)
+
+    def advanced(self, step: int) -> None:
+        self.counts[step] += 1
+
+
+def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path: Path) -> None:
+    """Law: once for the start, each step, and each batch of the three evaluations; steps run again count too."""
+    found: list[Counter[int]] = []
+
+    def train(
+        config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    ) -> None:
+        counting = Counting(supervisor)
+        job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, counting))
+        found.append(counting.counts)
+
+    (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8
+    config = changed(config, trace__path=str(tmp_path / "trace.csv"), data__max_train_samples=64)
+    config = changed(config, strategy__name="full", strategy__interval_samples=1000, eval__every_steps=12)
+    config = changed(config, eval__batch_size=10, eval__max_samples=30, eval__curve_samples=20)
+    assemble.run(config, tmp_path / "run", parts=assemble.Parts(train=train))
+    expected = Counter({0: 1} | dict.fromkeys(range(1, 9), 2) | dict.fromkeys(range(9, 17), 1))
+    assert found == [expected + Counter({12: 2, 16: 2 + 3})]
+
+
+@pytest.mark.parametrize("progress_s", [180, 179.5])
+def test_a_deadline_that_a_failure_exceeds_is_refused(config: Config, progress_s: float) -> None:
+    """Law: one line with the keys; a rank that does not answer is waited for twice, and a generation once."""
+    words = r"^trainer\.progress_timeout_s: expected more than 2 · cluster\.rpc_timeout_s \+ .* \(180\), got 1[78]"
+    with pytest.raises(ConfigError, match=words):
+        RunSpec(changed(config, trainer__progress_timeout_s=progress_s)).validate()
+    RunSpec(changed(config, trainer__progress_timeout_s=None)).validate()
