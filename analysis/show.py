@@ -92,6 +92,7 @@ def _unsealed(run: RunDir) -> str:
 def _headline(run: RunDir, config: Mapping[str, Any], *, is_damaged: bool) -> str:
     what, flat = identity(config), flatten(config)
     wall = " on the wall clock" if what["trace"] and flat.get("trace.clock") == "wall" else ""
+    wall += " by the second" if what["trace"] and flat.get("trace.inject") == "wall" else ""
     return (
         f"{run.path.name}: {what['strategy']} on {what['engine']}, seed {what['seed']}, {what['num_ps']} PS ranks, "
         f"profile {what['profile']}, trace {what['trace'] or 'none'}{wall}, model {flat['model.size']}, "

@@ -1,6 +1,5 @@
 """One `run.py train` in a session of its own, which can be watched, sent signals, and searched for what it left."""
 
-import ctypes
 import json
 import os
 import signal
@@ -17,10 +16,10 @@ import run as command_line
 from harness.cli import interrupts
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Regrouped, Started
+from harness.processes.leash import end_with_parent
 from harness.record.recorder import read_record
 
 POLL_S = 0.002
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _TAIL_BYTES = 1 << 14
 
@@ -114,7 +113,7 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
     code = 1
     try:
         os.setsid()
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # a leash's thread would keep it from nesting
+        end_with_parent()  # a leash's thread would keep it from nesting
         with output.open("wb") as file:
             for stream in (1, 2):
                 os.dup2(file.fileno(), stream)

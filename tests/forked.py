@@ -10,10 +10,25 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from harness.processes.leash import hold_leash
+from harness.processes.leash import end_with_parent, hold_leash
 from harness.processes.spawn import fork_server
 
 PATIENCE_S = 110
+
+
+def forked(body: Callable[[], object]) -> int:
+    """The pid of a copy of this process that runs ``body`` and ends.
+
+    It ends with this process too: it holds the pipes of a pytest worker, and nobody notices that a worker is gone while
+    they are open.
+    """
+    if pid := os.fork():
+        return pid
+    try:
+        end_with_parent()
+        body()
+    finally:
+        os._exit(0)
 
 
 def said_by(body: Callable[..., object], *arguments: object) -> str:

@@ -95,6 +95,7 @@ class World:
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = self._heard_s = 0.0  # when the generation began, when the trainer was last heard
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
+        self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._may_cut = may_cut
         self._progress = TrainerProgress(self._clock, progress_timeout_s)
         self._to_cut: set[int] = set()  # processes that are cut off when they have connected
@@ -194,7 +195,8 @@ class World:
                 self._spares.take_over(spare, rank)
             self._begin_generation([rank for rank in dead if rank not in takeovers])
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
-        lost_hosts = self._processes.lost_hosts()
+        lost_hosts = {host: why for host, why in self._processes.lost_hosts().items() if host not in self._told_hosts}
+        self._told_hosts.update(lost_hosts)
         hosts = {**self.places, **({"lost_hosts": lost_hosts} if lost_hosts else {})}
         return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port, **hosts}
 

@@ -220,4 +220,5 @@ def _describe_one(spec: Schema) -> str:
     }
     limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
     bounds = " and ".join(f"{sign} {spec[name]:.15g}" for name, sign in limits if name in spec)
-    return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds]))
+    form = f"that matches {spec['pattern']}" if "pattern" in spec else ""
+    return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds, form]))

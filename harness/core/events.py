@@ -178,7 +178,7 @@ class Regrouped(Event):
 
     machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
     pid, action, seconds since the generation began if it missed that deadline}. With ranks on several hosts: hosts by
-    rank, lost_hosts {host: why}, of all those that were lost so far.
+    rank, lost_hosts {host: why}, of those that were lost since the last one.
     """
 
     kind: ClassVar[str] = "regroup"

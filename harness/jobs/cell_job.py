@@ -6,7 +6,6 @@ submitit calls :meth:`CellJob.checkpoint` in the handler of its preemption signa
 names), which comes ``jobs.signal_delay_s`` before the limit, and ignores SIGTERM. Here SIGTERM does the same.
 """
 
-import ctypes
 import os
 import select
 import signal
@@ -18,6 +17,7 @@ from types import FrameType
 from typing import IO, Any
 
 from harness.core.errors import RunFailed
+from harness.processes.leash import end_with_parent
 
 _PREEMPTION = getattr(signal, f"SIG{os.environ.get('SUBMITIT_PREEMPT_SIGNAL', 'USR2')}")
 _TO_THE_JOB = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
@@ -25,8 +25,6 @@ _TO_THE_JOB = (signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGCONT)
 _MARGIN_S = 5.0  # for a child to end in, after its own time of grace
 _STOPPED = 128 + signal.SIGINT  # exit code of a command that was asked to stop by it
 _ANSWER_S = 20.0  # of squeue
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None)
 
 
 @dataclass
@@ -175,4 +173,4 @@ def _begin_child() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     for number in _TO_THE_JOB:  # ignored, not blocked: multiprocessing unblocks SIGTERM
         signal.signal(number, signal.SIG_IGN)
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()

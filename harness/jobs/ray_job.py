@@ -3,21 +3,18 @@
 Ray's worker has threads and handlers of signals; a run is not started from it. SIGINT and SIGTERM ask the run to stop.
 """
 
-import ctypes
 import json
 import signal
 import sys
 
 from harness.core.errors import RunFailed
 from harness.jobs.cell_job import CellJob
-
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
-_libc = ctypes.CDLL(None)
+from harness.processes.leash import end_with_parent
 
 
 def main() -> None:
     """Read the job from standard input, and train its cell. The exit code is 0 if it is done."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    end_with_parent()
     text = sys.stdin.readline()
     if not text.endswith("\n"):
         raise SystemExit(1)  # the actor has ended before the line above

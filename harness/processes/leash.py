@@ -6,6 +6,7 @@ import select
 import signal
 import threading
 from contextlib import suppress
+from typing import NoReturn
 
 ORPHANED = 112
 """Exit code of a process that its leash has ended."""
@@ -46,10 +47,20 @@ class Leash:
         poll.register(self._owner, select.POLLIN)
         if not poll.poll(None if timeout_s is None else 1e3 * timeout_s):
             return
-        if self._parent is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._parent, signal.SIGKILL)
-        os._exit(ORPHANED)
+        _end_orphan(self._parent)
+
+
+def _end_orphan(parent: int | None) -> NoReturn:
+    """End this process, and the one of pidfd ``parent``."""
+    if parent is not None:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(parent, signal.SIGKILL)
+    os._exit(ORPHANED)
+
+
+def end_with_parent() -> None:
+    """Let the kernel end this process with the thread that forked it, also while this process is stopped."""
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def hold_leash(pid: int, *, parent: int | None = None) -> Leash:
@@ -61,16 +72,16 @@ def hold_leash(pid: int, *, parent: int | None = None) -> Leash:
     ``parent``: the process that forked this one, from its main thread, for ``pid`` too. The kernel ends this process
     with it, also while this process is stopped; and if ``pid`` ends, it is killed, since it may be stopped itself.
     """
-    try:
-        holder = os.pidfd_open(pid)
-        held = None if parent is None else os.pidfd_open(parent)
-    except ProcessLookupError:
-        os._exit(ORPHANED)
+    held = None
     if parent is not None:
-        _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        end_with_parent()
         if os.getppid() != parent:
             os._exit(ORPHANED)
-    leash = Leash(holder, held)
+        held = os.pidfd_open(parent)
+    try:
+        leash = Leash(os.pidfd_open(pid), held)
+    except ProcessLookupError:
+        _end_orphan(held)
     threading.Thread(target=leash.follow, args=(None,), name=f"leash-{pid}", daemon=True).start()
     return leash
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from typing import NoReturn
 
 NEW_MOUNTS, NEW_PROCESSES, NEW_NETWORK = 0x20000, 0x20000000, 0x40000000  # linux/sched.h
-_PRIVATE, _PR_SET_PDEATHSIG = 0x44000, 1  # MS_REC | MS_PRIVATE of linux/mount.h; linux/prctl.h
+_PRIVATE = 0x44000  # MS_REC | MS_PRIVATE of linux/mount.h
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
@@ -33,7 +33,9 @@ def enter(pid: int) -> None:
 
 def hold_bridge(report: Connection) -> None:
     """Main function of a process with a network of its own. It reports an error, empty if there is none."""
-    _end_with_parent()
+    from harness.processes.leash import end_with_parent
+
+    end_with_parent()
     if _unshared(NEW_NETWORK, report):
         report.send("")
         signal.pause()
@@ -41,13 +43,15 @@ def hold_bridge(report: Connection) -> None:
 
 def hold_host(report: Connection, path: str) -> None:
     """Main function of a process whose child is the first one of a host; ``path``: of the socket for orders."""
-    _end_with_parent()
+    from harness.processes.leash import end_with_parent
+
+    end_with_parent()
     if not _unshared(NEW_MOUNTS | NEW_PROCESSES | NEW_NETWORK, report):
         return
     pid = os.fork()
     if pid == 0:
         try:
-            _end_with_parent()
+            end_with_parent()
             check(_libc.mount(b"none", b"/", None, _PRIVATE, None))
             check(_libc.mount(b"proc", b"/proc", b"proc", 0, None))
             _serve(path, report)
@@ -64,10 +68,6 @@ def _unshared(flags: int, report: Connection) -> bool:
         report.send(str(error))
         return False
     return True
-
-
-def _end_with_parent() -> None:
-    check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
 
 
 def _serve(path: str, report: Connection) -> NoReturn:

@@ -3,21 +3,11 @@
 import os
 import signal
 import time
-from collections.abc import Callable
 
 from harness.processes.leash import Leash
+from tests.forked import forked
 
 PATIENCE_S = 20.0
-
-
-def forked(body: Callable[[], object]) -> int:
-    """The pid of a process that runs ``body`` and ends."""
-    if pid := os.fork():
-        return pid
-    try:
-        body()
-    finally:
-        os._exit(0)
 
 
 def sleep() -> None:
@@ -31,7 +21,8 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
 
     def have_a_child() -> None:
         parent = os.getpid()
-        forked(lambda: Leash(os.pidfd_open(owner), os.pidfd_open(parent)).follow(PATIENCE_S))
+        leash = Leash(os.pidfd_open(owner), os.pidfd_open(parent))  # before the owner is killed
+        forked(lambda: leash.follow(PATIENCE_S))
         os.kill(parent, signal.SIGSTOP)
 
     parent = forked(have_a_child)
@@ -44,7 +35,7 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
 def test_who_finds_its_owner_alive_goes_on() -> None:
     """Law: a connection that a living owner has closed ends nobody."""
     owner = forked(sleep)
-    child = forked(lambda: Leash(os.pidfd_open(owner), None).follow(0.01))
+    child = forked(lambda: Leash(os.pidfd_open(owner), None).follow(0.01))  # the owner lives until the child has ended
     assert os.waitpid(child, 0)[1] == 0, "it ended by itself, and not as an orphan"
     os.kill(owner, signal.SIGKILL)
     os.waitpid(owner, 0)

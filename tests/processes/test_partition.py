@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from harness.processes import partition
+from tests.forked import forked
 from tests.processes import strangers
 
 PATIENCE_S = 20.0
@@ -39,12 +40,7 @@ def echoing(host: str) -> Iterator[tuple[int, socket.socket, socket.socket, mmap
     counter = mmap.mmap(-1, 8)
     ours, theirs = socket.socketpair()
     with socket.create_server((host, 0), family=family) as listener, ours, theirs:
-        pid = os.fork()
-        if pid == 0:
-            try:
-                echo(listener, theirs, counter)
-            finally:
-                os._exit(1)
+        pid = forked(lambda: echo(listener, theirs, counter))
         try:
             with socket.create_connection(listener.getsockname()[:2], timeout=PATIENCE_S) as connection:
                 yield pid, connection, ours, counter
@@ -94,9 +90,7 @@ def test_no_packet_reaches_a_process_that_is_cut_off(
 
 def test_a_process_that_has_ended_has_no_sockets() -> None:
     """Law: there is nothing to cut off, and no error."""
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0)
+    pid = forked(lambda: None)
     pidfd = os.pidfd_open(pid)
     os.waitpid(pid, 0)
     assert partition.problem(pid, pidfd) is None
