@@ -100,7 +100,11 @@ def _begin(rank_context: RankContext) -> Leash:
     ignore_interrupts()
     ignore_stops()
     if rank_context.entrance is not None:
-        rank_context.entrance.enter()
+        try:
+            rank_context.entrance.enter()
+        except FileNotFoundError:  # it ends with the supervisor
+            hold_leash(rank_context.supervisor_pid).follow()
+            raise
     return hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
 
 
@@ -137,11 +141,19 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
 def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorClient], None]) -> None:
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
     leash = _begin(rank_context)
-    link = ControlLink(rank_context)
-    link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
     try:
-        cluster = RpcCluster(link)
-        job(cluster, RemoteSupervisor(link))
+        link = ControlLink(rank_context)
+        link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
+        _carry_out(job, link)
+    except (EOFError, ConnectionError):
+        leash.follow()  # see ps_main
+    group.leave()
+
+
+def _carry_out(job: Callable[[Cluster, SupervisorClient], None], link: ControlLink) -> None:
+    """Run ``job``, report how it ended, and wait for the order to stop. Raises EOFError, ConnectionError."""
+    try:
+        job(RpcCluster(link), RemoteSupervisor(link))
         link.send("finished")
         link.order()  # "stop"
     except HarnessError as error:
@@ -150,12 +162,11 @@ def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorCl
     except Stopped:
         pass  # the supervisor ended the run, and has the reason
     except (EOFError, ConnectionError):
-        leash.follow()
+        raise
     except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
-        words = f"{rank_context.rank} raised {type(error).__name__}: {error}"
+        words = f"{link.rank_context.rank} raised {type(error).__name__}: {error}"
         link.send("failed", RunFailed(f"{words}\n{traceback.format_exc()}"))
         link.order()
-    group.leave()
 
 
 @dataclass(frozen=True)

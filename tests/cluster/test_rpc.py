@@ -2,19 +2,26 @@
 
 import os
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+from harness.cluster import rpc
+from harness.cluster.group import GroupOptions
+from harness.cluster.launcher import RankContext
 from harness.cluster.packing import packed
 from harness.cluster.protocol import Exchange, Push, WriteBack
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Killed, Lost, Recovered, Regrouped, Started
 from harness.core.plans import PlannedKill
+from harness.processes.leash import ORPHANED
+from harness.processes.network import Entrance
 from harness.run import assemble
 from tests.cluster import worlds
+from tests.forked import forked
 from tests.runs import changed, run
 
 pytestmark = pytest.mark.timeout(90)
@@ -177,3 +184,27 @@ def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
     assert all(event.sequence is not None and event.num_rows > 0 for event in recovered)
     assert finished.pls == pytest.approx(sum(sum(event.pls.values()) for event in recovered))
     assert finished.generation == 2
+
+
+@pytest.mark.parametrize("main", [rpc.ps_main, rpc.trainer_main])
+@pytest.mark.parametrize("is_reaped", [True, False])
+def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None], *, is_reaped: bool) -> None:
+    """Law: without an error, also before it has entered the network, whose files end with the supervisor."""
+    supervisor = forked(lambda: None)
+    os.waitid(os.P_PID, supervisor, os.WEXITED | (0 if is_reaped else os.WNOWAIT))
+    context = RankContext(
+        rank="ps0",
+        place=None,
+        num_ps=1,
+        supervisor_pid=supervisor,
+        host="127.0.0.1",
+        port=1,
+        authkey=b"",
+        options=GroupOptions(
+            transports=("uv",), interface="lo", num_worker_threads=2, rpc_timeout_s=1.0, join_timeout_s=1.0
+        ),
+        entrance=Entrance((f"/proc/{supervisor}/fd/3",)),
+    )
+    assert os.waitstatus_to_exitcode(os.waitpid(forked(lambda: main(context, None)), 0)[1]) == ORPHANED
+    if not is_reaped:
+        os.waitpid(supervisor, 0)
