@@ -18,7 +18,7 @@ from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, RunStopped, StoreError, UserError
+from harness.core.errors import HarnessError, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, run_cells
@@ -32,11 +32,10 @@ from harness.record.folder import (
     finish_replacement,
     has_resume_point,
     inspect,
-    reason_of,
     replace_run,
     replacement_of,
 )
-from harness.record.rundir import differing_keys, read_config, write_reason
+from harness.record.rundir import RunDir, differing_keys, read_config, write_reason
 
 
 def train(options: argparse.Namespace) -> int:
@@ -188,11 +187,10 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
     target = replacement_of(run_dir) if is_replaced else run_dir
-    goes_on, reason = options.resume and has_resume_point(target), reason_of(target)
+    goes_on, failure = options.resume and has_resume_point(target), RunDir(target).failure()
     with claim_run(target, digest, "resume" if goes_on else "afresh" if options.afresh else "refuse") as found:
         if found is State.UNFINISHED and not has_resume_point(target):
-            failed = reason is not None and not reason.startswith(RunStopped.__name__)
-            what = f"failed ({reason})" if failed else "was interrupted"
+            what = f"failed ({failure})" if failure else "was interrupted"
             console.note(f"{target}: this run {what}; it starts afresh")
         try:
             with progress.run_progress(run_dir.name) as on_status, interrupts.stoppable(options.grace) as stop:

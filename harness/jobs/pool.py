@@ -199,7 +199,7 @@ def _is_done(cell: Cell, stale: Collection[Path]) -> bool:
 
 def _reason(one: _Watched, stale: Collection[Path]) -> str:
     log = JobFiles(one.cell.run_dir).log
-    words = RunDir(run_dir_of(one.cell, stale)).failure() or last_line(log) or "it has printed nothing"
+    words = RunDir(run_dir_of(one.cell, stale)).reason() or last_line(log) or "it has printed nothing"
     return f"job {one.job.job} ended before the cell was done: {words} (see {log})"
 
 

@@ -18,6 +18,7 @@ from typing import Literal
 
 from harness.core.errors import StoreError
 from harness.record.files import try_lock
+from harness.record.rundir import RunDir
 
 _LOCK = ".lock"
 _MARK = "cpr-harness"
@@ -118,14 +119,6 @@ def has_resume_point(run_dir: Path) -> bool:
     return any((run_dir / "resume").glob("point-*.json"))
 
 
-def reason_of(run_dir: Path) -> str | None:
-    """Why the run in ``run_dir`` failed, in one line; None if it did not fail."""
-    try:
-        return (run_dir / "error.txt").read_text(errors="replace").strip().partition("\n")[0] or None
-    except OSError:
-        return None
-
-
 def failed_at_its_end(run_dir: Path) -> str | None:
     """Why the run in ``run_dir`` failed, if its record has the last event; None of any other run."""
     try:
@@ -133,7 +126,7 @@ def failed_at_its_end(run_dir: Path) -> str | None:
         has_ended = json.loads(line)["event"] == "finish"
     except (OSError, ValueError, KeyError, TypeError):  # no record, none that is whole
         return None
-    return reason_of(run_dir) if has_ended else None
+    return RunDir(run_dir).reason() if has_ended else None
 
 
 def discard_unstarted(run_dir: Path) -> None:

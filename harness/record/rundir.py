@@ -24,7 +24,7 @@ from typing import Any, Literal
 
 from harness.config.model import Config
 from harness.config.yaml_file import read_mapping, to_yaml
-from harness.core.errors import ConfigError, StoreError
+from harness.core.errors import ConfigError, RunStopped, StoreError
 from harness.record.files import make_folder, store_errors, write_text
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
@@ -56,18 +56,24 @@ class RunDir:
 
     @property
     def status(self) -> Status:
-        """State of the run by the files present; ``unfinished`` if the run was killed or is still running."""
+        """State of the run by the files present; ``unfinished`` if it runs, was killed, or was asked to stop."""
         if not self.config.is_file():
             return "absent"
         if self.done.is_file():
             return "done"
-        return "failed" if self.error.is_file() else "unfinished"
+        reason = self.reason()
+        return "unfinished" if reason is None or reason.startswith(RunStopped.__name__) else "failed"
 
     def failure(self) -> str | None:
-        """First line of the failure's reason; None if the run did not fail."""
-        if self.status != "failed":
+        """Why the run failed, in one line; None if it did not fail."""
+        return self.reason() if self.status == "failed" else None
+
+    def reason(self) -> str | None:
+        """Why the run ended before it was done, in one line; None if nobody wrote that."""
+        try:
+            lines = self.error.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        except OSError:
             return None
-        lines = self.error.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return lines[0] if lines else "unknown"
 
 

@@ -91,7 +91,7 @@ def view_of(run: RunDir, figures: Mapping[str, Any], target: Mapping[str, Any]) 
     for event in events:
         view.rows += history.rows(event)
         view.summary |= history.summary(event)
-    reason = run.failure()
+    reason = run.reason()
     view.summary |= {**({} if reason is None else {"failure": reason}), **figures}
     return view
 

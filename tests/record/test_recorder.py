@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from harness.config.model import Config
-from harness.core.errors import RunFailed, StoreError
+from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.events import Event, Finished
 from harness.record.recorder import Recorder, read_events, read_record
 from harness.record.rundir import RunDir, read_config
@@ -104,6 +104,15 @@ def test_a_passing_error_is_the_reason(tmp_path: Path) -> None:
         fail()
     assert recorder.run.status == "failed"
     assert recorder.run.failure() == "RunFailed: out of luck"
+
+
+def test_a_run_that_was_asked_to_stop_has_not_failed(tmp_path: Path) -> None:
+    """Law: it is unfinished, as one that was killed, and the reason is kept."""
+    recorder = Recorder(tmp_path / "run", made_config())
+    with pytest.raises(RunStopped), recorder:
+        raise RunStopped(3)
+    assert (recorder.run.status, recorder.run.failure()) == ("unfinished", None)
+    assert recorder.run.reason() == "RunStopped: asked to stop; a resume point of step 3 is kept"
 
 
 def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
