@@ -18,7 +18,7 @@ from harness.data.prepare import prepare
 from harness.record import wandb_session
 from tests.data.logs import random_rows, to_text
 from tests.runs import small_config
-from tests.wandb_server import KEY, WandbServer, serve
+from tests.wandb_server import KEY, WandbServer, be_patient, serve
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -75,6 +75,7 @@ def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 def _used_by_wandb(url: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import wandb
 
+    be_patient(monkeypatch)
     monkeypatch.setenv("WANDB_BASE_URL", url)
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     wandb.teardown()  # forget the settings of the tests before

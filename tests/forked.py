@@ -7,6 +7,7 @@ import importlib
 import os
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,18 +18,25 @@ PATIENCE_S = 110
 
 
 def forked(body: Callable[[], object]) -> int:
-    """The pid of a copy of this process that runs ``body`` and ends.
+    """The pid of a copy of this process that runs ``body`` and ends, with code 1 and a traceback if it raises.
 
-    It ends with this process too: it holds the pipes of a pytest worker, and nobody notices that a worker is gone while
-    they are open.
+    It ends with the thread that called this too: it holds the pipes of a pytest worker, and nobody notices that a
+    worker is gone while they are open.
     """
+    parent = os.getpid()
     if pid := os.fork():
         return pid
+    code = 1
     try:
         end_with_parent()
-        body()
+        if os.getppid() == parent:
+            body()
+        code = 0
+    except BaseException:  # noqa: BLE001 - the copy must not go on with what its parent does
+        traceback.print_exc()
+        sys.stderr.flush()
     finally:
-        os._exit(0)
+        os._exit(code)
 
 
 def said_by(body: Callable[..., object], *arguments: object) -> str:

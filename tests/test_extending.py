@@ -16,9 +16,6 @@ from tests.runs import small_config
 ROOT = PAGE.parents[1]
 
 
-pytestmark = pytest.mark.timeout(180)  # one process for all examples; one of them forms eight worlds
-
-
 @pytest.fixture(scope="module")
 def results(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What the examples gave, by the first comment of each; run in one process of their own, once for all workers."""

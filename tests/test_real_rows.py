@@ -12,10 +12,7 @@ from tests.runs import changed, run, small_config
 
 SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "terabyte_day0_first10000.tsv"
 
-pytestmark = [
-    pytest.mark.timeout(120),
-    pytest.mark.skipif(not SAMPLE.exists(), reason=f"no Terabyte rows at {SAMPLE}"),
-]
+pytestmark = pytest.mark.skipif(not SAMPLE.exists(), reason=f"no Terabyte rows at {SAMPLE}")
 
 
 @pytest.fixture(scope="module")

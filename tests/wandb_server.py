@@ -3,6 +3,7 @@
 import gzip
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -11,19 +12,30 @@ from typing import Any
 
 import pytest
 
+from harness.record import wandb_session, wandb_worker
+
 ENTITY = "someone"
 KEY = "0123456789abcdef" * 2 + "01234567"
+
+
+def be_patient(patch: pytest.MonkeyPatch) -> None:
+    """Give wandb time to start and to end on a busy machine."""
+    patch.setattr(wandb_worker, "DEADLINE_S", 60.0)
+    for name in ("init_timeout", "finish_timeout"):
+        patch.setitem(wandb_session._SETTINGS, name, 60.0)
 
 
 @dataclass
 class WandbServer:
     """What the stand-in has received. ``unknown``: requests that it could not answer; a test fails on any.
 
-    ``mute_after``: the operation after which no request is answered any more.
+    ``mute_after``: the operation after which no request is answered any more. ``mute_s``: when the first one was not
+    (monotonic).
     """
 
     url: str = ""
     mute_after: str | None = None
+    mute_s: float | None = None
     ended: threading.Event = field(default_factory=threading.Event)
     operations: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
@@ -114,6 +126,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _hang_if_mute(self) -> None:
         if self.received.mute_after in self.received.operations:
+            self.received.mute_s = self.received.mute_s or time.monotonic()
             self.received.ended.wait()
 
     def _body(self) -> bytes:

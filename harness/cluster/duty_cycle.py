@@ -19,12 +19,17 @@ class DutyCycle:
         self._thread: threading.Thread | None = None
 
     def set(self, factors: Mapping[RankProcess, float]) -> None:
-        """From now on exactly the processes in ``factors`` are slow, by these factors; the others go on."""
+        """From now on exactly the processes in ``factors`` are slow, by these factors; the others go on.
+
+        Each new one is stopped before this returns, however late the thread is.
+        """
         with self._changing:
-            faster = self._factors.keys() - factors.keys()
+            faster, slower = self._factors.keys() - factors.keys(), factors.keys() - self._factors.keys()
             self._factors = dict(factors)
             for process in faster:
                 process.resume()
+            for process in slower:
+                process.pause()
         if factors and self._thread is None:
             self._thread = threading.Thread(target=self._run, name="slow", daemon=True)
             self._thread.start()

@@ -149,7 +149,6 @@ def test_titles_are_words(data: Data) -> None:
     assert contents(data.blocks).count("#block-") == 2
 
 
-@pytest.mark.timeout(120)
 def test_drawing_says_nothing(grid: Path, tmp_path: Path) -> None:
     """No warning or log line of matplotlib reaches the user, even without a folder for its font cache."""
     program = "import sys, analysis; analysis.write_files(sys.argv[1], sys.argv[2])"

@@ -5,7 +5,6 @@ import shutil
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 import analysis
 from analysis.blocks import blocks_of
@@ -72,7 +71,6 @@ def test_markdown_is_a_table(grid: Path) -> None:
     assert f"{auc.mean:.5f} ± {auc.half_width:.5f}" in lines[3]
 
 
-@pytest.mark.timeout(120)
 def test_files_are_the_same_every_time(grid: Path, tmp_path: Path) -> None:
     """Every figure as SVG, PDF and PNG, and the table in three formats: two writes give the same bytes."""
     shutil.copytree(grid / "full-s0", tmp_path / "grid" / "full-s0")

@@ -203,7 +203,6 @@ def test_show_tells_of_a_trace(capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert list((tmp_path / "new").glob("*.svg"))
 
 
-@pytest.mark.timeout(180)
 def test_show_waits_for_nothing_that_it_does_not_need() -> None:
     """torch, pandas, wandb and matplotlib take seconds; a table of a trace takes none of them."""
     code = (

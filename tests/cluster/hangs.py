@@ -23,8 +23,9 @@ from harness.processes.spawn import fork_server, nest_fork_server
 from tests.cluster import worlds
 from tests.stopped import stop
 
-DEADLINE_S = 1.5
-PAUSE_S = 2 * DEADLINE_S
+DEADLINE_S = 3.0
+JOIN_S = 5.0  # for whole worlds, on a busy machine
+PAUSE_S = 1.2 * DEADLINE_S
 
 
 def ask(cluster: Cluster) -> None:
@@ -33,8 +34,8 @@ def ask(cluster: Cluster) -> None:
 
 
 def stop_self(note: Path) -> None:
-    """Note pid and time, and stop."""
-    note.write_text(f"{os.getpid()} {time.monotonic()}")
+    """Note the pid, and stop."""
+    note.write_text(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -99,11 +100,12 @@ def loop(step: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
     supervisor.advanced(step)
     while True:
         ask(cluster)
+        time.sleep(0.01)
 
 
 def finish_slowly(cluster: Cluster, supervisor: SupervisorClient) -> None:
-    """Batches of an evaluation that take three times the deadline, and each a part of it."""
-    for _ in range(15):
+    """Batches of an evaluation that take twice the deadline, and each a part of it."""
+    for _ in range(10):
         time.sleep(DEADLINE_S / 5)
         supervisor.advanced(7)
     supervisor.record("finished")
@@ -185,4 +187,4 @@ def start_by_a_stopped_server() -> None:
         server.start(fork_server().Process(target=os.getpid, name="ps1"), 0.5)
     except RunFailed as error:
         sys.stdout.write(f"{error}\n")
-    sys.stdout.write(f"{time.monotonic() - began_s}\n{server.is_readable(stopped.pidfd, 1.0)}\n")
+    sys.stdout.write(f"{time.monotonic() - began_s}\n{server.is_readable(stopped.pidfd, 20.0)}\n")

@@ -3,16 +3,17 @@
 import re
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
-from harness.cluster import launcher
+from harness.cluster import launcher, processes
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
+from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Killed, Lost, Regrouped
@@ -21,22 +22,27 @@ from harness.processes.spawn import fork_server
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
-from tests.cluster.hangs import DEADLINE_S
+from tests.cluster.hangs import DEADLINE_S, JOIN_S
 from tests.cluster.test_rpc import alive
-from tests.forked import said_by
+from tests.forked import PATIENCE_S, said_by
 from tests.runs import changed
 
-pytestmark = pytest.mark.timeout(90)
-
-LOAD_S = 0.5  # what a busy machine may add
+LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
+LONG_S = 60.0
 ONE_KILL = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
 
 
-class Timed:
-    """A process whose ``kill`` is timed."""
+class Kill(NamedTuple):
+    """A SIGKILL. ``silence_s``: for how long the trainer had not been heard then, as the supervisor counts."""
 
-    def __init__(self, inner: RankProcess, kills: dict[int, float]) -> None:
-        self.inner, self.pid, self.host, self._kills = inner, inner.pid, inner.host, kills
+    silence_s: float
+
+
+class Timed:
+    """A process of whose ``kill`` there is a note."""
+
+    def __init__(self, inner: RankProcess, note: Callable[[int], None]) -> None:
+        self.inner, self.pid, self.host, self._note = inner, inner.pid, inner.host, note
 
     @property
     def exitcode(self) -> int | None:
@@ -44,8 +50,8 @@ class Timed:
         return self.inner.exitcode
 
     def kill(self) -> None:
-        """Note the time, and do it."""
-        self._kills.setdefault(self.pid, time.monotonic())
+        """Note it, and do it."""
+        self._note(self.pid)
         self.inner.kill()
 
     def pause(self) -> None:
@@ -76,31 +82,44 @@ class Timed:
 
 
 class TimedLauncher(ForkLauncher):
-    """Forks; ``kills`` has the time of the first SIGKILL of each process."""
+    """Forks; ``kills`` has the first SIGKILL of each process. ``watch`` is to be called with the world."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kills: dict[int, float] = {}
+        self.kills: dict[int, Kill] = {}
+
+    def watch(self, world: World) -> None:
+        """The world whose processes these are."""
+        self._world = world
+
+    def _note(self, pid: int) -> None:
+        world = self._world
+        self.kills.setdefault(pid, Kill(world._clock._total_s - world._heard_s))
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
         """Fork a timed process."""
-        return Timed(super().spawn(context, main, work), self.kills)
+        return Timed(super().spawn(context, main, work), self._note)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
         """Of the inner ones."""
         return super().watched([process.inner for process in processes if isinstance(process, Timed)])
 
 
-def seconds_to_kill(note: Path, kills: dict[int, float]) -> float:
-    """From the stop of the process that wrote ``note`` to its SIGKILL."""
-    pid, stopped_s = note.read_text().split()
-    assert not alive(int(pid))
-    return kills[int(pid)] - float(stopped_s)
+def assert_killed(note: Path, timed: TimedLauncher) -> Kill:
+    """The process that wrote ``note``, and then stopped, has got a SIGKILL and has ended; what is known of that."""
+    pid = int(note.read_text())
+    assert not alive(pid)
+    return timed.kills[pid]
 
 
 def short(config: Config, **more: Any) -> Config:
-    """With short deadlines."""
-    return changed(config, cluster__join_timeout_s=DEADLINE_S, cluster__rpc_timeout_s=DEADLINE_S, **more)
+    """With a short deadline for an answer."""
+    return changed(config, cluster__rpc_timeout_s=DEADLINE_S, **more)
+
+
+def short_join(config: Config, **more: Any) -> Config:
+    """With a short deadline for a new generation."""
+    return changed(config, cluster__join_timeout_s=JOIN_S, **more)
 
 
 # --- newborns ---------------------------------------------------------------------------------------------------------
@@ -111,24 +130,22 @@ def test_a_mute_newborn_is_killed_at_its_deadline_and_replaced(config: Config, t
     """Law: wherever it stops on its way into the world, the record says who, when and what was done."""
     note, timed = tmp_path / "note", TimedLauncher()
     parts = Parts(launcher=timed, ps_main=partial(hangs.newborn, note, stage, hangs.is_first))
-    events = worlds.run_job(short(config), tmp_path, hangs.replace_twice, ONE_KILL, parts)
-    assert seconds_to_kill(note, timed.kills) < 1.1 * DEADLINE_S + LOAD_S
-    pid = int(note.read_text().split()[0])
+    events = worlds.run_job(short_join(config), tmp_path, hangs.replace_twice, ONE_KILL, parts, on_world=timed.watch)
+    assert_killed(note, timed)
+    pid = int(note.read_text())
     lost = [event.machine["detail"] for event in events if isinstance(event, Lost)]
-    assert lost[1] == {
-        "ps1": f"pid {pid} did not join within {DEADLINE_S:g} s (cluster.join_timeout_s), and was killed"
-    }
+    assert lost[1] == {"ps1": f"pid {pid} did not join within {JOIN_S:g} s (cluster.join_timeout_s), and was killed"}
     first, second = [event.machine["mute"] for event in events if isinstance(event, Regrouped)]
     assert first == {}
     assert (second["ps1"]["pid"], second["ps1"]["action"]) == (pid, "killed")
-    assert DEADLINE_S < second["ps1"]["seconds"] < 1.1 * DEADLINE_S + LOAD_S
+    assert JOIN_S < second["ps1"]["seconds"] <= LATE * JOIN_S
 
 
 def test_newborns_that_stay_mute_end_the_run(config: Config, tmp_path: Path) -> None:
     """Law: they are replaced ``cluster.max_replacements_in_a_row`` times, and the run ends in one line."""
     (tmp_path / "one.csv").write_text("hour,rank\n20,ps1\n")
-    config = short(config, engine="rpc", cluster__max_replacements_in_a_row=2, trace__path=str(tmp_path / "one.csv"))
-    config = changed(config, strategy__name="partial", data__max_train_samples=200)
+    config = short_join(config, engine="rpc", cluster__max_replacements_in_a_row=2, data__max_train_samples=200)
+    config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "one.csv"))
     parts = Parts(ps_main=partial(hangs.newborn, tmp_path / "note", "addrs/", hangs.is_replacement))
     with pytest.raises(RunFailed, match=r"^step \d+: ranks kept dying during 2 recoveries in a row \(cluster\.max_r"):
         assemble.run(config, tmp_path / "run", parts=parts)
@@ -143,9 +160,10 @@ def test_a_stopped_trainer_is_killed_at_its_deadline(config: Config, tmp_path: P
     words = (
         rf"^trainer0 \(pid \d+\) gave no sign of life for {DEADLINE_S:g} s \(cluster.rpc_timeout_s\), and was killed$"
     )
+    job, parts = partial(hangs.stop_the_trainer, note), Parts(launcher=timed)
     with pytest.raises(RunFailed, match=words):
-        worlds.run_job(short(config), tmp_path, partial(hangs.stop_the_trainer, note), parts=Parts(launcher=timed))
-    assert 0.85 * DEADLINE_S < seconds_to_kill(note, timed.kills) < 1.1 * DEADLINE_S + LOAD_S
+        worlds.run_job(short(config), tmp_path, job, parts=parts, on_world=timed.watch)
+    assert DEADLINE_S < assert_killed(note, timed).silence_s <= LATE * DEADLINE_S
 
 
 def test_a_trainer_in_an_endless_loop_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
@@ -189,10 +207,10 @@ def test_nobody_survives_the_supervisor(config: Config, tmp_path: Path) -> None:
     """Law: ranks and fork server end with it, stopped ones too."""
     process = fork_server().Process(target=hangs.run_until_killed, args=(config, tmp_path, tmp_path / "note"))
     process.start()
-    process.join(60)
+    process.join(PATIENCE_S)
     pids = [int(pid) for pid in (tmp_path / "note").read_text().split()]
     assert len(pids) == 6
-    ends_s = time.monotonic() + 2.0 + LOAD_S
+    ends_s = time.monotonic() + LONG_S
     while any(map(alive, pids)):
         assert time.monotonic() < ends_s, [pid for pid in pids if alive(pid)]
         time.sleep(0.01)
@@ -205,7 +223,13 @@ def test_nobody_survives_the_supervisor(config: Config, tmp_path: Path) -> None:
 def test_a_fork_server_that_is_lost_ends_the_run(
     config: Config, tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: in one line, at once if it died, at its deadline if it is mute; no rank and no server is left behind."""
+    """Law: in one line, at once if it died, at its deadline if it is mute; no rank and no server is left behind.
+
+    No other deadline is waited for.
+    """
+    for name in ("_STOP_S", "REAP_S"):
+        monkeypatch.setattr(processes, name, 2 * LONG_S)
+    monkeypatch.setattr(launcher, "_END_S", 2 * LONG_S)
     monkeypatch.setattr(launcher, "_TELL_S", 0.5)
     note = tmp_path / "note"
     words = {
@@ -215,7 +239,7 @@ def test_a_fork_server_that_is_lost_ends_the_run(
     with pytest.raises(RunFailed, match=rf"^the fork server \(pid \d+\) {words[signal.Signals(number)]}$"):
         worlds.run_job(config, tmp_path, partial(hangs.signal_the_server, note, number), ONE_KILL)
     sent_s, *pids = note.read_text().split()
-    assert time.monotonic() - float(sent_s) < 1.0 + LOAD_S
+    assert time.monotonic() - float(sent_s) < LONG_S
     assert not any(alive(int(pid)) for pid in pids)
 
 
@@ -223,7 +247,7 @@ def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:
     """Law: at its deadline, by name; it is killed, since it would outlive everybody."""
     words, seconds, has_ended = said_by(hangs.start_by_a_stopped_server).splitlines()
     assert re.fullmatch(r"the fork server \(pid \d+\) was killed, since it took more than 0.5 s to start ps1", words)
-    assert float(seconds) < 0.55 + LOAD_S
+    assert 0.5 <= float(seconds) < 20.0, "the deadlines of other starts are 20 s and more"
     assert has_ended == "True"
 
 

@@ -24,8 +24,6 @@ from tests.cluster import worlds
 from tests.forked import forked
 from tests.runs import changed, run
 
-pytestmark = pytest.mark.timeout(90)
-
 
 def alive(pid: int) -> bool:
     """Whether a process runs (a zombie does not)."""

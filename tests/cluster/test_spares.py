@@ -26,8 +26,6 @@ from tests.cluster.test_rpc import alive
 from tests.runs import changed, run
 from tests.stopped import stop
 
-pytestmark = pytest.mark.timeout(120)
-
 
 @pytest.fixture
 def spared(config: Config, tmp_path: Path) -> Config:

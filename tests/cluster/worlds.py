@@ -13,6 +13,7 @@ from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.supervisor import Supervisor
 from harness.cluster.supervisor_client import SupervisorClient
+from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import PlannedKill
@@ -39,11 +40,17 @@ def run_job(
     job: Callable[[Cluster, SupervisorClient], None],
     planned_kills: tuple[PlannedKill, ...] = (),
     parts: Parts = DEFAULT,
+    *,
+    on_world: Callable[[World], None] = lambda _: None,
 ) -> list[Any]:
-    """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them."""
+    """Run ``job`` on the trainer rank of a real world; what it recorded, events of the supervisor among them.
+
+    ``on_world`` is called with the world before it starts.
+    """
     spec = RunSpec(config).rank_spec(root)
     world = make_world(config, spec, job, parts)
     notes = Notes()
+    on_world(world)
     try:
         world.start()
         store = CheckpointStore(root, fsync=False)

@@ -219,13 +219,14 @@ def test_end_all_ends_every_cell(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT], ids=lambda how: how.name)
-def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals) -> None:
+def test_cells_end_with_their_runner(tmp_path: Path, how: signal.Signals, request: pytest.FixtureRequest) -> None:
     """Law: SIGKILL of the runner ends its cells at once; Ctrl-C does too, with a message and exit code 130.
 
     Its cells are forked from itself, so that torch, imported to check them, is not imported again.
     """
     code = f"import sys; from tests.grid.cells import endless_grid; sys.exit(endless_grid({str(tmp_path)!r}))"
     runner = subprocess.Popen([sys.executable, "-c", code], cwd=ROOT, stderr=subprocess.PIPE, text=True)
+    request.addfinalizer(runner.kill)  # its cells do not end by themselves
     for seed in range(2):  # a runner that hears its cells has started all of them, and does nothing but listen
         wait_for(tmp_path / f"heard-local-{seed}", runner.poll)
     pids = [pid_of(tmp_path / f"local-{seed}", runner.poll) for seed in range(2)]

@@ -25,7 +25,8 @@ from tests.runs import changed
 SUPERVISOR = "10.0.0.1"
 FRESH = "nsenter --target {host} --net --pid --mount {command}"
 """``cluster.start_agent`` with the command of a real host, which imports everything first."""
-_PATIENCE_S = 40.0
+PATIENCE_S = 40.0
+"""For a busy machine, less than that of who waits for a whole run."""
 
 
 class NotAllowed(Exception):
@@ -104,13 +105,17 @@ def signal_agent(host: str, number: int) -> None:
     os.kill(min(processes(host).items())[1], number)
 
 
-def ended_s(hosts: tuple[str, ...], patience_s: float) -> float:
-    """Wait until no process is left on the hosts; when that was seen (monotonic)."""
-    ends_s = time.monotonic() + patience_s
-    while left := {pid for host in hosts for pid in processes(host).values()}:
-        assert time.monotonic() < ends_s, left
+def await_end(hosts: tuple[str, ...]) -> None:
+    """Wait until no process is left on the hosts."""
+    await_that(lambda: not any(map(processes, hosts)), "no process is left")
+
+
+def await_that(is_so: Callable[[], object], words: str) -> None:
+    """Wait until ``is_so()``."""
+    ends_s = time.monotonic() + PATIENCE_S
+    while not is_so():
+        assert time.monotonic() < ends_s, f"expected within {PATIENCE_S:g} s: {words}"
         time.sleep(0.005)
-    return time.monotonic()
 
 
 @contextmanager
@@ -142,7 +147,7 @@ def _held(holders: list[Any], main: Callable[..., None], *arguments: Any) -> int
     holders.append(holder)
     theirs.close()
     assert holder.pid is not None
-    assert ours.poll(_PATIENCE_S), "a holder is mute"
+    assert ours.poll(PATIENCE_S), "a holder is mute"
     if error := ours.recv():
         raise NotAllowed(error)
     return holder.pid

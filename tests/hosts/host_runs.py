@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import Main, RankContext, RankProcess
 from harness.config.hosts import host_map
 from harness.config.model import Config
@@ -15,24 +16,29 @@ from harness.hosts.launcher import HostsLauncher
 from harness.processes.stop import StopRequest
 from harness.run import assemble
 from run import main
-from tests.hosts.emulated import Emulation, ended_s, peers, processes, signal_agent
+from tests.forked import forked
+from tests.hosts.emulated import Emulation, await_end, await_that, peers, processes, signal_agent
 from tests.hosts.ray_nodes import ours
+from tests.own_time import own_time
+from tests.stopped import await_stop, is_stopped
 
 
 class NotingLauncher(HostsLauncher):
-    """Notes in a file when replacements are started (monotonic seconds)."""
+    """Notes in a file when each replacement is started, and how many processes are left then on lost hosts."""
 
-    def __init__(self, config: Config, run_dir: Path) -> None:
+    def __init__(self, config: Config, run_dir: Path, clock: ListeningClock) -> None:
         checkpoints = run_dir.with_name("shared")
         checkpoints.mkdir(parents=True)
         super().__init__(config.cluster, host_map(config), checkpoints)
         self._file = run_dir.with_name("spawned")
+        self.clock = clock
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
-        """Note the time, and start it."""
+        """Note both, and start it."""
         if context.place is not None and context.place.generation:
+            left = [pid for host in self.lost_hosts() for pid in processes(host)]
             with self._file.open("a") as file:
-                file.write(f"{time.monotonic()}\n")
+                file.write(f"{self.clock.read()} {len(left)}\n")
         return super().spawn(context, main, work)
 
 
@@ -41,7 +47,7 @@ def run_and(
     config: Config,
     run_dir: Path,
     at_step: int,
-    act: Callable[[HostsLauncher], None] | None = None,
+    act: Callable[[NotingLauncher], None] | None = None,
 ) -> None:
     """A run in whose middle ``act`` is called, once."""
     hosts.enter()
@@ -52,8 +58,9 @@ def run_and(
             to_do.pop()(launcher)
 
     try:
-        launcher = NotingLauncher(config, run_dir)
-        assemble.run(config, run_dir, on_status=on_status, parts=assemble.Parts(launcher=launcher))
+        with own_time() as clock:
+            launcher = NotingLauncher(config, run_dir, clock)
+            assemble.run(config, run_dir, on_status=on_status, parts=assemble.Parts(launcher=launcher))
     except HarnessError as error:
         os.write(1, f"{type(error).__name__}: {error}\n".encode())
 
@@ -90,20 +97,13 @@ def run_plainly(hosts: Emulation, config: Config, run_dir: Path, act: Callable[[
 
 
 def lose_process(hosts: Emulation, config: Config, run_dir: Path, host: str, part: bytes) -> None:
-    """A process of a host whose command line has ``part`` is killed; says how many are left there a second later."""
-    counters: list[int] = []
+    """A process of a host whose command line has ``part`` is killed; the run goes on when none is left there."""
 
     def lose() -> None:
         os.kill(ours(host, part)[0], signal.SIGKILL)
-        if (counter := os.fork()) == 0:
-            time.sleep(1.0)
-            os.write(1, f"{len(ours(host))} left\n".encode())
-            os._exit(0)
-        counters.append(counter)
+        await_that(lambda: not ours(host), "nothing of the harness is left")
 
     run_plainly(hosts, config, run_dir, lose)
-    for counter in counters:  # The run may end first.
-        os.waitpid(counter, 0)
 
 
 def end_supervisor_of_ray(hosts: Emulation, config: Config, run_dir: Path) -> None:
@@ -123,8 +123,13 @@ def name_peers(hosts: Emulation, config: Config, run_dir: Path) -> None:
 
 
 def lose_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
-    """The agent of a host is killed."""
-    run_and(hosts, config, run_dir, 40, lambda launcher: signal_agent(host, signal.SIGKILL))
+    """The agent of a host is killed; the supervisor goes on when its ranks have ended, lest the run end before."""
+
+    def kill(launcher: HostsLauncher) -> None:
+        signal_agent(host, signal.SIGKILL)
+        await_end((host,))
+
+    run_and(hosts, config, run_dir, 40, kill)
 
 
 def stop_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
@@ -132,58 +137,56 @@ def stop_agent(hosts: Emulation, config: Config, run_dir: Path, host: str) -> No
 
     def stop(launcher: HostsLauncher) -> None:
         signal_agent(host, signal.SIGSTOP)
-        while not launcher.lost_hosts():
-            time.sleep(0.01)
+        await_that(launcher.lost_hosts, "a host is lost")
 
     run_and(hosts, config, run_dir, 40, stop)
 
 
 def lose_link(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
-    """The cable of a host is taken out; says when, and when its processes had ended (monotonic seconds)."""
+    """The cable of a host is taken out; says when it was out, by the launcher's clock."""
 
-    def cut(launcher: HostsLauncher) -> None:
-        cut_s = time.monotonic()
+    def cut(launcher: NotingLauncher) -> None:
         hosts.cut(host)
-        if os.fork() == 0:
-            os.write(1, f"{cut_s} {ended_s((host,), 20.0)}\n".encode())
-            os._exit(0)
+        os.write(1, f"{launcher.clock.read()}\n".encode())
 
     run_and(hosts, config, run_dir, 40, cut)
 
 
 def press_ctrl_z(hosts: Emulation, config: Config, run_dir: Path, pause_s: float) -> None:
-    """The supervisor gets SIGTSTP in its middle, and goes on after so many seconds; says whether it had stopped."""
+    """The supervisor gets SIGTSTP in its middle, stops, and goes on after so many seconds; says that it had stopped."""
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
-
-    def press(launcher: HostsLauncher) -> None:
-        pid = os.getpid()
-        if os.fork() == 0:
-            time.sleep(pause_s)
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            os.write(1, f"{state}\n".encode())
-            os.kill(pid, signal.SIGCONT)
-            os._exit(0)
-        os.kill(pid, signal.SIGTSTP)
-
-    run_and(hosts, config, run_dir, 40, press)
+    run_and(hosts, config, run_dir, 40, lambda launcher: stop_by_ctrl_z(lambda: time.sleep(pause_s)))
 
 
 def cut_during_ctrl_z(hosts: Emulation, config: Config, run_dir: Path, host: str) -> None:
-    """While the supervisor is stopped a cable is taken out; says how many processes are left on the host in the end."""
+    """While the supervisor is stopped a cable is taken out, and it stays so until no process is left on the host."""
     signal.signal(signal.SIGTSTP, signal.SIG_DFL)  # as in a command
 
-    def press(launcher: HostsLauncher) -> None:
-        pid = os.getpid()
-        if os.fork() == 0:
-            time.sleep(0.5)
-            hosts.cut(host)
-            time.sleep(2 * config.cluster.dead_after_s)
-            os.write(1, f"{len(processes(host))} left\n".encode())
-            os.kill(pid, signal.SIGCONT)
-            os._exit(0)
-        os.kill(pid, signal.SIGTSTP)
+    def cut() -> None:
+        hosts.cut(host)
+        await_end((host,))
 
-    run_and(hosts, config, run_dir, 40, press)
+    run_and(hosts, config, run_dir, 40, lambda launcher: stop_by_ctrl_z(cut))
+
+
+def stop_by_ctrl_z(meanwhile: Callable[[], object]) -> None:
+    """Stop this process by SIGTSTP, until another one has called ``meanwhile``; that says whether it stood until then.
+
+    Returns afterwards, so that the run is not over before it stops.
+    """
+    pid = os.getpid()
+
+    def go_on() -> None:
+        try:
+            await_stop(pid)
+            meanwhile()
+            os.write(1, b"stopped\n" if is_stopped(pid) else b"not stopped\n")
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+    other = forked(go_on)
+    os.kill(pid, signal.SIGTSTP)
+    os.waitpid(other, 0)
 
 
 def end_supervisor(hosts: Emulation, config: Config, run_dir: Path) -> None:

@@ -40,8 +40,17 @@ def ray_on(hosts: Emulation) -> Iterator[None]:
         for process in started:
             process.terminate()
         for process in started:
-            process.wait(20)
+            end(process)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def end(process: "subprocess.Popen[bytes]") -> None:
+    """Wait until a process that was asked to end has ended; with patience for a busy machine, then it is killed."""
+    try:
+        process.wait(_PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _start(namespaces: list[str], holder: int | str, options: list[str]) -> "subprocess.Popen[bytes]":

@@ -21,10 +21,10 @@ from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
 from harness.processes.leash import ORPHANED
 from harness.processes.sockets import give_up_all_after, interface_of
+from tests.own_time import own_time
 
-pytestmark = pytest.mark.timeout(60)
-
-DEAD_AFTER_S = 1.0
+DEAD_AFTER_S = 3.0
+SOON_S = 20.0  # for a busy machine
 ROOT = Path(__file__).resolve().parents[2]
 WRONG = f"env PYTHONPATH={ROOT} {sys.executable} {ROOT}/tests/hosts/wrong_agents.py"
 
@@ -93,7 +93,10 @@ def test_a_template_is_a_command_with_the_agents_words() -> None:
 def test_a_start_command_that_fails_is_one_line_with_what_it_printed(tmp_path: Path) -> None:
     """Law: the line names host and exit code; the other host's command is not left behind."""
     note = tmp_path / "pid"
-    script = f'if [ $0 = a ]; then echo $$ > {note}; exec sleep 600; fi; sleep 0.2; echo "no route to $0"; exit 255'
+    script = (
+        f"if [ $0 = a ]; then echo $$ > {note}; exec sleep 600; fi; "
+        f'while [ ! -s {note} ]; do sleep 0.05; done; echo "no route to $0"; exit 255'
+    )
     (tmp_path / "start").write_text(script)
     message = refusal(tmp_path, start_agent=f"sh -c '. {tmp_path}/start' {{host}} {{command}}")
     words = "was not started: the command ended with exit code 255; it printed: no route to b"
@@ -125,10 +128,10 @@ def test_an_agent_that_is_started_by_hand_says_so() -> None:
 # --- the connection ---------------------------------------------------------------------------------------------------
 
 
-def linked() -> tuple[AgentLink, Any]:
+def linked(dead_after_s: float = DEAD_AFTER_S) -> tuple[AgentLink, Any]:
     """The supervisor's link to the agent of host b, and the agent's end of it."""
     ours, theirs = Pipe()
-    return AgentLink("b", 7, cast(Connection, ours), DEAD_AFTER_S, lambda: None), theirs
+    return AgentLink("b", 7, cast(Connection, ours), dead_after_s, lambda: None), theirs
 
 
 def test_a_silent_host_is_lost_at_the_deadline_with_all_its_processes() -> None:
@@ -136,21 +139,26 @@ def test_a_silent_host_is_lost_at_the_deadline_with_all_its_processes() -> None:
     link, theirs = linked()
     theirs.send(("answer", 42, None))
     assert link.spawn(None, None, None) == (0, 42)
-    heard_s = time.monotonic()
-    time.sleep(0.5 * DEAD_AFTER_S)  # silence
-    assert link.exitcode(0) is None
-    assert link.is_silent
-    link.await_end(0, 0.0)
-    assert DEAD_AFTER_S - 0.1 < time.monotonic() - heard_s < DEAD_AFTER_S + 0.5
+    with own_time() as clock:
+        with link._changed:  # meanwhile it is not counted as lost, however late this thread is
+            while not link.is_silent:
+                time.sleep(0.01)
+            assert link.exitcode(0) is None
+        link.await_end(0, 0.0)
+        assert clock.read() < DEAD_AFTER_S + 0.5
+    assert time.monotonic() - link._heard_s >= DEAD_AFTER_S
     assert link.exitcode(0) == ORPHANED
-    assert link.lost == "its agent gave no sign of life for 1 s (cluster.dead_after_s)"
+    assert link.lost == "its agent gave no sign of life for 3 s (cluster.dead_after_s)"
     with pytest.raises(HostLost):
         link.ask("probe")
     theirs.close()
 
 
 def test_beats_come_back_and_keep_a_host() -> None:
-    """Law: as long as it is heard it is not lost; who waits for its processes waits no longer than asked."""
+    """Law: as long as it is heard it is not lost; who waits for its processes waits no longer than asked.
+
+    Waiting longer would last until the host is lost.
+    """
     link, theirs = linked()
     theirs.send(("answer", 42, None))
     link.spawn(None, None, None)
@@ -159,9 +167,9 @@ def test_beats_come_back_and_keep_a_host() -> None:
         theirs.send(("beat", number))
         assert theirs.recv() == ("beat", number)
         time.sleep(0.1 * DEAD_AFTER_S)
-    began_s = time.monotonic()
+    theirs.send(("beat", 15))
+    assert theirs.recv() == ("beat", 15)
     link.await_end(0, 0.0)
-    assert time.monotonic() - began_s < 0.3 * DEAD_AFTER_S
     assert (link.lost, link.exitcode(0), link.num_running) == (None, None, 1)
     theirs.send(("ended", 0, -9))
     link.await_end(0, 5.0)
@@ -171,13 +179,13 @@ def test_beats_come_back_and_keep_a_host() -> None:
 
 def test_an_agent_that_ended_is_lost_at_once_and_says_why_if_it_can() -> None:
     """Law: long before the deadline, in its own words; what it had told of its processes stays."""
-    link, theirs = linked()
+    link, theirs = linked(4 * SOON_S)
     theirs.send(("ended", 0, -9))
     theirs.send(("dying", "the fork server was ended"))
     theirs.close()
     began_s = time.monotonic()
     link.await_end(1, 5.0)
-    assert time.monotonic() - began_s < 0.8 * DEAD_AFTER_S
+    assert time.monotonic() - began_s < SOON_S
     assert link.lost == "the fork server was ended"
     assert (link.exitcode(0), link.exitcode(1)) == (-9, ORPHANED)
 

@@ -1,7 +1,6 @@
 """Ranks on three hosts whose agents Ray starts. Needs ray (requirements-ray.txt), and is skipped without."""
 
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,15 +10,15 @@ from harness.config.model import Config
 from harness.core.events import Killed, Lost, Regrouped
 from harness.processes.spawn import fork_server
 from harness.record.recorder import read_events
+from tests.forked import PATIENCE_S as RUN_PATIENCE_S
 from tests.forked import said_by
 from tests.hosts import host_runs
-from tests.hosts.emulated import Emulation, NotAllowed, address_of, emulated
+from tests.hosts.emulated import PATIENCE_S, Emulation, NotAllowed, address_of, await_that, emulated
 from tests.hosts.ray_nodes import by_ray, ours, ray_on
 from tests.hosts.test_hosts import facts, short
 from tests.runs import changed, run, saving_every
 
 pytest.importorskip("ray", reason="needs pip install -r requirements-ray.txt")
-pytestmark = pytest.mark.timeout(180)
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +31,9 @@ def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Emulation]:
         pytest.skip(f"no emulated hosts here: {error}")
 
 
-def left_after(hosts: tuple[str, ...], patience_s: float) -> list[int]:
-    """The processes of the harness that run on the hosts ``patience_s`` later, or none as soon as there is none."""
-    ends_s = time.monotonic() + patience_s
-    while (left := [pid for host in hosts for pid in ours(host)]) and time.monotonic() < ends_s:
-        time.sleep(0.02)
-    return left
+def none_left(hosts: Emulation) -> None:
+    """Wait until nothing of the harness runs on the hosts."""
+    await_that(lambda: not any(map(ours, hosts.hosts)), "nothing of the harness is left")
 
 
 def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Config, tmp_path: Path) -> None:
@@ -50,17 +46,18 @@ def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Co
     kills = [event for event in events if isinstance(event, Killed)]
     assert all(kill.machine["exitcode"] == -9 for kill in kills)
     assert {kill.machine["host"] for kill in kills} == {address_of(hosts, host) for host in hosts.hosts}
-    assert left_after(hosts.hosts, 1.0) == []
+    none_left(hosts)
 
 
 def test_nothing_is_left_of_a_supervisor_that_is_killed(hosts: Emulation, config: Config, tmp_path: Path) -> None:
-    """Law: a second later no rank, agent or actor runs on any host."""
-    arguments = (hosts, by_ray(hosts, short(config)), tmp_path / "run")
+    """Law: no rank, agent or actor runs on any host until its lease runs out."""
+    config = changed(short(config), cluster__dead_after_s=4 * PATIENCE_S)
+    arguments = (hosts, by_ray(hosts, config), tmp_path / "run")
     process = fork_server().Process(target=host_runs.end_supervisor_of_ray, args=arguments)
     process.start()
-    process.join(60)
+    process.join(RUN_PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
-    assert left_after(hosts.hosts, 1.0) == []
+    none_left(hosts)
 
 
 def test_what_ray_cannot_do_is_one_line(hosts: Emulation, config: Config, tmp_path: Path) -> None:
@@ -82,14 +79,15 @@ def test_what_ray_cannot_do_is_one_line(hosts: Emulation, config: Config, tmp_pa
 def test_who_is_killed_on_a_node_is_a_lost_host(hosts: Emulation, config: Config, tmp_path: Path, part: bytes) -> None:
     """Law: agent, actor or raylet: one failure of its ranks, nothing of the harness is left there, and the run goes on.
 
-    A node without its raylet is lost for good, so it comes last.
+    It ends there long before a lease runs out. A node without its raylet is lost for good, so it comes last.
     """
     host = hosts.hosts[2 if part == b"raylet/raylet" else 1]
-    arguments = (hosts, by_ray(hosts, short(config)), tmp_path / "run", host, part)
-    assert said_by(host_runs.lose_process, *arguments) == "0 left\n"
+    config = changed(short(config), cluster__dead_after_s=4 * PATIENCE_S)
+    arguments = (hosts, by_ray(hosts, config), tmp_path / "run", host, part)
+    assert said_by(host_runs.lose_process, *arguments) == ""
     events = read_events(tmp_path / "run" / "events.jsonl")
     (lost,) = (event for event in events if isinstance(event, Lost))
     assert len(lost.unplanned_ranks) == 2
     (regrouped,) = (event for event in events if isinstance(event, Regrouped))
     assert [*regrouped.machine["lost_hosts"]] == [address_of(hosts, host)]
-    assert left_after(hosts.hosts, 1.0) == []
+    none_left(hosts)

@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.hosts.ray_nodes import end
+
 _PATIENCE_S = 90.0
 _MARK = "CPR_TEST_RAY"
 
@@ -58,7 +60,7 @@ def ray_head() -> Iterator[Head]:
         yield head
     finally:
         process.terminate()
-        process.wait(30)
+        end(process)
         for pid in head.processes():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

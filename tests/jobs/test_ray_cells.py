@@ -26,7 +26,6 @@ from tests.jobs.ray_head import Head, ray_head
 from tests.runs import changed
 
 pytest.importorskip("ray", reason="needs pip install -r requirements-ray.txt")
-pytestmark = pytest.mark.timeout(180)
 PATIENCE_S = 90.0
 
 

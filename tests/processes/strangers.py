@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.processes.leash import end_with_parent
+
 NOBODY = 65534
 _LISTEN = "0A"  # state of a TCP socket, include/net/tcp_states.h
 
@@ -23,8 +25,7 @@ class Address:
 
 def listening(pid: int) -> set[Address]:
     """All addresses at which a socket of the process listens, in whichever network namespace it is (as ``ss -l``)."""
-    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink())
-    inodes = {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
+    inodes = _sockets(pid)
     found: set[Address] = set()
     for name, family in (("tcp", socket.AF_INET), ("tcp6", socket.AF_INET6)):
         for values in _table(Path(f"/proc/{pid}/net/{name}")):
@@ -35,6 +36,19 @@ def listening(pid: int) -> set[Address]:
         if values[6] in inodes and len(values) > 7 and values[7].startswith("@"):
             found.add(Address(socket.AF_UNIX, values[7]))
     return found
+
+
+def taken(pids: Iterable[int]) -> set[int]:
+    """The ports at which others than the processes ``pids`` listen in this process's network."""
+    own = set[str]().union(*map(_sockets, pids))
+    lines = [values for name in ("tcp", "tcp6") for values in _table(Path(f"/proc/self/net/{name}"))]
+    return {int(values[1].split(":")[1], 16) for values in lines if values[3] == _LISTEN and values[9] not in own}
+
+
+def _sockets(pid: int) -> set[str]:
+    """The inodes of a process's sockets."""
+    links = (os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink())
+    return {link.removeprefix("socket:[").removesuffix("]") for link in links if link.startswith("socket:[")}
 
 
 def _table(path: Path) -> list[list[str]]:
@@ -56,6 +70,7 @@ def as_nobody(attack: Callable[[], Iterable[str]]) -> list[str]:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
+            end_with_parent()  # here: a change of the user undoes it
             said = "\n".join(attack())
         except BaseException as error:  # noqa: BLE001 - the parent is to hear of it
             said = f"failed: {error!r}"

@@ -51,7 +51,7 @@ def rank(listener: socket.socket, key: bytes, said: list[str]) -> Thread:
         else:
             connection.send("hello")
 
-    thread = Thread(target=run)
+    thread = Thread(target=run, daemon=True)
     thread.start()
     return thread
 

@@ -2,27 +2,25 @@
 
 import os
 import signal
-import time
 
 from harness.processes.leash import Leash
 from tests.forked import forked
 
-PATIENCE_S = 20.0
 
-
-def sleep() -> None:
+def pause() -> None:
     """Until it is killed."""
-    time.sleep(PATIENCE_S)
+    while True:
+        signal.pause()
 
 
 def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
     """Law: also without the thread of its leash, which may come too late where the main thread ends first."""
-    owner = forked(sleep)
+    owner = forked(pause)
 
     def have_a_child() -> None:
         parent = os.getpid()
         leash = Leash(os.pidfd_open(owner), os.pidfd_open(parent))  # before the owner is killed
-        forked(lambda: leash.follow(PATIENCE_S))
+        forked(lambda: leash.follow(None))
         os.kill(parent, signal.SIGSTOP)
 
     parent = forked(have_a_child)
@@ -34,7 +32,7 @@ def test_who_finds_its_owner_gone_ends_a_stopped_parent() -> None:
 
 def test_who_finds_its_owner_alive_goes_on() -> None:
     """Law: a connection that a living owner has closed ends nobody."""
-    owner = forked(sleep)
+    owner = forked(pause)
     child = forked(lambda: Leash(os.pidfd_open(owner), None).follow(0.01))  # the owner lives until the child has ended
     assert os.waitpid(child, 0)[1] == 0, "it ended by itself, and not as an orphan"
     os.kill(owner, signal.SIGKILL)

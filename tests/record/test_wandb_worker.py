@@ -11,6 +11,8 @@ from harness.record import wandb_worker
 from harness.record.wandb_session import WandbError
 from harness.record.wandb_worker import Worker
 
+_SOON_S = 20.0  # on a busy machine
+
 
 @pytest.fixture
 def worker() -> Iterator[Worker]:
@@ -55,27 +57,52 @@ def test_a_stuck_call_is_given_up(worker: Worker, stuck: Event) -> None:
     """A call that does not end is a WandbError within its deadline, and so is any call behind it, at once."""
     began_s = time.monotonic()
     with pytest.raises(WandbError, match=r"^no answer within 0\.3 s$"):
-        worker.call(stuck.wait)
+        worker.call(lambda: stuck.wait(_SOON_S))
     with pytest.raises(WandbError, match="no answer"):
         worker.call(lambda: 1)
-    assert time.monotonic() - began_s < 1.5
+    assert time.monotonic() - began_s < _SOON_S
+
+
+class Clock:
+    """A clock that a test sets, in the place of module ``time``."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.num_readings = 0
+
+    def monotonic(self) -> float:
+        """Seconds."""
+        self.num_readings += 1
+        return self.now_s
+
+    def stand(self, now_s: float) -> None:
+        """Set it, and wait until it has been read a few times: by who waits for a call."""
+        self.now_s, before, until_s = now_s, self.num_readings, time.monotonic() + _SOON_S
+        while self.num_readings < before + 4 and time.monotonic() < until_s:
+            time.sleep(0.01)
 
 
 def test_calls_after_one_that_failed_share_its_deadline(stuck: Event, monkeypatch: pytest.MonkeyPatch) -> None:
     """A call that fails late leaves the next one little time; without a failure each has its own deadline."""
+    clock = Clock()
+    monkeypatch.setattr(wandb_worker, "time", clock)
     monkeypatch.setattr(wandb_worker, "DEADLINE_S", 1.0)
     worker = Worker("a test", has_one_deadline=True)
 
     def fail_late() -> None:
-        stuck.wait(0.6)
+        clock.stand(1.2)
         raise OSError("no answer")
 
-    worker.call(lambda: stuck.wait(0.6))
-    began_s = time.monotonic()
-    for call in (fail_late, stuck.wait, lambda: 1):
+    def be_stuck() -> None:
+        clock.stand(1.5)
+        clock.now_s = 1.7
+        stuck.wait(_SOON_S)
+
+    worker.call(lambda: clock.stand(0.6))  # the next begins then, and its deadline is at 1.6
+    for call in (fail_late, be_stuck, lambda: 1):
         with pytest.raises(WandbError, match="no answer"):
             worker.call(call)
-    assert 0.9 < time.monotonic() - began_s < 1.5
+        assert clock.now_s == (1.2 if call is fail_late else 1.7)
     worker.close()
 
 
@@ -92,14 +119,22 @@ def test_a_stuck_call_holds_up_no_step(worker: Worker, stuck: Event, monkeypatch
 
     with pytest.raises(WandbError, match=r"^100 calls are pending$"):
         fill()
-    assert time.monotonic() - began_s < 1.0
+    assert time.monotonic() - began_s < _SOON_S
 
 
 def test_a_long_wait_is_told_once(
     worker: Worker, stuck: Event, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever waits reads what for, and how long at most."""
-    monkeypatch.setattr(wandb_worker, "_SAID_AFTER_S", 0.0)
+    clock = Clock()
+    monkeypatch.setattr(wandb_worker, "time", clock)
+    monkeypatch.setattr(wandb_worker, "_SAID_AFTER_S", -1.0)
+
+    def be_stuck() -> None:
+        clock.stand(0.2)
+        clock.now_s = 0.4
+        stuck.wait(_SOON_S)
+
     with caplog.at_level(logging.INFO, "harness"), pytest.raises(WandbError):
-        worker.call(stuck.wait)
+        worker.call(be_stuck)
     assert [record.getMessage() for record in caplog.records] == ["wandb: waiting for a test, at most 0.3 s"]

@@ -73,7 +73,6 @@ def test_the_smallest_buffer_changes_nothing_but_time(config: Config, tmp_path: 
     assert content(tmp_path / "async") == content(tmp_path / "sync")
 
 
-@pytest.mark.timeout(120)
 def test_engines_agree_on_saves_in_the_background(config: Config, tmp_path: Path) -> None:
     """Event for event, Saved events and their waits included: where a save is committed hangs on no clock."""
     config = in_background(config, strategy__name="cpr_mfu", data__max_train_samples=256, eval__every_steps=25)
@@ -167,7 +166,6 @@ def train_and_kill_in_a_save(
     job.train(config, checkpoints, kills, cluster, supervisor)
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("strategy", ["full", "partial"])
 def test_a_rank_killed_in_a_save_is_mended(config: Config, tmp_path: Path, strategy: str) -> None:
     """SIGKILL between a save and its commit: the checkpoint before is recovered from, and later ones are whole."""

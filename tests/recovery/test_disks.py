@@ -51,7 +51,6 @@ def story_of(events: list[Event]) -> list[Event]:
     ]
 
 
-@pytest.mark.timeout(200)
 @pytest.mark.parametrize("save", ["sync", "async"])
 @pytest.mark.parametrize("strategy", ["full", "partial", "cpr_mfu"])
 def test_a_write_that_fails_costs_its_bytes_and_changes_nothing(
@@ -141,7 +140,6 @@ def test_a_fault_without_a_save_fails_the_run(config: Config, tmp_path: Path) ->
 # --- bits -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(100)
 @pytest.mark.parametrize("engine", ["local", "rpc"])
 @pytest.mark.parametrize(("strategy", "save"), [("full", "sync"), ("partial", "async"), ("cpr_mfu", "sync")])
 def test_a_flipped_bit_is_found_by_the_next_restore(
@@ -159,7 +157,6 @@ def test_a_flipped_bit_is_found_by_the_next_restore(
     assert words.endswith("a bit of it was flipped by line 2 of the trace")
 
 
-@pytest.mark.timeout(100)
 def test_a_file_that_is_not_read_again_harms_nobody(config: Config, tmp_path: Path) -> None:
     """A later save replaces the damaged file; the result is that without a flip, on both engines."""
     trace = "hour,rank,fault\n20,2,bitflip\n40,ps1,kill\n"

@@ -62,7 +62,6 @@ ENGINES = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("strategy", "cache", "save"), ENGINES)
 def test_engines_agree_on_kills_in_phases(phased: Config, tmp_path: Path, strategy: str, cache: str, save: str) -> None:
     """SIGKILL of a process and a dropped object give the same events, to the bit, whatever the process had done."""

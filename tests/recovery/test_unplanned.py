@@ -16,6 +16,7 @@ from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
+from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.runs import changed, run
 
@@ -82,6 +83,7 @@ def named(doom: dict[tuple[str, int, type], str]) -> str:
     return " ".join(f"{rank}-{kind.__name__}{number}" for rank, number, kind in doom)
 
 
+PATIENCE_S = 60.0
 NUM_SAMPLES = 100  # 25 steps: the deaths below are in the first 21
 IN_A_STEP = (
     {("ps1", 15, Exchange): "after"},
@@ -200,16 +202,19 @@ def test_what_is_due_at_the_boundary_of_a_rollback_takes_place(
     assert [event.step for event in events if isinstance(event, Evaluated)] == [20, 40, 60]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_chaos(config: Config, tmp_path: Path, mode: str) -> None:
-    """Real ranks killed at random moments, one or two at a time: full recovery still ends bit-equal to no failure."""
+    """Real ranks killed at random moments, one or two at a time: full recovery still ends bit-equal to no failure.
+
+    The run waits in its middle for the first kill, lest it end before.
+    """
     config = changed(config, trace__path=None, trace__allow_unplanned=True, eval__every_steps=60, save__mode=mode)
     # More than are killed: on a busy machine all of it may fall into one recovery.
     config = changed(config, cluster__max_replacements_in_a_row=20)
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
     run_dir, chance, done = tmp_path / "chaos", random.Random(7), threading.Event()
     killed: list[int] = []
+    has_killed = threading.Event()
 
     def kill_at_random() -> None:
         while not done.wait(chance.uniform(0.05, 0.3)) and len(killed) < 8:
@@ -218,13 +223,19 @@ def test_chaos(config: Config, tmp_path: Path, mode: str) -> None:
                 try:
                     os.kill(pids[rank], 9)
                     killed.append(pids[rank])
+                    has_killed.set()
                 except ProcessLookupError:
                     pass
+
+    def await_kill(status: assemble.RunStatus) -> None:
+        if status.phase == "train" and status.step >= 40:
+            assert has_killed.wait(PATIENCE_S)
 
     killer = threading.Thread(target=kill_at_random)
     killer.start()
     try:
-        finished, _ = run(changed(config, engine="rpc", strategy__name="full"), run_dir)
+        full = changed(config, engine="rpc", strategy__name="full")
+        finished = assemble.run(full, run_dir, on_status=await_kill)
     finally:
         done.set()
         killer.join()

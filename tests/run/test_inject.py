@@ -29,7 +29,6 @@ def wall(config: Config, tmp_path: Path) -> Config:
     )
 
 
-@pytest.mark.timeout(120)
 def test_kills_at_real_seconds_are_planned(wall: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Whatever the run does when they strike, full recovery ends bit-equal to no failure; later kills are said."""
     reference, _ = run(

@@ -74,7 +74,6 @@ def test_every_client_gives_the_same_bits(config: Config, tmp_path: Path, name: 
         assert facts(events) == facts(plain), label
 
 
-@pytest.mark.timeout(90)
 @pytest.mark.parametrize(
     ("name", "keys"),
     [

@@ -1,13 +1,8 @@
 """A run that ended early goes on from its resume point, to the record of the uninterrupted run, bit by bit."""
 
-import json
 import logging
-import os
 import random
 import signal
-import sys
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -16,27 +11,23 @@ import pytest
 
 import analysis
 import run as command_line
-from harness.cli import interrupts
 from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
-from harness.config.yaml_file import to_yaml
 from harness.core.errors import RunStopped
 from harness.core.events import Finished, WriteFailed
 from harness.core.plans import KillTime
 from harness.core.strategies import STRATEGIES
 from harness.core.trackers import TRACKERS, NullTracker
-from harness.processes.leash import hold_leash
-from harness.processes.spawn import fork_server
 from harness.record import code
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, job, resume_points
 from harness.run.verify import compare_records
+from tests.run.stopped_commands import has_begun, has_trained, interrupted
 from tests.runs import BUSY, changed, saving_every
 
 NUM_STEPS = 60
-PATIENCE_S = 100.0
 CACHES = ("none", "lookahead", "stale")
 CASES = [
     (strategy, cache, ("sync", "async")[(number + place) % 2])
@@ -150,7 +141,6 @@ def test_a_run_that_stops_after_its_last_step_is_evaluated_when_it_goes_on(
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(("strategy", "cache", "mode"), ON_RPC)
 def test_processes_go_on_as_one_process_does(
     short: Config, tmp_path: Path, strategy: str, cache: str, mode: str
@@ -229,7 +219,6 @@ WAITING = "hour,rank,phase,fault\n11,ps1,,disk_full\n12,2,,disk_error\n20,ps2,,k
 """Of 60 steps 11 is armed at 12 and strikes at the save of step 18; 30 is armed at 33 and strikes at 36."""
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize(("strategy", "on_rpc"), [("full", False), ("cpr_mfu", False), ("partial", True)])
 def test_a_write_that_is_to_fail_strikes_where_it_would_have(
@@ -336,62 +325,6 @@ def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
 # --- signals to a real command --------------------------------------------------------------------------------------
 
 
-def command(words: list[str], said: Path, owner: int) -> None:
-    """Body of a process: `run.py` with these words, as a user's shell starts it."""
-    hold_leash(owner)
-    with said.open("wb") as file:
-        for stream in (1, 2):
-            os.dup2(file.fileno(), stream)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})  # a fork server has them blocked
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    interrupts.install()
-    sys.exit(command_line.main(words))
-
-
-def interrupted(
-    config: Config, folder: Path, number: signal.Signals, is_due: Callable[[Path], bool]
-) -> tuple[int, str]:
-    """Send the signal to a command once the record of its run says so; exit code and what it said.
-
-    SIGTERM goes to its ranks too, as from a scheduler.
-    """
-    file, said = folder / "run.yaml", folder / "said.txt"
-    file.write_text(to_yaml(config.model_dump(mode="json")))
-    process = fork_server().Process(target=command, args=(["train", str(file)], said, os.getpid()))
-    process.start()
-    assert process.pid is not None
-    until_s = time.monotonic() + PATIENCE_S
-    while not is_due(Path(config.out)):
-        assert process.exitcode is None, said.read_text()
-        assert time.monotonic() < until_s
-        time.sleep(0.002)
-    for pid in [*(pids_of(Path(config.out)) if number == signal.SIGTERM else ()), process.pid]:
-        os.kill(pid, number)
-    process.join(PATIENCE_S)
-    assert process.exitcode is not None
-    return process.exitcode, said.read_text()
-
-
-def pids_of(run_dir: Path) -> list[int]:
-    """The processes of all ranks."""
-    started = json.loads((run_dir / "events.jsonl").read_text().splitlines()[0])
-    return [*started["machine"].get("pids", {}).values()]
-
-
-def has_trained(steps: int, run_dir: Path) -> bool:
-    """Whether the record has so many steps, and there is a resume point."""
-    events = run_dir / "events.jsonl"
-    is_there = events.exists() and f'"train","step":{steps},' in events.read_text()
-    return is_there and any((run_dir / "resume").glob("point-*"))
-
-
-def has_begun(steps: int, run_dir: Path) -> bool:
-    """Whether the record has so many steps."""
-    events = run_dir / "events.jsonl"
-    return events.exists() and f'"train","step":{steps},' in events.read_text()
-
-
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize("engine", ["local", "rpc"])
 def test_a_command_that_was_killed_goes_on(config: Config, tmp_path: Path, engine: str) -> None:
     """Law: SIGKILL at some step, and the run goes on from its last periodic point, to the same record."""
@@ -408,7 +341,6 @@ def test_a_command_that_was_killed_goes_on(config: Config, tmp_path: Path, engin
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-@pytest.mark.timeout(150)
 @pytest.mark.parametrize(("engine", "number"), [("local", signal.SIGINT), ("rpc", signal.SIGTERM)])
 def test_a_command_that_is_asked_to_stop_says_where_it_goes_on(
     config: Config, tmp_path: Path, engine: str, number: signal.Signals

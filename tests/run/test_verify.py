@@ -47,7 +47,6 @@ LIGHT = ("none", "never_save", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_mass
 """Strategies of few rules of their own, on two ranks: only one of their kills is not around a save."""
 
 
-@pytest.mark.timeout(400)  # three of the eight runs form a world seven times, which takes a busy machine long
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_path: Path, strategy: str) -> None:
     """Losses, parameters, AUC, PLS and every event, under failures of every sort and kills around a save.

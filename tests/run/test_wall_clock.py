@@ -81,7 +81,6 @@ def test_every_data_path_meets_the_same_failures(wall: Config, tmp_path: Path, n
     assert outcome(stale) == outcome(direct)
 
 
-@pytest.mark.timeout(400)
 def test_both_engines_meet_the_same_failures(wall: Config, tmp_path: Path) -> None:
     """Under killed processes too, to the bit."""
     (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n21.5,ps0\n40,ps1\n58,ps0\n200,ps0\n")
