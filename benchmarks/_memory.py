@@ -11,10 +11,13 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
+START_METHOD = "spawn"
+"""How a process that is empty at first is started. Tests, which judge no figure, fork one that has imported all."""
+
 
 def start_empty(body: Callable[..., None], *args: Any) -> tuple[BaseProcess, Any]:
     """A process that is empty at first, and the end of the pipe that is its last argument."""
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context(START_METHOD)
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=body, args=(*args, theirs))
     process.start()

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
@@ -23,28 +24,36 @@ NUM_ROWS = 400_000
 BATCH_SIZE = 128
 
 
-def seconds_of(path: Path, out: Path, jobs: int) -> float:
+Start = Callable[[list[str]], "subprocess.CompletedProcess[str]"]
+"""Runs ``run.py`` with these words."""
+
+
+def by_path(words: list[str]) -> "subprocess.CompletedProcess[str]":
+    """As a user starts it."""
+    return subprocess.run([sys.executable, str(RUN), *words], check=False, capture_output=True, text=True)
+
+
+def seconds_of(path: Path, out: Path, jobs: int, start: Start) -> float:
     """Wall time of ``run.py grid``."""
-    command = [sys.executable, str(RUN), "grid", str(path), f"out={out}", "--jobs", str(jobs)]
     began_s = time.perf_counter()
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
+    done = start(["grid", str(path), f"out={out}", "--jobs", str(jobs)])
     seconds = time.perf_counter() - began_s
     if done.returncode != 0:
         sys.exit(f"{path.name} failed:\n{done.stderr}")
     return seconds
 
 
-def one_round(folder: Path, jobs: int) -> tuple[float, float, float]:
+def one_round(folder: Path, jobs: int, start: Start) -> tuple[float, float, float]:
     """Seconds of the grid of long cells, of that of one-step cells, and of one in which nothing is left to do."""
     out = folder / "out"
     try:
-        long_s, short_s = (seconds_of(folder / f"{name}.yaml", out / name, jobs) for name in ("long", "short"))
-        return long_s, short_s, seconds_of(folder / "short.yaml", out / "short", jobs)
+        long_s, short_s = (seconds_of(folder / f"{name}.yaml", out / name, jobs, start) for name in ("long", "short"))
+        return long_s, short_s, seconds_of(folder / "short.yaml", out / "short", jobs, start)
     finally:
         shutil.rmtree(out, ignore_errors=True)
 
 
-def main() -> None:
+def main(start: Start = by_path) -> None:
     """Measure, print, write as JSON if asked."""
     made = parser(__doc__, rounds=3, steps=200)
     made.add_argument("--cells", type=int, default=8)
@@ -58,7 +67,7 @@ def main() -> None:
             data = {**values["data"], "max_train_samples": steps * BATCH_SIZE}
             cells = {**values, "name": length, "data": data}
             (folder / f"{length}.yaml").write_text(json.dumps(cells))  # which is YAML
-        rounds = [[one_round(folder, int(jobs)) for jobs in options.jobs] for _ in range(options.rounds)]
+        rounds = [[one_round(folder, int(jobs), start) for jobs in options.jobs] for _ in range(options.rounds)]
     figures = {
         f"{jobs:g}": {
             "cells_per_minute": Spread.of(60 * options.cells / (long_s - idle_s) for long_s, _, idle_s in seen),

@@ -146,8 +146,7 @@ def measure(options: argparse.Namespace, hosts: Emulation, folder: Path) -> tupl
     rows: list[list[str]] = []
     lost = configure(options, folder / "lost", NUM_STEPS)
     steps = configure(options, folder / "steps", options.steps)
-    near = hosts.config(steps, hosts=("a", "b", "c"), start_agent="{command}", host="127.0.0.1")
-    apart = {"loopback": near, "hosts": hosts.config(steps)}
+    apart = {"loopback": hosts.near(steps), "hosts": hosts.config(steps)}
     by_kind: dict[str, list[float]] = {"killed": [], "cut": [], "loopback": [], "hosts": []}
     for number in range(options.rounds):
         by_kind["killed"] += lose_two(hosts, lost, folder / f"killed-{number}", kill_host)

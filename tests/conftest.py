@@ -1,4 +1,8 @@
-"""Small prepared click logs that every test of a run shares, and stand-ins of the wandb server."""
+"""Small prepared click logs that every test of a run shares, and stand-ins of the wandb server.
+
+The fixtures import what they need: the process that hands out tests to workers imports this file too, and the workers
+wait for it.
+"""
 
 import gc
 
@@ -9,16 +13,15 @@ import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from harness.config.model import Config
-from harness.data.prepare import prepare
-from harness.record import wandb_session
-from tests.data.logs import random_rows, to_text
-from tests.runs import small_config
-from tests.wandb_server import KEY, WandbServer, be_patient, serve
+import harness  # noqa: F401 - bounds how long threads of OpenMP spin, before a test imports torch
+
+if TYPE_CHECKING:
+    from harness.config.model import Config
+    from tests.wandb_server import WandbServer
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -26,7 +29,10 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
-_SLOW = {"test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_cpr56.py"}
+_SLOW = {
+    *("test_benchmarks.py", "test_extending.py", "test_plugins.py", "test_verify.py", "test_rpc.py", "test_cpr56.py"),
+    *("test_faults.py", "test_hosts.py"),  # which wait for deadlines
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -43,6 +49,9 @@ def pytest_collection_finish() -> None:
 @pytest.fixture(scope="session")
 def click_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """1,200 prepared samples: 1,029 to train on."""
+    from harness.data.prepare import prepare
+    from tests.data.logs import random_rows, to_text
+
     folder = tmp_path_factory.mktemp("clicks")
     rows = random_rows(1200, seed=1, num_values=120)
     (folder / "log.tsv").write_bytes(to_text(rows))
@@ -51,14 +60,18 @@ def click_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def config(click_data: Path) -> Config:
+def config(click_data: Path) -> "Config":
     """A run of 256 steps on 4 PS ranks under the busy profile and trace; override with ``tests.runs.changed``."""
+    from tests.runs import small_config
+
     return small_config(click_data)
 
 
 @pytest.fixture
-def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+def wandb_server(monkeypatch: pytest.MonkeyPatch) -> "Iterator[WandbServer]":
     """A stand-in that wandb uses; no wandb-core is left at the end, and no unknown operation was met."""
+    from tests.wandb_server import serve
+
     with serve() as received:
         yield from _used_by_wandb(received.url, received, monkeypatch)
 
@@ -66,6 +79,8 @@ def wandb_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
 @pytest.fixture
 def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The address, which wandb uses, of a server that accepts connections and never answers; asked for one second."""
+    from harness.record import wandb_session
+
     monkeypatch.setattr(wandb_session, "PROBE_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -74,6 +89,8 @@ def silent_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 def _used_by_wandb(url: str, server: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     import wandb
+
+    from tests.wandb_server import KEY, be_patient
 
     be_patient(monkeypatch)
     monkeypatch.setenv("WANDB_BASE_URL", url)

@@ -1,25 +1,78 @@
-"""Bodies of processes that tests of benchmarks fork. The processes import this file, and not pytest."""
+"""Bodies of processes that tests fork. The processes import this file, and not pytest."""
 
+import importlib
+import os
 import runpy
 import sys
 from functools import partial
 from pathlib import Path
 
+from benchmarks import _memory, grid
 from benchmarks._turns import Tick, chunks
+from harness.cluster import wire
 from harness.config.model import Config
 from harness.processes.spawn import nest_fork_server
 from harness.record.code import current_code
+from tests.forked import ran
 
-FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks"
+_PROJECT = {"analysis", "benchmarks", "harness", "run", "tests"}
 
 
 def benchmark(name: str, arguments: tuple[str, ...]) -> None:
-    """Run benchmark ``name``. Modules are found as where it is started by path."""
+    """Run benchmark ``name``; what it starts is forked from this process."""
+    _memory.START_METHOD = "forkserver"
     current_code()  # inherited by the processes that the benchmark starts
     nest_fork_server()
+    benchmark_alone(name, *arguments)
+
+
+def benchmark_alone(name: str, *arguments: str) -> None:
+    """Run benchmark ``name``. Modules are found as where it is started by path."""
     sys.argv = [name, *arguments]
     sys.path[:] = [str(FOLDER), *(path for path in sys.path if Path(path) not in (FOLDER.parent, Path()))]
     runpy.run_path(str(FOLDER / name), run_name="__main__")
+
+
+def grid_benchmark(*arguments: str) -> None:
+    """Run benchmark ``grid.py``, whose commands are forked."""
+    nest_fork_server()
+    sys.argv = ["grid.py", *arguments]
+    grid.main(lambda words: ran(command, *words))
+
+
+def command(*words: str) -> None:
+    """Run ``run.py`` with these words: nothing of the project is imported yet, the libraries are."""
+    _forget_project()
+    sys.argv = ["run.py", *words]
+    sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
+    runpy.run_path(str(ROOT / "run.py"), run_name="__main__")
+
+
+def program(code: str) -> None:
+    """Run ``code``, with the project imported."""
+    sys.argv = ["-c"]
+    exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+
+
+def fresh_program(code: str) -> None:
+    """Run ``code``: nothing of the project is imported yet, the libraries are."""
+    _forget_project()
+    program(code)
+
+
+def examples(config: str, out: str) -> None:
+    """Run the examples of docs/EXTENDING.md: nothing of the project is imported yet, the libraries are."""
+    _forget_project()
+    importlib.import_module("tests.extended").main(config, Path(out))
+
+
+def _forget_project() -> None:
+    """Let the next import of a module of the project be the first one."""
+    wire._LIBRARY._destroy()  # torch knows it by its name
+    for name in [name for name in sys.modules if name.partition(".")[0] in _PROJECT]:
+        del sys.modules[name]
 
 
 def note_step(folder: Path, step: int) -> None:

@@ -23,10 +23,10 @@ from harness.data.dataset import Dataset
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
 from harness.traces.trace import parse_trace
-from tests.forked import PATIENCE_S, said_by
+from tests.forked import PATIENCE_S, ran, said_by
 from tests.hosts.emulated import NotAllowed, emulated
 from tests.parsers import PARSERS
-from tests.started import FOLDER, benchmark, count_chunks
+from tests.started import FOLDER, benchmark, benchmark_alone, count_chunks, grid_benchmark
 
 
 def start_by_path(name: str, *arguments: str) -> str:
@@ -35,8 +35,15 @@ def start_by_path(name: str, *arguments: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE_S).stdout
 
 
+def start_alone(name: str, *arguments: str) -> str:
+    """The same from a process that was forked with torch imported, and starts others as a program does by itself."""
+    done = ran(benchmark_alone, name, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def start(name: str, *arguments: str) -> str:
-    """The same from a process that was forked with torch imported: two imports of it less, four seconds of processor.
+    """The same, and what it starts is forked too: two imports of torch less, four seconds of processor.
 
     Not for a benchmark that starts itself anew, or one whose pools must find its classes in ``__main__``.
     """
@@ -242,7 +249,7 @@ def test_every_engine_is_measured_at_a_point(tmp_path: Path) -> None:
 def test_preparing_and_scoring_are_measured(tmp_path: Path) -> None:
     """Rows per second and memory of the one; of the other, results that agree."""
     path = tmp_path / "figures.json"
-    start_by_path("prepare.py", "--rows", "300", "--rounds", "1", "--rows-scale", "0.0001", "--json", str(path))
+    start("prepare.py", "--rows", "300", "--rounds", "1", "--rows-scale", "0.0001", "--json", str(path))
     figures = json.loads(path.read_text())
     assert min(figures[name]["median"] for name in ("read_rows_per_s", "prepare_rows_per_s")) > 0
     assert figures["extra_bytes"] > 0
@@ -279,7 +286,7 @@ def test_a_worker_stands_still_between_its_turns(tmp_path: Path) -> None:
 def test_a_grid_costs_start_up_and_training(tmp_path: Path) -> None:
     """The command alone takes time, and so do the cells; which of two commands is quicker, the machine decides."""
     path = tmp_path / "figures.json"
-    start("grid.py", "--cells", "1", "--steps", "3", "--jobs", "1", "--rounds", "1", "--json", str(path))
+    said_by(grid_benchmark, "--cells", "1", "--steps", "3", "--jobs", "1", "--rounds", "1", "--json", str(path))
     figures = json.loads(path.read_text())["jobs"]["1"]
     assert figures["command_s"]["median"] > 0
     assert figures["cells_per_minute"]["median"] == pytest.approx(60 / figures["cell_s"]["median"])
@@ -341,7 +348,7 @@ def test_every_parameter_of_every_family_is_fitted(tmp_path: Path) -> None:
     """Five ways to observe, four families with seven parameters: a line each, and what held is counted."""
     path = tmp_path / "figures.json"
     sizes = ["--trials", "3", "--traces", "2", "--events", "60", "--workers", "1"]
-    printed = start_by_path("trace_fits.py", *sizes, "--json", str(path))
+    printed = start_alone("trace_fits.py", *sizes, "--json", str(path))
     lines = json.loads(path.read_text())["lines"]
     assert len(lines) == len({(line["how"], line["family"], line["parameter"]) for line in lines}) == 5 * 7
     assert all(0 <= line["num_held"] <= line["num"] == (3 if line["confidence"] == 0.95 else 2) for line in lines)
@@ -352,7 +359,7 @@ def test_every_parameter_of_every_family_is_fitted(tmp_path: Path) -> None:
 def test_rates_of_wrong_claims_and_kept_promises_are_counted(tmp_path: Path) -> None:
     """A line for each kind of simulated grid, and one for each number of seeds and distance from the margin."""
     path = tmp_path / "figures.json"
-    printed = start_by_path("power.py", "--grids", "4", "--studies", "50", "--json", str(path))
+    printed = start_alone("power.py", "--grids", "4", "--studies", "50", "--json", str(path))
     figures = json.loads(path.read_text())
     assert all(0.6 < row["found"] / row["studies"] < 0.95 for row in figures["studies"])  # four standard errors
     assert len({(row["losses"], row["noise"], row["seeds"]) for row in figures["claims"]}) == 14
@@ -401,7 +408,7 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
 def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
     """A short version of the long run: random runs, failures of their traces, and signals to their processes."""
     path = tmp_path / "figures.json"
-    printed = start_by_path("chaos.py", "--rounds", "2", "--first", "57", "--json", str(path))
+    printed = start_alone("chaos.py", "--rounds", "2", "--first", "57", "--json", str(path))
     figures = json.loads(path.read_text())
     assert figures["wrong"] == []
     assert {each["kind"] for each in figures["results"]} == {"signal", "trace"}

@@ -27,8 +27,8 @@ from benchmarks.cpr56 import STRATEGIES, draw_schedules, expected_h, kaggle_job,
 from harness.config.model import MetricsConfig
 from harness.core.strategies import make_strategy, options_of
 from harness.planning.simulate import Outcome, due_saves
-from tests.forked import said_by
-from tests.started import benchmark
+from tests.forked import ran, said_by
+from tests.started import benchmark, benchmark_alone
 
 NUM_SCHEDULES = 4_000
 NUM_STEPS, BATCH = 39_291_958 // 128, 128
@@ -172,11 +172,11 @@ def test_the_benchmark_prints_its_table_when_started_by_path() -> None:
     """One row per strategy, and a mistake is refused in one line."""
     script = Path(__file__).parents[1] / "benchmarks" / "cpr56.py"
     command = [sys.executable, str(script), "--schedules"]
-    table = subprocess.run([*command, "20"], capture_output=True, text=True, check=True).stdout
+    table = subprocess.run([*command, "4"], capture_output=True, text=True, check=True).stdout
     assert [line.split()[1] for line in table.splitlines() if line.startswith("| ")] == ["strategy", *STRATEGIES]
-    priced = said_by(benchmark, "cpr56.py", ("--schedules", "20", "--profile", "cpr56_priced"))
+    priced = said_by(benchmark, "cpr56.py", ("--schedules", "4", "--profile", "cpr56_priced"))
     assert "node-hours" in priced
     assert "node-hours" not in table
-    refused = subprocess.run([*command, "1"], capture_output=True, text=True, check=False)
+    refused = ran(benchmark_alone, "cpr56.py", "--schedules", "1")
     assert refused.returncode == 2
     assert "--schedules: a spread needs at least 2" in refused.stderr

@@ -3,14 +3,14 @@
 import fcntl
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import started
 from tests.extended import PAGE, examples
+from tests.forked import ran
 from tests.runs import small_config
 
 ROOT = PAGE.parents[1]
@@ -26,8 +26,7 @@ def results(click_data: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not (out / "results.json").exists():
             config = small_config(click_data).model_dump_json()
-            command = [sys.executable, "-m", "tests.extended", config, str(out)]
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=170, check=False)
+            done = ran(started.examples, config, str(out), folder=ROOT)
             assert done.returncode == 0, done.stderr
         return json.loads((out / "results.json").read_text())
 

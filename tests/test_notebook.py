@@ -1,10 +1,10 @@
 """The notebook of docs/ runs, on a small log instead of the demo's."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
+
+from tests import started
+from tests.forked import ran
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -20,15 +20,6 @@ def test_the_notebook_runs_a_grid_and_draws_two_figures(click_data: Path, tmp_pa
     (tmp_path / "demo" / "data").symlink_to(click_data)
     count = "\nprint([len(axes.lines) for axes in map(plt.Figure.gca, map(plt.figure, plt.get_fignums()))])"
     count += "\nprint([outcome.status for outcome in outcomes])"
-    (tmp_path / "cells.py").write_text(code + count)
-    done = subprocess.run(
-        [sys.executable, "cells.py"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "MPLBACKEND": "agg"},
-    )
+    done = ran(started.program, code + count, folder=tmp_path, environment={"MPLBACKEND": "agg"})
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["[4, 3]", str(["done"] * 6)]

@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import started
+from tests.forked import ran
+
 ROOT = Path(__file__).resolve().parents[2]
 IN_A_COMMAND = """
 import argparse, os, signal, sys, time
@@ -65,11 +68,12 @@ GOES_ON = "this command goes on: run.py train 'a b.yaml' --resume"
 
 def outcome(code: str) -> tuple[int, str]:
     """Exit code and what was said, in a process of its own."""
-    ran = subprocess.run(
-        [sys.executable, "-c", code], check=False, capture_output=True, text=True, cwd=ROOT, timeout=100
-    )
-    assert not ran.stdout
-    return ran.returncode, ran.stderr
+    return _said(ran(started.program, code))
+
+
+def _said(done: "subprocess.CompletedProcess[str]") -> tuple[int, str]:
+    assert not done.stdout
+    return done.returncode, done.stderr
 
 
 @pytest.mark.parametrize(
@@ -87,7 +91,9 @@ def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word
 @pytest.mark.parametrize("module", ["harness.cli.arguments", "harness.cli.commands", "pydantic"])
 def test_an_interrupt_of_an_import_is_one_line(module: str) -> None:
     """Law: no traceback, whatever is being imported."""
-    assert outcome(IN_AN_IMPORT.format(module=module)) == (130, "interrupted\n")
+    command = [sys.executable, "-c", IN_AN_IMPORT.format(module=module)]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, cwd=ROOT, timeout=100)
+    assert _said(done) == (130, "interrupted\n")
 
 
 def test_ignored_signals_stay_ignored() -> None:

@@ -1,16 +1,15 @@
 """A strategy with a kind of save of its own, in a file outside the package, is known to every command."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import analysis
+from tests import started
 from tests.analysis.shown import shown
 from tests.extended import examples, imports
+from tests.forked import ran
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = """\
@@ -39,9 +38,7 @@ def folder(tmp_path: Path, click_data: Path) -> Path:
 
 def command(folder: Path, *arguments: str, **environment: str) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of run.py in ``folder``."""
-    words = [sys.executable, str(ROOT / "run.py"), *arguments]
-    env = {**os.environ, **environment}
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, timeout=100, check=False, env=env)
+    done = ran(started.command, *arguments, folder=folder, environment=environment)
     return done.returncode, done.stdout, done.stderr
 
 

@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from harness.config.experiment import load_experiment
 from harness.core.errors import ConfigError, DataError, StoreError
 from harness.data.prepare import prepare
 from harness.record.folder import claim_grid
+from tests import started
+from tests.forked import ran
 
 SCRIPT = """
 import sys
@@ -28,6 +29,8 @@ if options.ends == "badly":
     sys.exit("no such wire")
 if options.ends == "well":
     report(options, ["measured"], {{"results": [{{"value": options.value}}]}})
+elif options.ends == "bare":  # which waits for no torch
+    options.json.write_text('{{"machine": {{}}, "results": [{{"value": 3}}]}}')
 else:
     print("skipped: no namespaces")
 """
@@ -68,8 +71,9 @@ def test_results_of_a_benchmark_stand_until_it_changes(script: Path, tmp_path: P
 
 def test_kept_results_are_as_written(script: Path, tmp_path: Path) -> None:
     """Law: a figure that was changed in the file of a benchmark is named, not shown."""
-    run = made(script, tmp_path, "--value", "3")
+    run = made(script, tmp_path, "--ends", "bare")
     assert run.run(1, 1)
+    assert run.results() == [{"value": 3}]
     written = run.file.read_text()
     for content in (written.replace('"value": 3', '"value": 4'), "{}", written.replace('"machine"', '"engine"')):
         run.file.write_text(content)
@@ -85,6 +89,8 @@ def test_a_claim_of_a_benchmark_takes_no_key_but_the_data(tmp_path: Path) -> Non
     assert refused.stderr == (
         "error: seed=[0], out=x: expected no key but data.path for accesses, which rest on benchmarks\n"
     )
+    (tmp_path / "demo" / "long").mkdir(parents=True)
+    (tmp_path / "demo" / "long" / "meta.json").touch()  # otherwise two million rows are made first
     with claim_grid(tmp_path / "runs" / "claims" / "benchmarks"):
         locked = reproduced(tmp_path, "data.path=none")
     assert locked.returncode == 2
@@ -93,8 +99,7 @@ def test_a_claim_of_a_benchmark_takes_no_key_but_the_data(tmp_path: Path) -> Non
 
 def reproduced(folder: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
     """The command, in ``folder``, for a claim that rests on a benchmark."""
-    command = [sys.executable, str(ROOT / "run.py"), "reproduce", "accesses", *overrides]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    return ran(started.command, "reproduce", "accesses", *overrides, folder=folder)
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
 from harness.grid.process import Outcome
-from harness.grid.runner import LocalPool
+from harness.grid.runner import LocalPool, run_grid
 from harness.grid.worker import OnStatus
-from harness.processes.spawn import fork_server
+from harness.processes.spawn import fork_server, nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
 
@@ -84,6 +84,13 @@ def run_orphaned(
         (run_dir / "output.txt").unlink()
         os._exit(3)
     return run_well(config, run_dir, on_status=on_status)
+
+
+def orphaned_grid(out: Path) -> None:
+    """Body of a process with a fork server of its own, since cells kill it: says status, AUC and error of each cell."""
+    nest_fork_server()
+    outcomes = run_grid(cells_of(out, 2), run_orphaned, Journal(), jobs=1)
+    print(json.dumps([(o.status, o.finished and o.finished.auc, o.error) for o in outcomes]))  # noqa: T201
 
 
 def answer(pipe: Connection) -> None:

@@ -21,14 +21,15 @@ from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
 from harness.processes.stop import StopRequest
 from harness.record.folder import claim_run, has_resume_point
+from tests.forked import said_by
 from tests.grid.cells import (
     Journal,
     cells_of,
+    orphaned_grid,
     run_a_rank,
     run_badly,
     run_forever,
     run_interrupted,
-    run_orphaned,
     run_until_stopped,
     run_well,
 )
@@ -74,11 +75,10 @@ def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
 def test_a_cell_whose_result_came_is_done_however_its_process_ended(tmp_path: Path) -> None:
     """Law: DONE and a result count, not an exit code; a failure names only files that exist."""
     cells = cells_of(tmp_path, 2)
-    done, failed = run_grid(cells, run_orphaned, Journal(), jobs=1)
-    assert (done.status, done.finished and done.finished.auc) == ("done", 0.0)
+    error = "the cell's process ended with code 255, without output"
+    assert json.loads(said_by(orphaned_grid, tmp_path)) == [["done", 0.0, None], ["failed", None, error]]
     assert not (cells[0].run_dir / "error.txt").exists()
-    assert failed.error == "the cell's process ended with code 255, without output"
-    assert (cells[1].run_dir / "error.txt").read_text() == failed.error + "\n"
+    assert (cells[1].run_dir / "error.txt").read_text() == error + "\n"
 
 
 def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:

@@ -46,9 +46,22 @@ class Emulation:
 
     def config(self, config: Config, **cluster: Any) -> Config:
         """``config`` with ranks on the hosts, and keys of ``cluster``."""
-        warm = f"{sys.executable} -I -S {warm_host.__file__} {self.folder}/{{host}} # {{command}}"
-        given = {"hosts": self.hosts, "start_agent": warm, "host": SUPERVISOR, "network": "open", "launcher": "hosts"}
+        given = {
+            "hosts": self.hosts,
+            "start_agent": self._forked_by("{host}"),
+            "host": SUPERVISOR,
+            "network": "open",
+            "launcher": "hosts",
+        }
         return changed(config, engine="rpc", **{f"cluster__{key}": value for key, value in (given | cluster).items()})
+
+    def near(self, config: Config) -> Config:
+        """``config`` with ranks of three agents in the supervisor's network, which reach it by loopback."""
+        names, start = ("a", "b", "c"), self._forked_by("bridge")
+        return self.config(config, hosts=names, start_agent=start, host="127.0.0.1")
+
+    def _forked_by(self, holder: str) -> str:
+        return f"{sys.executable} -I -S {warm_host.__file__} {self.folder}/{holder} # {{command}}"
 
     def enter(self) -> None:
         """Make this thread, and those that it starts, the supervisor's."""
@@ -126,7 +139,7 @@ def emulated(num: int, folder: Path) -> Iterator[Emulation]:
             raise NotAllowed(f"no program {program}")
     holders: list[Any] = []
     try:
-        bridge = _held(holders, warm_host.hold_bridge)
+        bridge = _held(holders, warm_host.hold_bridge, f"{folder}/bridge")
         parents = [_held(holders, warm_host.hold_host, f"{folder}/{number}") for number in range(num)]
         hosts = [int(Path(f"/proc/{pid}/task/{pid}/children").read_text()) for pid in parents]
         _join(bridge, hosts)

@@ -31,14 +31,16 @@ def enter(pid: int) -> None:
     os.close(fd)
 
 
-def hold_bridge(report: Connection) -> None:
-    """Main function of a process with a network of its own. It reports an error, empty if there is none."""
+def hold_bridge(report: Connection, path: str) -> None:
+    """Main function of a process with a network of its own; ``path``: of the socket for orders.
+
+    It reports an error, empty if there is none.
+    """
     from harness.processes.leash import end_with_parent
 
     end_with_parent()
     if _unshared(NEW_NETWORK, report):
-        report.send("")
-        signal.pause()
+        _serve(path, report)
 
 
 def hold_host(report: Connection, path: str) -> None:

@@ -1,8 +1,6 @@
 """Compiled loops against plain twins, where no other test does so. N rows of a request, S slots, D embedding dim."""
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +10,8 @@ import pytest
 import torch
 
 from harness.kernels import compiler, lookup, rows
-from tests.forked import import_from, said_by
+from tests import started
+from tests.forked import import_from, ran, said_by
 
 
 def test_sums_before_edges() -> None:
@@ -55,7 +54,8 @@ def test_only_the_dense_network_loads_the_products() -> None:
         "import sys, harness.client.clients, harness.cluster.server, harness.core.shard, harness.data.dataset\n"
         "assert 'harness.kernels.rows' in sys.modules and 'harness.kernels.products' not in sys.modules"
     )
-    subprocess.run([sys.executable, "-c", script], check=True)
+    done = ran(started.fresh_program, script)
+    assert done.returncode == 0, done.stderr
 
 
 def test_it_compiles_where_no_folder_can_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ B batch, F tables, D embedding dim, N distinct rows of a batch, I integer featur
 
 import gc
 import math
-import subprocess
 import sys
 import threading
 import time
@@ -24,7 +23,8 @@ from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
 from harness.model.sizes import SIZES, ModelSize
-from tests.forked import said_by
+from tests import started
+from tests.forked import ran, said_by
 from tests.model.batches import BACKENDS, initial_tables, looked_up, make_batch
 
 needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
@@ -293,8 +293,9 @@ assert list(BACKENDS) == ["torch"]
 network = DenseNetwork(SIZES["tiny"], seed=0, learning_rate=0.1)
 print(network.train(*batch_for(network.size, 8, seed=1))[0])
 """
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, check=True, text=True).stdout
-    assert float(printed) > 0
+    done = ran(started.fresh_program, script)
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) > 0
 
 
 def test_auto_takes_the_compiled_backend_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:

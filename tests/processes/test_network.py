@@ -22,6 +22,12 @@ PATIENCE_S = 30.0
 
 
 @pytest.fixture
+def config(config: Config) -> Config:
+    """A run of 128 steps without failures."""
+    return changed(config, engine="rpc", trace__path=None, data__max_train_samples=512)
+
+
+@pytest.fixture
 def network() -> PrivateNetwork:
     """A private network, where this machine allows one."""
     try:

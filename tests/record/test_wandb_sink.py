@@ -81,22 +81,26 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Event
         return path, write_run(path, config)
 
 
-def test_summary_holds_the_final_figures(recorded: tuple[Path, list[Event]]) -> None:
+@pytest.fixture(scope="module")
+def facts(recorded: tuple[Path, list[Event]]) -> Any:
+    """What wandb says of that run."""
+    return _inspect(recorded[0], "--summary")
+
+
+def test_summary_holds_the_final_figures(recorded: tuple[Path, list[Event]], facts: Any) -> None:
     """AUC, PLS, overhead and its buckets in wandb's summary are those of the Finished event."""
-    run_dir, events = recorded
+    _, events = recorded
     finished = events[-1]
     assert isinstance(finished, Finished)
-    summary = _inspect(run_dir, "--summary")["summary"]
+    summary = facts["summary"]
     names = ("auc", "log_loss", "accuracy", "pls", "update_pls", "update_pls_tracked", "overhead_frac")
     for name in (*names, "save_h", "load_h", "lost_h", "reschedule_h", "num_failures"):
         assert summary[name] == pytest.approx(getattr(finished, name), rel=1e-12), name
     assert summary["measured_stall_s"] == pytest.approx(sum(finished.machine["overhead_seconds"].values()))
 
 
-def test_a_run_is_found_by_what_it_is(recorded: tuple[Path, list[Event]]) -> None:
+def test_a_run_is_found_by_what_it_is(facts: Any) -> None:
     """Name, tags, config and project of the wandb run say which cell it is."""
-    run_dir, _ = recorded
-    facts = _inspect(run_dir, "--summary")
     assert (facts["name"], facts["project"], facts["state"]) == ("cpr_mfu-s3", "cpr-harness", "finished")
     assert set(facts["tags"]) == {"local", "trace:busy", "profile:busy"}
     assert facts["config"]["strategy"]["name"] == "cpr_mfu"
