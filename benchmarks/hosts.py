@@ -4,6 +4,7 @@ Hosts are emulated (``tests/hosts/emulated.py``): namespaces of this machine, jo
 
     killed      all processes of a host get SIGKILL; seconds until the next step is done. Two hosts in turn.
     cut         the cable of a host is taken out; the same, less ``cluster.dead_after_s``. Two hosts in turn.
+    orphaned    the supervisor gets SIGKILL; seconds until nothing of the run is left on any host
     step        milliseconds of a step: three agents by loopback, and on three hosts, in turn
     stalled     a rank is stopped for most of the shorter deadline while all cores are busy; how often it is given up
 """
@@ -28,8 +29,10 @@ from benchmarks._common import Spread, config_of, parser, report, settings_of, t
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.events import Lost, Trained
+from harness.processes.spawn import fork_server
 from harness.record.recorder import read_events
 from harness.run import assemble
+from tests.hosts import host_runs
 from tests.hosts.emulated import Emulation, NotAllowed, emulated, processes
 
 BATCH_SIZE = 128
@@ -87,6 +90,18 @@ def lose_two(hosts: Emulation, config: Config, folder: Path, lose: Callable[[str
     watch = Watch([(step, lambda host=host: lose(host)) for step, host in zip(LOST_AT, hosts.hosts[1:], strict=True)])
     assemble.run(hosts.config(config), folder, on_status=watch)
     return watch.seconds
+
+
+def orphan(hosts: Emulation, config: Config, folder: Path) -> float:
+    """Seconds from the end of a supervisor that is killed to that of the last process on its hosts."""
+    arguments = (hosts, hosts.config(config), folder / "run")
+    process = fork_server().Process(target=host_runs.end_supervisor, args=arguments)
+    process.start()
+    process.join()
+    ended_s = time.monotonic()
+    while any(map(processes, hosts.hosts)):
+        time.sleep(0.002)
+    return time.monotonic() - ended_s
 
 
 def step_seconds(config: Config, folder: Path) -> float:
@@ -147,16 +162,17 @@ def measure(options: argparse.Namespace, hosts: Emulation, folder: Path) -> tupl
     lost = configure(options, folder / "lost", NUM_STEPS)
     steps = configure(options, folder / "steps", options.steps)
     apart = {"loopback": hosts.near(steps), "hosts": hosts.config(steps)}
-    by_kind: dict[str, list[float]] = {"killed": [], "cut": [], "loopback": [], "hosts": []}
+    by_kind: dict[str, list[float]] = {"killed": [], "cut": [], "orphaned": [], "loopback": [], "hosts": []}
     for number in range(options.rounds):
         by_kind["killed"] += lose_two(hosts, lost, folder / f"killed-{number}", kill_host)
         cut = lose_two(hosts, lost, folder / f"cut-{number}", hosts.cut)
         by_kind["cut"] += [seconds - options.dead_after for seconds in cut]
         for host in hosts.hosts:
             hosts.mend(host)
+        by_kind["orphaned"].append(orphan(hosts, lost, folder / f"orphaned-{number}"))
         for kind, config in apart.items():
             by_kind[kind].append(step_seconds(config, folder / f"{kind}-{number}"))
-    for kind in ("killed", "cut"):
+    for kind in ("killed", "cut", "orphaned"):
         rows.append([f"{kind}, s", Spread.of(by_kind[kind]).show(2)])
     ratios = [far / near for far, near in zip(by_kind["hosts"], by_kind["loopback"], strict=True)]
     rows += [[f"step, {kind}, ms", Spread.of(1e3 * s for s in by_kind[kind]).show(2)] for kind in apart]
