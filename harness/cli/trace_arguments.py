@@ -89,6 +89,8 @@ file instead. Formats and rules: docs/TRACES.md.""",
     nodes.add_argument("--ranks", type=count, metavar="N", help="ranks of the job; they have the failures of all nodes")
     keep = "ranks of the job; failures are thinned so that a rank fails as often as a node"
     nodes.add_argument("--keep-rate", type=count, metavar="N", help=keep)
+    hosts = "hosts of the job instead of ranks (docs/HOSTS.md): each is lost by its first failure, with all its ranks"
+    nodes.add_argument("--hosts", type=count, metavar="N", help=hosts)
     watched = "nodes that were watched, if the log names only those that failed"
     nodes.add_argument("--num-nodes", type=count, metavar="M", help=watched)
     mapping = "node to rank (default: by-node; round-robin where there are fewer ranks)"

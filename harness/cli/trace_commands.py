@@ -34,10 +34,13 @@ def import_log(options: argparse.Namespace) -> int:
             f"--keep-rate, --ranks: expected one number of ranks, got {options.keep_rate} and {options.ranks}; "
             "give only one of the options"
         )
+    if options.hosts is not None and (options.ranks or options.keep_rate):
+        raise TraceError("--hosts: expected neither --ranks nor --keep-rate: a host has the ranks of a run's placement")
     given = {name: getattr(options, name) for name in ("unit", "system", "by") if getattr(options, name) is not None}
     log = read_log(options.format, options.file, strict=options.strict, **given)
     spec = MapSpec(
         num_ranks=options.keep_rate or options.ranks,
+        num_hosts=options.hosts,
         keep_rate=options.keep_rate is not None,
         has_repairs=not options.no_repairs,
         **{field: getattr(options, option) for field, option in _MAP_OPTIONS.items()},
@@ -99,7 +102,8 @@ def summary(trace: Trace) -> str:
     every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
     num = len(without_repeats(trace).entries)
     deaths = f"{num} death{'s' * (num != 1)} at {instants} instant{'s' * (instants != 1)}"
-    return f"{deaths}, {trace.header.get('ranks', '?')} ranks, {hours:g} h{every}"
+    of_all = f"{trace.header['hosts']} hosts" if "hosts" in trace.header else f"{trace.header.get('ranks', '?')} ranks"
+    return f"{deaths}, {of_all}, {hours:g} h{every}"
 
 
 def _show_import(log: FailureLog, trace: Trace) -> None:

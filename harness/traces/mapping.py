@@ -4,17 +4,18 @@ import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Literal
 
 import numpy as np
 
 from harness.core.errors import TraceError
-from harness.core.plans import Rank, ps_rank
+from harness.core.hosts import host_name
+from harness.core.plans import Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.importers.findings import FailureLog, Outage
-from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
+from harness.traces.trace import MAX_HOSTS, MAX_HOURS, MAX_RANKS, Entry, Trace
 
 How = Literal["by-node", "round-robin", "seeded"]
 Kind = Literal["densest", "median", "quietest", "random"]
@@ -31,8 +32,10 @@ class MapSpec:
     The window is ``first`` to ``last`` (hours of the log or ISO dates), or the ``kind`` of window of ``length_h`` h.
     ``nodes`` is a regular expression for whole names of nodes. ``num_ranks`` are the job's; None: a rank for every
     node. ``keep_rate`` keeps a failure with probability ranks / nodes, so that a rank fails as often as a node did;
-    otherwise the job has the failures of all nodes. ``num_nodes``: how many nodes were watched, where the log names
-    only those that failed. ``stretch_h``: hours to which the window is scaled, repair times in proportion.
+    otherwise the job has the failures of all nodes. ``num_hosts``: the nodes are mapped to so many hosts instead, whose
+    ranks die with them; a host of a job is lost once, by its first failure. ``num_nodes``: how many nodes were watched,
+    where the log names only those that failed. ``stretch_h``: hours to which the window is scaled, repair times in
+    proportion.
     """
 
     first: str | None = None
@@ -42,6 +45,7 @@ class MapSpec:
     nodes: str | None = None
     num_nodes: int | None = None
     num_ranks: int | None = None
+    num_hosts: int | None = None
     how: How | None = None
     keep_rate: bool = False
     stretch_h: float | None = None
@@ -61,7 +65,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     outages = [
         outage for outage in outages if first_h <= outage.start_h < last_h or outage.start_h == last_h == log.length_h
     ]
-    num_nodes, num_ranks = max(spec.num_nodes or 0, len(nodes)), spec.num_ranks or len(nodes)
+    num_nodes, num_ranks = max(spec.num_nodes or 0, len(nodes)), spec.num_hosts or spec.num_ranks or len(nodes)
     rules = Counter[str]()
     if spec.keep_rate:
         outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)
@@ -70,15 +74,20 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     if not _LEAST_HOURS <= length_h <= MAX_HOURS:
         expected = f"expected a trace of {_LEAST_HOURS:g} to {MAX_HOURS:g} hours"
         raise TraceError(f"--length, --stretch: {expected}, got {length_h:g}")
+    if (spec.num_hosts or 0) > MAX_HOSTS:
+        raise TraceError(f"--hosts: expected at most {MAX_HOSTS}, got {spec.num_hosts}")
     if max(num_ranks, num_nodes) > MAX_RANKS:
         raise TraceError(
             f"--ranks, --keep-rate, --num-nodes: expected at most {MAX_RANKS}, got {max(num_ranks, num_nodes)}"
         )
     entries = _entries(outages, ranks, first_h, length_h / (last_h - first_h), length_h, spec.has_repairs, rules)
+    if spec.num_hosts is not None:
+        entries = _lost_once(entries, rules)
+    kind = "ranks" if spec.num_hosts is None else "hosts"
     counts = {**log.dropped, **log.changed, **rules}
     applied = [f"{count} {rule}" for rule, count in counts.items() if count]
     header = {
-        "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} ranks",
+        "title": f"{log.format} log, hours {first_h:g} to {last_h:g}, {num_nodes} nodes on {num_ranks} {kind}",
         "source": log.source,
         "licence": log.licence,
         "checksum": log.checksum,
@@ -90,7 +99,7 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
         **({} if spec.stretch_h is None else {"stretch": f"{last_h - first_h:g} h to {spec.stretch_h:g} h"}),
         "length_h": f"{length_h:g}",
         "nodes": str(num_nodes),
-        "ranks": str(num_ranks),
+        kind: str(num_ranks),
         "seed": str(spec.seed),
     }
     return Trace(source=log.source, entries=entries, header=header)
@@ -210,8 +219,9 @@ def _ranks_of(nodes: Mapping[str, int], num_ranks: int, spec: MapSpec) -> dict[s
     """The rank of each node."""
     how = spec.how or ("by-node" if num_ranks >= len(nodes) else "round-robin")
     if how == "by-node" and num_ranks < len(nodes):
+        each = "rank" if spec.num_hosts is None else "host"
         raise TraceError(
-            f"--map by-node: expected at most {num_ranks} nodes, one for each rank, got {len(nodes)}; "
+            f"--map by-node: expected at most {num_ranks} nodes, one for each {each}, got {len(nodes)}; "
             "use --map round-robin or seeded, or select nodes by --nodes"
         )
     order = np.arange(len(nodes))
@@ -251,3 +261,16 @@ def _entries(  # noqa: PLR0917
             sorted(found.items(), key=lambda item: (item[0][0], natural(item[0][1]))), start=1
         )
     )
+
+
+def _lost_once(entries: Sequence[Entry], rules: Counter[str]) -> tuple[Entry, ...]:
+    """Of ``entries``, whose ranks stand for hosts, the first one of each, which names the host."""
+    found: dict[int, Entry] = {}
+    for entry in entries:
+        assert isinstance(entry.who, str), "a name"
+        host = ps_index(entry.who)
+        if host in found:
+            rules["failures of a host that was lost before left out"] += 1
+        else:
+            found[host] = replace(entry, who=host_name(host), host=host, line=len(found) + 1)
+    return tuple(found.values())

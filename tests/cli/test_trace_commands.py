@@ -111,6 +111,10 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
             ["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"],
             "--keep-rate, --ranks: expected one number of ranks, got 2 and 1",
         ),
+        (
+            ["import", "LOG", *UNITS, "--hosts", "2", "--ranks", "1"],
+            "--hosts: expected neither --ranks nor --keep-rate: ",
+        ),
         (["generate"], "--mtbf-h, --node-mtbf-h: expected exactly one"),
         (
             ["generate", "--preset", "llama3", "--ranks", "9"],

@@ -108,6 +108,23 @@ def test_keep_rate_keeps_the_rate_of_a_node() -> None:
     assert len(told.entries) < 60, "nodes that never failed count, too"
 
 
+def test_nodes_are_hosts_that_are_lost_once(log: FailureLog, tmp_path: Path) -> None:
+    """Law: at the first failure of a node of theirs; what comes later is counted. The trace reads back as it was."""
+    of_ranks, of_hosts = map_log(log, MapSpec(num_ranks=3)), map_log(log, MapSpec(num_hosts=3))
+    first = {entry.who: entry.hour for entry in reversed(of_ranks.entries)}
+    assert {f"ps{entry.host}": entry.hour for entry in of_hosts.entries} == first
+    num_later = len(of_ranks.entries) - len(of_hosts.entries)
+    assert num_later > 0
+    assert f"{num_later} failures of a host that was lost before left out" in of_hosts.header.values()
+    path = tmp_path / "trace.csv"
+    path.write_text(to_text(of_hosts, command="run.py trace import"))
+    again = read_trace(path)
+    assert [(entry.hour, entry.who, entry.host) for entry in again.entries] == [
+        (entry.hour, entry.who, entry.host) for entry in of_hosts.entries
+    ]
+    assert (again.header["hosts"], again.header.get("ranks")) == ("3", None)
+
+
 def test_text_and_back(log: FailureLog, tmp_path: Path) -> None:
     """What is written reads back as it was, header and all."""
     trace = map_log(log, MapSpec(num_ranks=3))
@@ -135,6 +152,8 @@ def test_text_and_back(log: FailureLog, tmp_path: Path) -> None:
         (MapSpec(nodes="m.*"), "--nodes: expected a pattern that matches a node of made.csv"),
         (MapSpec(nodes="("), "--nodes: expected a regular expression, got '\\('"),
         (MapSpec(num_ranks=3, how="by-node"), "--map by-node: expected at most 3 nodes, one for each rank, got 12"),
+        (MapSpec(num_hosts=3, how="by-node"), "--map by-node: expected at most 3 nodes, one for each host, got 12"),
+        (MapSpec(num_hosts=257), "--hosts: expected at most 256, got 257"),
         (MapSpec(num_ranks=20, keep_rate=True), "--keep-rate: expected at least 1 node per rank"),
     ],
 )
