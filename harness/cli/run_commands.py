@@ -29,6 +29,7 @@ from harness.record.folder import (
     claim_grid,
     claim_run,
     discard_unstarted,
+    drop_resume_points,
     finish_replacement,
     has_resume_point,
     inspect,
@@ -182,6 +183,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     is_done = _inspect(run_dir, config, digest) is State.DONE
     is_replaced = is_done and bool(to_run_anew([run_dir], options.stale))
     if is_done and not is_replaced:
+        drop_resume_points(run_dir)
         console.note(f"{run_dir}: this run is finished already; its results follow")
         return show_run(run_dir)
     if assemble.starts_processes(config):

@@ -17,7 +17,7 @@ from harness.grid import worker
 from harness.grid.worker import RunCell
 from harness.processes.fork_server import start
 from harness.processes.spawn import fork_server
-from harness.record.folder import State, finish_replacement, inspect, replace_run, replacement_of
+from harness.record.folder import State, drop_resume_points, finish_replacement, inspect, replace_run, replacement_of
 from harness.record.rundir import RunDir, write_reason
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ class Outcome:
 def is_done(cell: Cell) -> bool:
     """Whether the cell is already done. Raises StoreError if its folder holds files that are not of its run."""
     finish_replacement(cell.run_dir)
-    return inspect(cell.run_dir, cell.hash) is State.DONE
+    if inspect(cell.run_dir, cell.hash) is not State.DONE:
+        return False
+    drop_resume_points(cell.run_dir)
+    return True
 
 
 class CellProcess:

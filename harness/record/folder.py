@@ -119,6 +119,11 @@ def has_resume_point(run_dir: Path) -> bool:
     return any((run_dir / "resume").glob("point-*.json"))
 
 
+def drop_resume_points(run_dir: Path) -> None:
+    """Remove the resume points of a finished run, which was killed after it had its result and before it could."""
+    shutil.rmtree(run_dir / "resume", ignore_errors=True)
+
+
 def failed_at_its_end(run_dir: Path) -> str | None:
     """Why the run in ``run_dir`` failed, if its record has the last event; None of any other run."""
     try:

@@ -1,5 +1,6 @@
 """Laws of --resume and --afresh: nothing is lost without a word, and a run that goes on ends as if it had not ended."""
 
+import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -8,10 +9,11 @@ import pytest
 
 import run
 from harness import api
-from harness.config.experiment import load_config
+from harness.config.experiment import Cell, load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import RunStopped, StoreError
+from harness.grid.process import is_done
 from harness.record.folder import claim_run
 from harness.run import assemble
 from harness.run.spec import cell_hash
@@ -74,6 +76,20 @@ def test_from_python_too(command: Command) -> None:
         api.run(config)
     finished = api.run(config, unfinished="resume")
     assert api.run(changed(config, out="whole")).digests == finished.digests
+
+
+def test_a_finished_run_keeps_no_resume_point(command: Command) -> None:
+    """Law: one that was killed after it had its result, and before it could remove them, is tidied when it is met."""
+    leave_a_resume_point()
+    shutil.copytree("out/resume", "kept")
+    assert command("train", "one.yaml", "--resume")[0] == 0
+    assert not Path("out/resume").exists()
+    config = load_config(Path("one.yaml"))
+    cell = Cell(config, "one", cell_hash(config), Path("out"))
+    for meet in (lambda: command("train", "one.yaml"), lambda: api.run(config), lambda: is_done(cell)):
+        shutil.copytree("kept", "out/resume")
+        assert meet()
+        assert not Path("out/resume").exists()
 
 
 def test_resume_without_a_point_starts_the_run(command: Command) -> None:
