@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Timer
@@ -68,7 +68,8 @@ class Watch:
 def kill_host(host: str) -> None:
     """Everything on a host ends at once."""
     for pid in processes(host).values():
-        os.kill(pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it has ended with the one before
+            os.kill(pid, signal.SIGKILL)
 
 
 def configure(options: argparse.Namespace, folder: Path, num_steps: int, **cluster: Any) -> Config:
