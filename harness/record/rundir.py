@@ -69,7 +69,7 @@ class RunDir:
         return self.reason() if self.status == "failed" else None
 
     def reason(self) -> str | None:
-        """Why the run ended before it was done, in one line; None if nobody wrote that."""
+        """First line of error.txt: why the run failed, or that it was asked to stop; None without that file."""
         try:
             lines = self.error.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         except OSError:
