@@ -33,6 +33,8 @@ _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "
 _SAVES_ONCE = ("none", "buddy")
 _SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
 _SHARES = {"start": 3, "train": 3, "save": 4, "recover": 4, "eval": 5}  # a short phase is missed more often
+_DELAY_S = {"save": 0.01, "recover": 0.01}  # as long as the phase, or it is missed
+_LATEST = {"save": 0.25}  # of the run: there must be saves to come
 _CELLS = [
     (name, phase)
     for turn in range(max(_SHARES.values()))
@@ -99,8 +101,8 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         Fault(
             name=name,
             phase=phase,
-            step=int(rng.uniform(0, hours[-1] / JOB_H if phase == "recover" else 0.5) * NUM_STEPS),
-            delay_s=float(rng.choice([0.0, 0.0, 0.0, rng.uniform(0, 0.1)])),
+            step=int(rng.uniform(0, hours[-1] / JOB_H if phase == "recover" else _LATEST.get(phase, 0.5)) * NUM_STEPS),
+            delay_s=float(rng.choice([0.0, 0.0, 0.0, rng.uniform(0, _DELAY_S.get(phase, 0.1))])),
         )
         for name, phase in cells
     ]
@@ -115,7 +117,7 @@ def _cells(rng: np.random.Generator, number: int) -> Iterator[tuple[str, str]]:
     if number % _CALM_EVERY == 0:
         return
     if rng.random() < 0.7:
-        yield str(rng.choice(_SURVIVED)), str(rng.choice(PHASES))
+        yield str(rng.choice(_SURVIVED)), _one_of(rng, _SHARES)
     yield _CELLS[(number - number // _CALM_EVERY - 1) % len(_CELLS)]
 
 
