@@ -166,7 +166,7 @@ def judged_end(attempt: Attempt) -> list[str]:
         attempt.end()
     text = attempt.output.read_text(errors="replace")
     if "Traceback" in text:
-        wrong.append(f"a traceback: {attempt.last_line()}")
+        wrong.append(f"a traceback: {attempt.last_line()}\n{text[text.index('Traceback') :]}")
     if attempt.code is not None and attempt.code > 0 and not text.strip():
         wrong.append(f"exit code {attempt.code} without a word")
     deadline_s = time.monotonic() + CLEAN_UP_S

@@ -2,10 +2,14 @@
 
 import ctypes
 import os
+import pickle
 import select
 import signal
+import sys
 import threading
 from contextlib import suppress
+from multiprocessing import spawn
+from types import TracebackType
 from typing import NoReturn
 
 ORPHANED = 112
@@ -26,6 +30,21 @@ def ignore_interrupts() -> None:
 def ignore_stops() -> None:
     """Ignore Ctrl-Z. A rank that stopped with the others would miss their deadlines; it waits for the supervisor."""
     signal.signal(signal.SIGTSTP, signal.SIG_IGN)
+
+
+def end_quietly_without_orders() -> None:
+    """In a fork server: a process ends without a traceback if its starter ended before it had sent what to run."""
+    show = sys.excepthook
+
+    def show_others(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        last = trace
+        while last is not None and last.tb_next is not None:
+            last = last.tb_next
+        reads_orders = last is not None and last.tb_frame.f_code.co_filename == spawn.__file__
+        if not (reads_orders and isinstance(error, EOFError | pickle.UnpicklingError)):
+            show(kind, error, trace)
+
+    sys.excepthook = show_others
 
 
 _ENDING_S = 0.1  # between the end of a process's connections and its own

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.config.plugins import LOADED, PRELOAD_VARIABLE
-from harness.processes.leash import INTERRUPTS, hold_leash
+from harness.processes.leash import INTERRUPTS, end_quietly_without_orders, hold_leash
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = ["torch", "harness.run.assemble"]
@@ -131,6 +131,7 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
         hold_leash(owner)
+        end_quietly_without_orders()
         forkserver.main(listener_fd, alive_fd, [])
     except SystemExit:
         os._exit(0)  # all processes that could send it requests have ended

@@ -103,3 +103,27 @@ def test_a_fork_server_ends_without_the_destructors_of_its_modules(tmp_path: Pat
     ran = subprocess.run(command, capture_output=True, check=True, text=True, cwd=tmp_path, env=environment)
     assert (ran.stdout, ran.stderr) == ("0\n", "")
     assert not (tmp_path / "note").exists()
+
+
+SENDS_HALF = """
+import multiprocessing.forkserver as forkserver, os
+from harness.processes import spawn
+{change}
+spawn._PRELOAD[:] = ["harness.processes.leash"]
+spawn.nest_fork_server()
+spawn.fork_server()
+sentinel, orders = forkserver.connect_to_new_process([])
+os.write(orders, {sent})
+os.close(orders)
+forkserver.read_signed(sentinel)
+print(forkserver.read_signed(sentinel))
+"""
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x80\x04\x95\xff"], ids=["nothing", "half"])
+@pytest.mark.parametrize("change", ["", "spawn.can_nest = lambda: False"], ids=["nested", "new"])
+def test_a_process_whose_starter_ends_meanwhile_says_nothing(change: str, sent: bytes) -> None:
+    """Law: a signal to the command between the request for a process and what it is to run shows no traceback."""
+    command = [sys.executable, "-c", SENDS_HALF.format(change=change, sent=sent)]
+    ran = subprocess.run(command, capture_output=True, check=True, text=True, cwd=ROOT)
+    assert (ran.stdout, ran.stderr) == ("1\n", "")

@@ -41,7 +41,7 @@ CUTS = {
 37,ps1,,kill
 """,
 }
-"""In each phase; in the last recovery the rank that has just been replaced. A deadline is seconds, so not all for each."""
+"""In each phase; in the last recovery the rank that has just been replaced. A deadline takes seconds: one for each."""
 
 
 def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Config:
