@@ -53,11 +53,10 @@ def run_phased(config: Config, run_dir: Path) -> tuple[Finished, list[Event]]:
 
 
 ENGINES = [
-    *(("full", cache, "sync") for cache in ("none", "lookahead", "stale")),
     *(("partial", cache, "async") for cache in ("none", "lookahead", "stale")),
+    ("full", "lookahead", "sync"),
     ("cpr_mfu", "none", "sync"),
     ("cpr_mirror", "none", "async"),
-    ("buddy", "none", "sync"),
     ("buddy", "lookahead", "async"),
 ]
 

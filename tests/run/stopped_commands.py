@@ -14,7 +14,7 @@ from harness.cli import interrupts
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.events import Event
-from harness.processes.leash import hold_leash
+from harness.processes.leash import end_with_parent
 from harness.processes.spawn import fork_server
 from harness.record.recorder import Recorder
 
@@ -23,13 +23,13 @@ Moment = Callable[[Path], bool]
 """Whether the record in a run's folder has got to a moment."""
 
 
-def command(config: Config, file: Path, said: Path, moment: Moment, owner: int) -> None:
+def command(config: Config, file: Path, said: Path, moment: Moment) -> None:
     """Body of a process: `run.py train` of ``file``, as a user's shell starts it.
 
     At the moment it creates the file "reached" beside its run, and stands still until it is asked to stop, so that a
     signal finds it there.
     """
-    hold_leash(owner)
+    end_with_parent()  # a leash's thread would keep it from nesting a fork server, which saves an import of torch
     real, reached = Recorder.record, file.with_name("reached")
 
     def record(self: Recorder, event: Event) -> None:
@@ -63,7 +63,7 @@ def interrupted(config: Config, folder: Path, number: signal.Signals, moment: Mo
     """
     file, said = folder / "run.yaml", folder / "said.txt"
     file.write_text(to_yaml(config.model_dump(mode="json")))
-    process = fork_server().Process(target=command, args=(config, file, said, moment, os.getpid()))
+    process = fork_server().Process(target=command, args=(config, file, said, moment))
     process.start()
     assert process.pid is not None
     wait_until(lambda: (folder / "reached").exists() or process.exitcode is not None)
