@@ -33,6 +33,7 @@ _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "
 _SAVES_ONCE = ("none", "buddy")
 _SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
 _SHARES = {"start": 3, "train": 3, "save": 4, "recover": 4, "eval": 5}  # a short phase is missed more often
+_SURVIVED_SHARES = _SHARES | {"recover": 12}  # a signal that ends the run has often come first
 _DELAY_S = {"save": 0.01, "recover": 0.01}  # as long as the phase, or it is missed
 _LATEST = {"save": 0.25}  # of the run: there must be saves to come
 _CELLS = [
@@ -117,7 +118,7 @@ def _cells(rng: np.random.Generator, number: int) -> Iterator[tuple[str, str]]:
     if number % _CALM_EVERY == 0:
         return
     if rng.random() < 0.7:
-        yield str(rng.choice(_SURVIVED)), _one_of(rng, _SHARES)
+        yield str(rng.choice(_SURVIVED)), _one_of(rng, _SURVIVED_SHARES)
     yield _CELLS[(number - number // _CALM_EVERY - 1) % len(_CELLS)]
 
 
