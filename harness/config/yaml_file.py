@@ -14,14 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
 from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning
-from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from ruamel.yaml.reader import ReaderError
+from ruamel.yaml.representer import SafeRepresenter
 
 from harness.core.errors import ConfigError, printable
 
-_MAX_DEPTH = 20  # lists and mappings inside each other; a grid file needs six
+_MAX_DEPTH = 20  # values inside each other; a grid file needs seven
 _MAX_SHOWN = 80  # characters of a word of the command line
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -30,6 +31,7 @@ _WORDS = {
 }
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_MISREAD = re.compile(r"\s\s|[^\S ]|[\x00-\x1f\x7f-\x9f\ufeff]|^[?:]")
 _TAG = re.compile(r"tag:yaml\.org,2002:(str|int|float|bool|null|timestamp|merge|value|seq|map)")
 
 
@@ -105,6 +107,7 @@ def read_mapping(text: str, source: str) -> Any:
 def to_yaml(value: dict[str, Any]) -> str:
     """``value`` as YAML that this module can read; keys keep their order, lists and innermost mappings are inline."""
     yaml = YAML(typ="safe", pure=True)
+    yaml.Representer = _Representer
     yaml.default_flow_style = None
     yaml.allow_unicode = True
     yaml.width = 120
@@ -113,6 +116,18 @@ def to_yaml(value: dict[str, Any]) -> str:
     stream = io.StringIO()
     yaml.dump(value, stream)
     return stream.getvalue()
+
+
+class _Representer(SafeRepresenter):
+    """Quotes texts that the library would write so that they are read as others, such as two spaces at a line's end."""
+
+
+_Representer.add_representer(
+    str,
+    lambda self, text: self.represent_scalar(
+        "tag:yaml.org,2002:str", text, style='"' if _MISREAD.search(text) else None
+    ),
+)
 
 
 class NotYaml(ConfigError):
@@ -126,26 +141,22 @@ class _Document:
         self._source = source
         self._groups = groups
         self._values: dict[int, Any] = {}  # by id of the node: an alias is its anchor's node
+        yaml = YAML(typ="safe", pure=True)
+        yaml.max_depth = _MAX_DEPTH
         try:
-            self._refuse_depth(text)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ReusedAnchorWarning)
-                self.root: Node | None = YAML(typ="safe", pure=True).compose(text)
+                self.root: Node | None = yaml.compose(text)
         except MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else 1
+            if isinstance(error, MaxDepthExceededError):
+                too_deep = f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value"
+                raise ConfigError(f"{source}:{line}: {too_deep}") from None
             raise NotYaml(f"{source}:{line}: not YAML: {error.problem or error.context}") from None
         except ReaderError as error:
             line = text.count("\n", 0, error.position) + 1
             raise ConfigError(f"{source}:{line}: character {chr(error.character)!r} is not allowed in YAML") from None
-
-    def _refuse_depth(self, text: str) -> None:
-        """Raise ConfigError where collections nest too deep for the recursion of the composer."""
-        depth = 0
-        for event in YAML(typ="safe", pure=True).parse(text):
-            depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
-            if depth > _MAX_DEPTH:
-                raise self.error(event, f"nested more than {_MAX_DEPTH} levels deep; no key takes such a value")
 
     def where(self, node: Any) -> str:
         """``file:line`` of a node."""
