@@ -275,7 +275,9 @@ class ForkLauncher:
         process = forks.Process(target=main, args=(context, work), name=context.rank)
         try:
             start(process, context.options.join_timeout_s)
-        except (OSError, EOFError) as error:  # the fork server failed to fork and has ended
+        except (OSError, EOFError) as error:  # the fork server has ended: killed, or it failed to fork
+            if self._server is not None and is_readable(self._server.pidfd, _END_S) and self._server.killed_by:
+                raise self._server.failure() from error
             raise RunFailed(f"{context.rank} could not be started: {error}; check memory and limits") from error
         return ForkedProcess(process, self._server)
 

@@ -43,14 +43,20 @@ class ForkServer:
         """The error that says how it ended."""
         return RunFailed(f"the fork server (pid {self.pid}) {self._why or self._end()}")
 
-    def _end(self) -> str:
+    @property
+    def killed_by(self) -> str | None:
+        """The signal that ended it; None if it runs, has ended by itself, or multiprocessing has reaped it."""
         try:
             status = os.waitid(os.P_PIDFD, self.pidfd, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:  # multiprocessing has reaped it
-            status = None
-        if status is not None and status.si_code != os.CLD_EXITED:
-            return f"was ended by {signal.Signals(status.si_status).name}, and all ranks with it"
-        return "has ended, and all ranks with it"
+        except ChildProcessError:
+            return None
+        if status is None or status.si_code == os.CLD_EXITED:
+            return None
+        return signal.Signals(status.si_status).name
+
+    def _end(self) -> str:
+        killed_by = self.killed_by
+        return f"{'has ended' if killed_by is None else f'was ended by {killed_by}'}, and all ranks with it"
 
 
 _current: ForkServer | None = None

@@ -176,24 +176,26 @@ class FailoverClient:
         self._before_recovery()
         self._supervisor.status(phase="recover")
         casualties: frozenset[Rank] = frozenset()
-        reschedule_s, load_s = detect_s, 0.0
+        reschedule_s, load_s = 0.0, 0.0
         for _ in range(self._max_in_a_row):
+            casualties |= lost.ranks
+            reschedule_s += detect_s
+            since_s = self._clock()
             try:
-                casualties |= lost.ranks
-                began_s = self._clock()
                 self._cluster.replace(
                     lost.detail, progress.step, progress.samples, detect_s, lambda: self._injections.strike("regroup")
                 )
-                reschedule_s += (replaced_s := self._clock()) - began_s
+                began_s, since_s = since_s, self._clock()
+                reschedule_s += since_s - began_s
                 plan = self._plan(casualties, progress)
                 if plan.rollback:
                     self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
                 num_rows, uploaded = self._restore(plan, progress)
                 self._replicate(plan, casualties)
-                load_s += self._clock() - replaced_s
+                load_s += self._clock() - since_s
                 break
             except RankLost as again:
-                lost = again
+                lost, detect_s = again, self._clock() - since_s
         else:
             raise RunFailed(
                 f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "

@@ -8,9 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from multiprocessing import forkserver
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from harness.cluster import group, rpc
+from harness.cluster import group, launcher, rpc
 from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Cluster, Initialise
 from harness.cluster.rpc import RpcCluster
@@ -171,6 +173,34 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
     note.write_text(" ".join(map(str, [time.monotonic(), os.getppid(), os.getpid(), *pids.values()])))
     os.kill(os.getppid(), number)
     cluster.kill_planned(5, 20, (0,))
+
+
+def start_by_a_killed_server(config: Config, root: Path) -> None:
+    """Body: the server is killed while a world starts, between a request for a rank and its answer."""
+    assert nest_fork_server()
+    start, connect = launcher.start, forkserver.connect_to_new_process
+
+    def start_stopped(process: BaseProcess, timeout_s: float) -> None:
+        killed = server.current()
+        assert killed is not None
+        stop(killed.pid)
+        forkserver.connect_to_new_process = partial(connect_and_kill, killed.pid)
+        start(process, timeout_s)
+
+    def connect_and_kill(pid: int, fds: list[int]) -> tuple[int, int]:
+        connected = connect(fds)
+        os.kill(pid, signal.SIGKILL)
+        return connected
+
+    launcher.start = start_stopped
+    try:
+        worlds.run_job(config, root, say_nothing)
+    except RunFailed as error:
+        sys.stdout.write(f"{error}\n")
+
+
+def say_nothing(cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """Job: none."""
 
 
 def start_by_a_stopped_server() -> None:

@@ -243,6 +243,12 @@ def test_a_fork_server_that_is_lost_ends_the_run(
     assert not any(alive(int(pid)) for pid in pids)
 
 
+def test_a_fork_server_that_is_killed_while_ranks_start_is_named(config: Config, tmp_path: Path) -> None:
+    """Law: the line says what has ended, and does not guess at memory."""
+    words = said_by(hangs.start_by_a_killed_server, config, tmp_path)
+    assert re.fullmatch(r"the fork server \(pid \d+\) was ended by SIGKILL, and all ranks with it\n", words)
+
+
 def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:
     """Law: at its deadline, by name; it is killed, since it would outlive everybody."""
     words, seconds, has_ended = said_by(hangs.start_by_a_stopped_server).splitlines()
