@@ -36,7 +36,7 @@ from benchmarks._attempt import POLL_S, Attempt
 from benchmarks._chaos import PHASES, SIGNALS, Fault, Round, drawn
 from benchmarks._common import report, table
 from benchmarks._rounds import DEADLINE_S, Verdict, carried_out, rounds_parser, write_config
-from harness.core.events import Event, Finished, Flipped, Killed, Slowed, WriteFailed
+from harness.core.events import Event, Finished, Flipped, Killed, Lost, Slowed, WriteFailed
 from harness.record.rundir import read_config
 
 CLEAN_UP_S = 2.0
@@ -122,8 +122,9 @@ def judged(
         return attempt, [f"failed without a fault: {attempt.last_line()}"]
     # What a run lost with a rank that no trace named it has lost in its resume points too.
     lost_ranks = any(SIGNALS[name][0] == "ps" for name in names)
-    again = Attempt(config, attempt.out.parent, "--afresh" if lost_ranks else "--resume")
-    return again, [f"again: {words}" for words in judged_end(again) or judged_result(again, expected)]
+    option = "--afresh" if lost_ranks else "--resume"
+    again = Attempt(config, attempt.out.parent, option)
+    return again, [f"again {option}: {words}" for words in judged_end(again) or judged_result(again, expected)]
 
 
 def met_a_flip(attempt: Attempt) -> bool:
@@ -188,7 +189,11 @@ def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence
     wrong = [f"record: {line}" for line in analysis.check(events, read_config(attempt.out))]
     found = figures(events)
     differ = [name for name in (expected if names is None else names) if found.get(name) != expected[name]]
-    return wrong + [f"{name} is {found.get(name)}, not {expected[name]}"[:300] for name in differ[:2]]
+    lost = [
+        f"{event.unplanned_ranks} at {event.step}" for event in events if isinstance(event, Lost) and not event.planned
+    ]
+    unasked = f" (lost without a line of the trace: {', '.join(lost) or 'nobody'})"
+    return wrong + [f"{name} is {found.get(name)}, not {expected[name]}"[:300] + unasked for name in differ[:2]]
 
 
 def figures(events: list[Event]) -> dict[str, Any]:
