@@ -190,7 +190,9 @@ def judged_result(attempt: Attempt, expected: Mapping[str, Any], names: Sequence
     found = figures(events)
     differ = [name for name in (expected if names is None else names) if found.get(name) != expected[name]]
     lost = [
-        f"{event.unplanned_ranks} at {event.step}" for event in events if isinstance(event, Lost) and not event.planned
+        f"{event.unplanned_ranks} at {event.step}"
+        for event in events
+        if isinstance(event, Lost) and event.unplanned_ranks
     ]
     unasked = f" (lost without a line of the trace: {', '.join(lost) or 'nobody'})"
     return wrong + [f"{name} is {found.get(name)}, not {expected[name]}"[:300] + unasked for name in differ[:2]]
