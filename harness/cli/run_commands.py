@@ -22,6 +22,7 @@ from harness.core.errors import HarnessError, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, run_cells
+from harness.record import seal
 from harness.record.files import write_text
 from harness.record.folder import (
     OtherRun,
@@ -184,6 +185,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     is_replaced = is_done and bool(to_run_anew([run_dir], options.stale))
     if is_done and not is_replaced:
         drop_resume_points(run_dir)
+        seal.verify(RunDir(run_dir))  # or no results follow
         console.note(f"{run_dir}: this run is finished already; its results follow")
         return show_run(run_dir)
     if assemble.starts_processes(config):

@@ -272,7 +272,8 @@ def test_a_damaged_run_is_shown_as_such(cli: Cli) -> None:
     for words in ("show out", "train one.yaml strategy.name=none out=out"):
         result = cli(*words.split())
         assert (result.code, result.out) == (2, "")
-        assert result.errors[-1].startswith("error: out/events.jsonl: expected what the run wrote (")
+        (line,) = (line for line in result.errors if not line.startswith("note: "))
+        assert line.startswith("error: out/events.jsonl: expected what the run wrote (")
     unseal(Path("out"))
     for words in ("show out", "train one.yaml strategy.name=none out=out"):
         result = cli(*words.split())
