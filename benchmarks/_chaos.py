@@ -32,8 +32,8 @@ PHASES = ("start", "train", "save", "recover", "eval")
 _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
 _SAVES_ONCE = ("none", "buddy")
 _SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
-_SHARES = {"start": 3, "train": 3, "save": 4, "recover": 4, "eval": 5}  # a short phase is missed more often
-_SURVIVED_SHARES = _SHARES | {"recover": 12}  # a signal that ends the run has often come first
+_SHARES = {"start": 4, "train": 4, "save": 6, "recover": 5, "eval": 5}  # a short phase is missed more often
+_SURVIVED_SHARES = {"start": 3, "train": 4, "save": 5, "recover": 16, "eval": 8}  # a signal that ends the run has often come first
 _DELAY_S = {"save": 0.01, "recover": 0.01}  # as long as the phase, or it is missed
 _LATEST = {"save": 0.25}  # of the run: there must be saves to come
 _CELLS = [
@@ -117,7 +117,7 @@ def _cells(rng: np.random.Generator, number: int) -> Iterator[tuple[str, str]]:
     """Signals and the phases they come in: perhaps one that a run survives, and one that ends it, each in its turn."""
     if number % _CALM_EVERY == 0:
         return
-    if rng.random() < 0.7:
+    if rng.random() < 0.8:
         yield str(rng.choice(_SURVIVED)), _one_of(rng, _SURVIVED_SHARES)
     yield _CELLS[(number - number // _CALM_EVERY - 1) % len(_CELLS)]
 

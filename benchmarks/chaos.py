@@ -113,18 +113,18 @@ def judged(
     each: Round, config: Path, attempt: Attempt, expected: Mapping[str, Any], struck: Counter[tuple[str, ...]]
 ) -> tuple[Attempt, list[str]]:
     """The attempt that ended well, the first or the next one, and what is wrong with its result."""
-    names = {name for _, name, _ in struck}
-    if attempt.code == 0:
-        strategy = each.settings["strategy"]["name"]
-        same = None if not struck else _MODEL if strategy in _LOSES_NOTHING else ()
-        return attempt, judged_result(attempt, expected, same)
-    if not struck:
+    is_finished = (attempt.out / "DONE").exists()  # the signal may have come after it
+    if attempt.code and not struck:
         return attempt, [f"failed without a fault: {attempt.last_line()}"]
+    lost_ranks = any(SIGNALS[name][0] == "ps" for _, name, _ in struck)
+    loses_nothing = not lost_ranks or each.settings["strategy"]["name"] in _LOSES_NOTHING
+    same = None if not (is_finished and struck) else _MODEL if loses_nothing else ()
+    if attempt.code == 0:
+        return attempt, judged_result(attempt, expected, same)
     # What a run lost with a rank that no trace named it has lost in its resume points too.
-    lost_ranks = any(SIGNALS[name][0] == "ps" for name in names)
     option = "--afresh" if lost_ranks else "--resume"
     again = Attempt(config, attempt.out.parent, option)
-    return again, [f"again {option}: {words}" for words in judged_end(again) or judged_result(again, expected)]
+    return again, [f"again {option}: {words}" for words in judged_end(again) or judged_result(again, expected, same)]
 
 
 def met_a_flip(attempt: Attempt) -> bool:

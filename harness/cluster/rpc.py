@@ -260,7 +260,7 @@ class RpcCluster:
             except RuntimeError as error:
                 detail[rank] = _words(error)
         if self._seeks_dead:  # whoever was asked after the kill and has answered lives
-            detail |= self._find_dead(detail if self._was_in_flight else {**detail, **replies})
+            detail = self._find_dead(detail, () if self._was_in_flight else replies)
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         replies = in_rank_order(replies, self._ranks)
@@ -277,16 +277,19 @@ class RpcCluster:
         lost = {**detail, **(self._link.call("lost_with", [*detail]) if self._has_hosts else {})}
         return RankLost(lost, {rank: reply for rank, reply in replies.items() if rank not in lost}, lost)
 
-    def _find_dead(self, known: Iterable[Rank] = ()) -> dict[Rank, str]:
-        """Ranks besides those ``known`` that do not answer a no-op, with the transport's error texts.
+    def _find_dead(self, dead: Mapping[Rank, str], alive: Iterable[Rank] = ()) -> dict[Rank, str]:
+        """The ``dead`` and all ranks not known to be ``alive`` that do not answer a no-op, with the transport's error
+        texts; and whoever was killed by plan, even if it answers: a stopped rank may be continued from outside.
 
         A rank may have answered a request before it was killed. Without a world nothing was sent: then the next world
         is not formed while ranks are dead.
         """
         self._seeks_dead = False
         if self._generation < 0:
-            return {}
-        return self._failing({rank: (connect,) for rank in self._ranks if rank not in known})
+            return dict(dead)
+        known = {*dead, *alive}
+        dead = {**dead, **self._failing({rank: (connect,) for rank in self._ranks if rank not in known})}
+        return {**dead, **dict.fromkeys(self._link.call("survivors", [*dead]), _CONTINUED)}
 
     def _failing(self, calls: Mapping[Rank, tuple[Any, ...]]) -> dict[Rank, str]:
         """Call a function with arguments on each rank; those that fail, with the transport's error texts."""
@@ -330,7 +333,7 @@ class RpcCluster:
             self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
         else:
             self._form(formation)
-        if self._seeks_dead and (dead := self._find_dead()):
+        if self._seeks_dead and (dead := self._find_dead({})):
             raise RankLost(dead, {}, dead)
 
     def _let_spares_take_over(self, takeovers: Mapping[Rank, Rank]) -> None:
@@ -339,7 +342,7 @@ class RpcCluster:
         self._workers = {**self._workers, **workers}
         detail = self._failing({rank: (adopt, rank) for rank in takeovers})
         if self._seeks_dead:
-            detail |= self._find_dead(detail)
+            detail = self._find_dead(detail)
         if detail:
             raise self._lost(detail, {})
 
@@ -369,6 +372,9 @@ class RpcCluster:
         for spare in formation.members:
             if not is_ps(spare) and spare != CHIEF:
                 rpc.rpc_async(group.worker_name(spare, self._generation), connect)
+
+
+_CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"
 
 
 def _is_step(requests: Mapping[Rank, Request]) -> bool:

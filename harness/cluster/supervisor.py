@@ -222,6 +222,11 @@ class Supervisor:
             )
         return planned_kill
 
+    def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
+        """Ranks that planned kills ended and that are not among the ``dead`` which a search found. With kills by the
+        second nobody: one may come after the search."""
+        return [] if self._seconds_per_hour is not None else sorted(self._killed.difference(dead), key=ps_index)
+
     def slow_down(self, step: int, samples: int, number: int) -> None:
         """Begin the slowdown of that number, after ``step`` finished steps, and record it."""
         planned = self._planned_kills[number]

@@ -302,6 +302,7 @@ def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
         "resumption": supervisor.resumption,
         "commit_point": supervisor.commit_point,
         "kill_planned": supervisor.kill_planned,
+        "survivors": supervisor.survivors,
         "slow_down": supervisor.slow_down,
         "speed_up": supervisor.speed_up,
         "writes_failed": supervisor.writes_failed,

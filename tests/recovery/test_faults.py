@@ -11,7 +11,7 @@ import pytest
 import analysis
 from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.config.model import Config
-from harness.core.events import Event, Finished, Killed, Recovered, Regrouped, Slowed
+from harness.core.events import Event, Finished, Killed, Lost, Recovered, Regrouped, Slowed
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from harness.run.verify import compare_records
@@ -82,6 +82,46 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     muted = [rank for event in real_events if isinstance(event, Regrouped) for rank in event.machine["mute"]]
     hanging = [words.split(",")[1] for words in lines if words.endswith("hang")]
     assert sorted(muted) == sorted(hanging), "none but these was killed at a deadline"
+
+
+class Continued(Renamed):
+    """A process that something else continues as soon as it has stopped."""
+
+    _has_stopped = False
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether it has ever stopped."""
+        if not self._has_stopped and self.inner.is_paused:
+            self._has_stopped = True
+            self.inner.resume()
+        return self._has_stopped
+
+
+class Continuing(ForkLauncher):
+    """Forks processes that do not stay stopped."""
+
+    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+        """Fork one."""
+        return Continued(super().spawn(context, main, work), [])
+
+    def watched(self, processes: Iterable[Any]) -> list[Any]:
+        """Of the inner ones."""
+        return super().watched([process.inner for process in processes])
+
+
+@pytest.mark.parametrize("strategy", ["full", "partial", "buddy"])
+def test_a_rank_that_hangs_stays_lost_if_something_else_continues_it(
+    config: Config, tmp_path: Path, strategy: str
+) -> None:
+    """A shell's `fg` continues every process of a run: who was stopped by the trace is lost, whatever it answers."""
+    config = under(config, tmp_path, HEAD + HANGS[strategy], strategy__name=strategy)
+    run(config, tmp_path / "local")
+    real, events = run(changed(config, engine="rpc"), tmp_path / "rpc", Parts(launcher=Continuing()))
+    assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
+    assert real.num_unplanned == 0
+    why = [detail for event in events if isinstance(event, Lost) for detail in event.machine["detail"].values()]
+    assert sum("something else continued it" in detail for detail in why) >= 1
 
 
 @pytest.mark.parametrize(("strategy", "spares"), [("partial", 1), ("buddy", 0)])
