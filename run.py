@@ -11,7 +11,11 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before an import fails with many
     sys.exit("Python 3.11 or newer is needed, got %d.%d" % sys.version_info[:2])  # noqa: UP031
 
-from harness.cli import interrupts
+try:
+    from harness.cli import interrupts
+except KeyboardInterrupt:  # no signal is handled yet
+    sys.stderr.write("interrupted\n")
+    sys.exit(130)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -32,7 +32,6 @@ sys.exit(commands.run(argparse.Namespace(command={command!r}), ["train", "a b.ya
 """
 IN_AN_IMPORT = """
 import os, signal, sys
-import run
 
 class Interrupting:
     def find_spec(self, name, path=None, target=None):
@@ -42,6 +41,7 @@ class Interrupting:
 signal.signal(signal.SIGINT, signal.default_int_handler)
 sys.meta_path.insert(0, Interrupting())
 sys.argv = ["run.py", "schema"]
+import run
 sys.exit(run.main())
 """
 IN_TRAINING = """
@@ -88,7 +88,9 @@ def test_a_signal_is_one_line_and_says_how_to_go_on(number: int, code: int, word
     assert outcome(program) == (code, f"{word}; {GOES_ON}\n")
 
 
-@pytest.mark.parametrize("module", ["harness.cli.arguments", "harness.cli.commands", "pydantic"])
+@pytest.mark.parametrize(
+    "module", ["harness.processes.stop", "harness.cli.arguments", "harness.cli.commands", "pydantic"]
+)
 def test_an_interrupt_of_an_import_is_one_line(module: str) -> None:
     """Law: no traceback, whatever is being imported."""
     command = [sys.executable, "-c", IN_AN_IMPORT.format(module=module)]

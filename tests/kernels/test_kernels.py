@@ -124,6 +124,19 @@ def test_a_damaged_cache_file_is_made_anew(kernels: Path, suffix: str, damage: C
     assert [run_loops(kernels), run_loops(kernels)] == ["42 0", "42 1"]
 
 
+def test_machine_code_of_another_function_is_made_anew(kernels: Path) -> None:
+    """A cached file that was replaced by another one, digest and all, is not run."""
+    run_loops(kernels)
+    loops = kernels / "loops.py"
+    other = loops.read_text().replace("scaled(number): return", "negated(number): return -")
+    loops.write_text(f"{loops.read_text()}{other.replace('scaled', 'negated')}")
+    assert run_loops(kernels) == "42 0\n-42 0"
+    files = sorted((kernels / "__pycache__").rglob("*.nbc"))
+    shutil.copy(files[0], files[1])
+    shutil.copy(f"{files[0]}.digest", f"{files[1]}.digest")
+    assert [run_loops(kernels), run_loops(kernels)] == ["42 0\n-42 0", "42 1\n-42 1"]
+
+
 def test_a_torn_cache_file_without_a_digest_is_made_anew(kernels: Path) -> None:
     """As of a process that ended between the two: loading fails, and all are compiled again."""
     run_loops(kernels)
