@@ -6,7 +6,7 @@ from analysis.advice import DEFAULT_MARGIN, Verdict, advice, verdicts
 from analysis.audit import check
 from analysis.blocks import blocks_of, regimes_of
 from analysis.cells import load
-from analysis.compare import comparisons, comparisons_to, show_comparison, show_comparison_to
+from analysis.compare import comparisons, comparisons_to, damaged_cells, show_comparison, show_comparison_to
 from analysis.files import write_files
 from analysis.frames import FORMATS, compare, compare_to, comparison_text, table, table_text
 from analysis.report import report
@@ -29,6 +29,7 @@ __all__ = [
     "comparison_text",
     "comparisons",
     "comparisons_to",
+    "damaged_cells",
     "draw_trace",
     "is_sound",
     "load",

@@ -1,7 +1,7 @@
 """Paired differences between folders: keys that vary inside the folders are matched."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -143,8 +143,8 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     key, the cell with most values in common is the partner; of several such cells with other results none is.
     ``frame``: the folder's frame, if already loaded.
 
-    Raises UserError if ``baseline`` has no finished cell, StoreError for a folder without a run, or if the folder has
-    damaged cells and no finished cell of ``baseline``.
+    Raises UserError if ``baseline``, or every other strategy, has no finished cell; StoreError for a folder without a
+    run, or if it has damaged cells besides.
     """
     frame = load(path) if frame is None else frame
     cells = _done(frame)
@@ -153,6 +153,9 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
         _refuse_damaged(frame)
         there = ", ".join(sorted({cell["strategy"] for cell in cells}, key=strategy_order)) or "none"
         raise UserError(f"{path}: no finished cell of strategy {baseline}; finished there: {there}")
+    if len(bases) == len(cells):
+        _refuse_damaged(frame)
+        raise UserError(f"{path}: expected a finished cell of another strategy than {baseline}, got none")
     swept = [key for key in cells[0] if "." in key]
     has_engines = len({cell["engine"] for cell in cells}) > 1
     groups: dict[tuple[str, ...], list[Pair]] = {}
@@ -185,13 +188,13 @@ def _done(frame: "pd.DataFrame") -> list[Cell]:
     return [cell for cell in cells_of(frame) if cell["status"] == "done"]
 
 
-def _damaged(frames: "Iterable[pd.DataFrame]") -> list[str]:
+def damaged_cells(*frames: "pd.DataFrame") -> list[str]:
     """The failures of the damaged cells, which name the file, one line each."""
     return [str(cell["failure"]) for frame in frames for cell in cells_of(frame) if cell["status"] == "damaged"]
 
 
 def _refuse_damaged(*frames: "pd.DataFrame") -> None:
-    if lines := _damaged(frames):
+    if lines := damaged_cells(*frames):
         more = f" (and {len(lines) - 1} more damaged cells)" if len(lines) > 1 else ""
         raise StoreError(lines[0] + more)
 
@@ -217,7 +220,7 @@ def _compare(base: str, other: str, group: Sequence[str], pairs: Sequence[Pair])
 
 def _left_out(frames: "Sequence[pd.DataFrame]") -> list[Text]:
     notes = [line for frame in frames for line in content_notes(cells_of(frame))]
-    lines = [f"left out, damaged: {line}" for line in _damaged(frames)]
+    lines = [f"left out, damaged: {line}" for line in damaged_cells(*frames)]
     copies = [cell for frame in frames for cell in cells_of(frame) if cell["status"] == "copy"]
     lines += [f"left out, copy: {cell['path']}: {cell['failure']}" for cell in copies]
     return [Text(line, style="red") for line in (*lines, *notes)]

@@ -51,6 +51,8 @@ def report(options: argparse.Namespace) -> None:
     console.say(f"report: {analysis.report(options.dir, frame=frame, margin=margin)}")
     folder = analysis.write_files(options.dir, options.files or options.dir / "report", frame=frame, margin=margin)
     console.say(f"figures and tables: {folder}")
+    for failure in analysis.damaged_cells(frame):
+        console.note(f"left out, damaged: {failure}")
 
 
 def show_run(run_dir: Path) -> int:

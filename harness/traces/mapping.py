@@ -65,7 +65,9 @@ def map_log(log: FailureLog, spec: MapSpec) -> Trace:
     outages = [
         outage for outage in outages if first_h <= outage.start_h < last_h or outage.start_h == last_h == log.length_h
     ]
-    num_nodes, num_ranks = max(spec.num_nodes or 0, len(nodes)), spec.num_hosts or spec.num_ranks or len(nodes)
+    if spec.num_nodes is not None and spec.num_nodes < len(nodes):
+        raise TraceError(f"--num-nodes: expected at least the {len(nodes)} that the log names, got {spec.num_nodes}")
+    num_nodes, num_ranks = spec.num_nodes or len(nodes), spec.num_hosts or spec.num_ranks or len(nodes)
     rules = Counter[str]()
     if spec.keep_rate:
         outages = _thin(outages, num_ranks / num_nodes, spec.seed, rules)

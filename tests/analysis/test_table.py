@@ -142,6 +142,8 @@ def test_strategies_of_a_grid_compare_to_one_of_them(grid: Path) -> None:
     assert "less full" in _text(analysis.show_comparison_to(grid, "full"))
     with pytest.raises(UserError, match=r"no finished cell of strategy cpr_ssu; finished there: "):
         comparisons_to(grid, "cpr_ssu")
+    with pytest.raises(UserError, match=r"full-s0: expected a finished cell of another strategy than full, got none"):
+        comparisons_to(grid / "full-s0", "full")
 
 
 def test_nothing_to_compare_is_one_line(grid: Path) -> None:

@@ -291,10 +291,14 @@ def test_tables_have_formats_and_a_report_has_files(cli: Cli) -> None:
         for kind, expected in starts.items():
             assert cli(*command.split(), "--format", kind).out.startswith(expected)
     assert " total" in cli("table", "runs").out
-    assert cli("report", "runs", "--files", "paper").code == 0
+    result = cli("report", "runs", "--files", "paper")
+    assert (result.code, result.errors) == (0, [])
     assert {"tradeoff.svg", "tradeoff.pdf", "tradeoff.png", "table.tex"} <= {
         path.name for path in Path("paper").iterdir()
     }
+    Path("runs/none/events.jsonl").write_text("")
+    (note,) = cli("report", "runs").errors
+    assert note.startswith("left out, damaged: runs/none/events.jsonl: expected what the run wrote (")
 
 
 def test_a_report_that_cannot_be_written_is_one_line(cli: Cli) -> None:

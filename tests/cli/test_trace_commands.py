@@ -108,6 +108,10 @@ def test_only_files_are_written(capsys: pytest.CaptureFixture[str], tmp_path: Pa
             "--ranks, --keep-rate, --num-nodes: expected at most 1000000, got 99999999",
         ),
         (
+            ["import", "LOG", *UNITS, "--num-nodes", "1"],
+            "--num-nodes: expected at least the 4 that the log names, got 1",
+        ),
+        (
             ["import", "LOG", *UNITS, "--keep-rate", "2", "--ranks", "1"],
             "--keep-rate, --ranks: expected one number of ranks, got 2 and 1",
         ),
