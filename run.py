@@ -5,6 +5,7 @@ Exit codes: 0 success; 1 a run, a cell or a comparison failed; 2 bad input, one 
 interrupted, terminated, hung up (128 + number of the signal).
 """
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -46,4 +47,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    code = main()
+    gc.freeze()  # or the interpreter's end looks for garbage in all that was imported, for some 0.7 s
+    sys.exit(code)
