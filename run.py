@@ -12,6 +12,7 @@ from collections.abc import Sequence
 if sys.version_info < (3, 11):  # noqa: UP036 - refused here in one line, before an import fails with many
     sys.exit("Python 3.11 or newer is needed, got %d.%d" % sys.version_info[:2])  # noqa: UP031
 
+gc.set_threshold(50_000, 20, 20)  # all objects of an import stay, and a step leaves no garbage
 try:
     from harness.cli import interrupts
 except KeyboardInterrupt:  # no signal is handled yet
