@@ -7,7 +7,9 @@ wandb-core is killed. That ends the call, and what wandb does when this process 
 import logging
 import math
 import os
+import shutil
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
@@ -127,10 +129,12 @@ class Worker:
 
 
 def kill_core() -> None:
-    """Kill the wandb-core processes of this process; a no-op where there is none."""
+    """Kill the wandb-core processes of this process, and remove their sockets; a no-op where there is none."""
     for pid in core_pids(os.getpid()):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+        for folder in Path(tempfile.gettempdir()).glob(f"wandb-{os.getpid()}-{pid}-*"):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def core_pids(owner_pid: int) -> list[int]:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from multiprocessing.process import BaseProcess
@@ -200,6 +201,7 @@ def test_a_stopped_wandb_does_not_cost_the_run(tmp_path: Path, fails: bool) -> N
     if not (is_ended := _ends(core)):
         os.kill(core, signal.SIGKILL)
     assert (exit_code, is_ended) == (int(fails), True)
+    assert [*Path(tempfile.gettempdir()).glob(f"wandb-*-{core}-*")] == []
     assert RunDir(tmp_path / "run").status == ("failed" if fails else "done")
     state = "the record is kept" if fails else "the run is complete"
     lines = (tmp_path / "log.txt").read_text().splitlines()
