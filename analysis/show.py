@@ -255,7 +255,7 @@ def _checkpoint(path: Path) -> str:
     manifest, skipped = newest_checkpoint(path)
     reasons = "".join(f"; {reason}" for reason in skipped)
     if manifest is None:
-        return f"No checkpoint can be read{reasons}."
+        return f"No checkpoint can be read{reasons}." if reasons else "No checkpoints."
     size = sum(record.num_bytes for record in manifest.files)
     what = f"{manifest.kind} save at step {manifest.step} ({manifest.samples:,} samples)"
     files = f"{len(manifest.files)} files, {size / 1e6:,.1f} MB, all verified"

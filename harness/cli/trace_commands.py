@@ -102,7 +102,9 @@ def summary(trace: Trace) -> str:
     every = f", a failure every {hours / instants:.3g} h" if instants and hours else ""
     num = len(without_repeats(trace).entries)
     deaths = f"{num} death{'s' * (num != 1)} at {instants} instant{'s' * (instants != 1)}"
-    of_all = f"{trace.header['hosts']} hosts" if "hosts" in trace.header else f"{trace.header.get('ranks', '?')} ranks"
+    kind = "host" if "hosts" in trace.header else "rank"
+    of_all = trace.header.get(f"{kind}s", "?")
+    of_all = f"{of_all} {kind}{'s' * (of_all != '1')}"
     return f"{deaths}, {of_all}, {hours:g} h{every}"
 
 
@@ -113,9 +115,10 @@ def _show_import(log: FailureLog, trace: Trace) -> None:
     for rule, count in counts.items():
         console.say(f"  {count:,} {rule}")
     if log.outages:
+        num, num_nodes = len(log.outages), len({outage.node for outage in log.outages})
         console.say(
-            f"{len(log.outages):,} failures of {len({outage.node for outage in log.outages}):,} nodes in "
-            f"{log.length_h:,.1f} h, one every {log.length_h / len(log.outages):.3g} h"
+            f"{num:,} failure{'s' * (num != 1)} of {num_nodes:,} node{'s' * (num_nodes != 1)} in "
+            f"{log.length_h:,.1f} h, one every {log.length_h / num:.3g} h"
         )
     rules = [rule for key, rule in trace.header.items() if key.startswith("rule ")]
     for rule in rules[len(counts) :]:

@@ -53,7 +53,7 @@ def _given(law: str, profile: Profile, num_ps: int, seed: int) -> Trace:
         number, within_h = _number(text, profile.job_h)
         rng = generator(seed, "fixed", number)
         hours = sorted(rng.uniform(0, within_h, number).round(6).tolist())
-        title = f"{number} failures at random hours"
+        title = f"{number} failure{'s' * (number != 1)} at random hours"
     else:
         rng, hours = generator(seed, "at"), _hours(text, profile.job_h)
         title = f"failures at hours {text.replace('+', ', ')}"
