@@ -32,8 +32,8 @@ PHASES = ("start", "train", "save", "recover", "eval")
 _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
 _SAVES_ONCE = ("none", "buddy")
 _SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
-_SHARES = {"start": 4, "train": 4, "save": 6, "recover": 5, "eval": 5}  # a short phase is missed more often
-_SURVIVED_SHARES = {"start": 3, "train": 4, "save": 5, "recover": 16, "eval": 8}  # the run has often ended
+_SHARES = {"start": 4, "train": 4, "save": 6, "recover": 5, "eval": 6}  # a short phase is missed more often
+_SURVIVED_SHARES = {"start": 4, "train": 4, "save": 5, "recover": 14, "eval": 8}  # the run has often ended
 _DELAY_S = {"save": 0.01, "recover": 0.01}  # as long as the phase, or it is missed
 _LATEST = {"save": 0.25}  # of the run: there must be saves to come
 _CELLS = [
@@ -44,7 +44,7 @@ _CELLS = [
     for name in SIGNALS
     if name not in _SURVIVED
 ]
-_CALM_EVERY = 16  # rounds
+_CALM_EVERY = 25  # rounds
 _RANK_FAULTS = {"kill": 0.44, "hang": 0.28, "partition": 0.28}
 _DISK_FAULTS = {"slow": 0.34, "disk_full": 0.33, "disk_error": 0.33}
 _PHASE_WEIGHTS = {
