@@ -53,7 +53,7 @@ class PrivateNetwork:
     def __init__(self, host: str, port: int) -> None:
         ours, theirs = Pipe()
         try:
-            process = fork_server().Process(target=_make, args=(theirs, host, port), name="network")
+            process = fork_server().Process(target=make, args=(theirs, host, port), name="network")
             start(process, _START_S)
             theirs.close()
             with socket.socket(fileno=os.dup(ours.fileno())) as channel:
@@ -78,9 +78,12 @@ class PrivateNetwork:
                 os.close(fd)
 
 
-def _make(connection: Connection, host: str, port: int) -> None:
-    """In a process of its own: enter new namespaces, listen there, and send the sockets and the namespaces."""
-    with socket.socket(fileno=os.dup(connection.fileno())) as channel:
+def make(connection: Connection, host: str, port: int) -> None:
+    """In a process of its own: enter new namespaces, listen there, and send the sockets and the namespaces.
+
+    A no-op if the process that wants them has ended.
+    """
+    with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:
         try:
             names = _unshare()
             _raise_loopback()

@@ -11,7 +11,7 @@ import pytest
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.events import Started
-from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork
+from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork, make
 from harness.processes.spawn import fork_server
 from harness.record.recorder import read_record
 from harness.run import assemble
@@ -45,6 +45,16 @@ def call_in(entrance: Entrance, port: int, report: Connection) -> None:
             report.send((listener.getsockname()[1], os.getuid()))
             report.recv()
             report.send(bool(wait([listener], 0)))
+
+
+def test_a_network_that_nobody_waits_for_says_nothing() -> None:
+    """Law: a signal to the command while its network is made shows no traceback."""
+    ours, theirs = Pipe()
+    ours.close()
+    process = fork_server().Process(target=make, args=(theirs, "127.0.0.1", 0))
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
 
 
 def test_only_who_is_inside_gets_in(network: PrivateNetwork) -> None:
