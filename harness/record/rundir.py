@@ -37,6 +37,9 @@ _REQUIRED: dict[str, tuple[type, ...]] = {
 }
 """Keys of a config that are needed to read the record of its run, with the types of their values."""
 
+_FILES = frozenset(("config.yaml", "events.jsonl", "DONE"))
+"""A folder with one of them is a run's: it may have lost the others."""
+
 Status = Literal["absent", "unfinished", "failed", "done"]
 
 
@@ -57,7 +60,7 @@ class RunDir:
     @property
     def status(self) -> Status:
         """State of the run by the files present; ``unfinished`` if it runs, was killed, or was asked to stop."""
-        if not self.config.is_file():
+        if not any((self.path / name).is_file() for name in _FILES):
             return "absent"
         if self.done.is_file():
             return "done"
@@ -171,7 +174,7 @@ def find_runs(path: Path) -> list[Path]:
     found: list[Path] = []
     for folder, names, files in os.walk(path):
         names[:] = [name for name in names if not name.startswith(".")]
-        if "config.yaml" in files:
+        if not _FILES.isdisjoint(files):
             found.append(Path(folder))
             names.clear()
     if not found:

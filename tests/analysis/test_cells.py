@@ -1,6 +1,7 @@
 """Run directories as a frame."""
 
 import json
+import re
 from collections.abc import Callable
 from html import escape
 from pathlib import Path
@@ -115,6 +116,25 @@ def test_a_broken_record_is_a_damaged_cell(tmp_path: Path) -> None:
     frame = analysis.load(tmp_path).set_index("cell")
     assert frame["status"].to_dict() == {"a": "damaged", "b": "done"}
     assert "events.jsonl:1" in str(frame.loc["a", "failure"])
+
+
+@pytest.mark.parametrize("is_sealed", [True, False])
+@pytest.mark.parametrize("left", ["events.jsonl", "DONE"])
+def test_a_run_that_lost_its_config_is_a_damaged_cell(tmp_path: Path, left: str, is_sealed: bool) -> None:
+    """A folder with a record or a result is a run's: it does not vanish from frame, report and story."""
+    write_run(tmp_path / "a", made_config(seed=0))
+    write_run(tmp_path / "b", made_config(seed=1))
+    if not is_sealed:
+        unseal(tmp_path / "a")
+    for name in {"config.yaml", "events.jsonl", "DONE"} - {left}:
+        (tmp_path / "a" / name).unlink()
+    frame = analysis.load(tmp_path).set_index("cell")
+    assert frame["status"].to_dict() == {"a": "damaged", "b": "done"}
+    file = tmp_path / "a" / "config.yaml"
+    assert str(frame.loc["a", "failure"]).startswith(f"{file}: ")
+    assert str(file) in analysis.report(tmp_path).read_text()
+    with pytest.raises(StoreError, match=re.escape(f"{file}: ")):
+        analysis.show(tmp_path / "a")
 
 
 SPOILT: dict[str, tuple[Callable[[list[str]], list[str] | None], str]] = {
