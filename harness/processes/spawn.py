@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from harness.config.plugins import LOADED, PRELOAD_VARIABLE
+from harness.core.errors import RunFailed
 from harness.processes.leash import INTERRUPTS, end_quietly_without_orders, hold_leash
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -28,12 +29,17 @@ def fork_server() -> ForkServerContext:
 
     The server, and so every process it forks, finds this package whatever the working folder, dies with
     this process, and has the signals of ``INTERRUPTS`` blocked: the process that the user started handles them.
+
+    Raises RunFailed if it cannot be started.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["harness.processes.leash_parent", "harness.config.preloaded_plugins", *_PRELOAD])
     resource_tracker.ensure_running()  # it unblocks SIGINT when it starts, so it must not start below
-    with _environment(), _interrupts_blocked():
-        forkserver.ensure_running()
+    try:
+        with _environment(), _interrupts_blocked():
+            forkserver.ensure_running()
+    except OSError as error:  # the path of a socket may have 107 characters
+        raise RunFailed(f"no fork server could be started in {tempfile.gettempdir()} (TMPDIR): {error}") from error
     return context
 
 
@@ -104,17 +110,20 @@ def nest_fork_server() -> bool:
 def _listen_without_a_name(listener: socket.socket) -> str:
     """Listen at a path of this process alone, and return it. No file is left behind, however this process ends.
 
-    The socket's file is unlinked at once. Who holds it open can connect to it (``man 2 open``, O_PATH).
+    The socket's file is unlinked at once. Who holds it open can connect to it (``man 2 open``, O_PATH). A path of more
+    than 107 characters would be refused (``man 7 unix``), so the temporary folder is named by its descriptor.
     """
     folder = tempfile.mkdtemp(prefix="cpr-harness-")  # for this user alone
+    opened = os.open(folder, os.O_PATH | os.O_CLOEXEC)
     try:
-        file = f"{folder}/fork-server"
+        file = f"/proc/self/fd/{opened}/fork-server"
         listener.bind(file)
         try:
             held = os.open(file, os.O_PATH | os.O_CLOEXEC)
         finally:
             os.unlink(file)
     finally:
+        os.close(opened)
         os.rmdir(folder)
     listener.listen()
     return f"/proc/{os.getpid()}/fd/{held}"

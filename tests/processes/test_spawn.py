@@ -54,6 +54,19 @@ def test_an_unknown_fork_server_is_left_alone(change: str) -> None:
     assert outcome(change) == "False 0"
 
 
+def test_a_long_temporary_folder_is_no_hindrance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A socket's path has at most 107 characters; where Python starts the fork server itself, that is one line."""
+    folder = tmp_path / ("x" * 120)
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    assert outcome("") == "True 0"
+    with pytest.raises(subprocess.CalledProcessError) as caught:
+        outcome("spawn.can_nest = lambda: False")
+    words = f"RunFailed: no fork server could be started in {folder} (TMPDIR): AF_UNIX path too long"
+    assert caught.value.stderr.splitlines()[-1].endswith(words)
+    assert list(folder.rglob("fork-server")) == []
+
+
 def test_a_python_without_the_private_name_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """The guard itself raises nothing."""
     monkeypatch.delattr(forkserver, "_forkserver")
