@@ -143,8 +143,8 @@ def comparisons_to(path: Path | str, baseline: str, frame: "pd.DataFrame | None"
     key, the cell with most values in common is the partner; of several such cells with other results none is.
     ``frame``: the folder's frame, if already loaded.
 
-    Raises UserError if ``baseline``, or every other strategy, has no finished cell; StoreError for a folder without a
-    run, or if it has damaged cells besides.
+    Raises UserError if ``baseline``, or every other strategy, has no finished cell; StoreError if there are damaged
+    cells then, which names the first, and for a folder without a run.
     """
     frame = load(path) if frame is None else frame
     cells = _done(frame)

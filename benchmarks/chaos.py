@@ -117,8 +117,8 @@ def judged(
     if attempt.code and not struck:
         return attempt, [f"failed without a fault: {attempt.last_line()}"]
     lost_ranks = any(SIGNALS[name][0] == "ps" for _, name, _ in struck)
-    loses_nothing = not lost_ranks or each.settings["strategy"]["name"] in _LOSES_NOTHING
-    same = None if not (is_finished and struck) else _MODEL if loses_nothing else ()
+    loses_nothing = each.settings["strategy"]["name"] in _LOSES_NOTHING
+    same = None if not (is_finished and lost_ranks) else _MODEL if loses_nothing else ()
     if attempt.code == 0:
         return attempt, judged_result(attempt, expected, same)
     # What a run lost with a rank that no trace named it has lost in its resume points too.

@@ -259,7 +259,7 @@ class RpcCluster:
                 )
             except RuntimeError as error:
                 detail[rank] = _words(error)
-        if self._seeks_dead:  # whoever was asked after the kill and has answered lives
+        if self._seeks_dead:  # whoever was asked after the kill and has answered is not asked again
             detail = self._find_dead(detail, () if self._was_in_flight else replies)
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
