@@ -45,6 +45,7 @@ _CELLS = [
     if name not in _SURVIVED
 ]
 _CALM_EVERY = 25  # rounds
+_PAUSED = 0.2  # of the rounds
 _RANK_FAULTS = {"kill": 0.44, "hang": 0.28, "partition": 0.28}
 _DISK_FAULTS = {"slow": 0.34, "disk_full": 0.33, "disk_error": 0.33}
 _PHASE_WEIGHTS = {
@@ -69,6 +70,8 @@ class Round:
     settings: Mapping[str, Any]
     trace: str
     faults: tuple[Fault, ...]
+    pauses: bool
+    """Whether its processes are stopped for a moment, one after another."""
 
 
 def drawn(rng: np.random.Generator, number: int) -> Round:
@@ -110,7 +113,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     lines = [*_failures(rng, hours, strategy, num_ps), *([_flip(rng, num_ps)] if flips_a_bit else [])]
     head = ("# title: made by a benchmark", "hour,rank,phase,fault,factor,repair_h")
     ordered = sorted(lines, key=lambda line: float(line.split(",")[0]))
-    return Round(settings, "\n".join([*head, *ordered, ""]), tuple(faults))
+    return Round(settings, "\n".join([*head, *ordered, ""]), tuple(faults), pauses=bool(rng.random() < _PAUSED))
 
 
 def _cells(rng: np.random.Generator, number: int) -> Iterator[tuple[str, str]]:

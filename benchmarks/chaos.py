@@ -2,7 +2,8 @@
 
 A round draws a strategy, an engine, a cache, a save mode, a trace (ranks that are killed, hang or are cut off, in
 phases of the run; slow ranks; writes that fail; bits that flip), and faults that no trace names: signals to a PS rank,
-the trainer, the fork server or the run's own process, in each phase of a run in turn. Checked after each round:
+the trainer, the fork server or the run's own process, in each phase of a run in turn; in some rounds all its processes
+are stopped for moments, one after another, as a busy machine does. Checked after each round:
 
     end        the run ends within its deadline, with a line that says why if it failed, and never with a traceback
     left over  2 s later no process of it is left, no file in its temporary folder, no shared memory
@@ -19,6 +20,7 @@ the trainer, the fork server or the run's own process, in each phase of a run in
 import os
 import re
 import shutil
+import signal
 import sys
 import time
 from collections import Counter
@@ -32,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 import numpy as np
 
 import analysis
-from benchmarks._attempt import POLL_S, Attempt
+from benchmarks._attempt import POLL_S, Attempt, in_session
 from benchmarks._chaos import PHASES, SIGNALS, Fault, Round, drawn
 from benchmarks._common import report, table
 from benchmarks._rounds import DEADLINE_S, Verdict, carried_out, rounds_parser, write_config
@@ -41,6 +43,7 @@ from harness.record.rundir import read_config
 
 CLEAN_UP_S = 2.0
 _PHASE_OF = {"started": "start", "save": "save", "eval": "eval"} | dict.fromkeys(("kill", "lost", "regroup"), "recover")
+_LONGEST_PAUSE_S = 0.3  # far below the deadlines of a round
 _LOSES_NOTHING = ("none", "full", "buddy")
 _MODEL = ("auc", "log_loss", "accuracy", "train_loss", "digests")
 _SHARED_MEMORY = re.compile(r"_(\d+)_")  # torch names a segment by the process that made it
@@ -59,7 +62,8 @@ def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping
         calm.end()
         return Verdict(wrong=[f"calm run: exit code {calm.code}: {calm.last_line()}"])
     attempt = Attempt(config, folder)
-    struck = strike(attempt, each.faults)
+    pauses = Pauses(attempt, rng) if each.pauses else None
+    struck = strike(attempt, each.faults, pauses)
     wrong = judged_end(attempt)
     if not wrong and calm.code:
         wrong = judged_flip(attempt, calm)
@@ -67,14 +71,50 @@ def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping
         attempt, wrong = judged(each, config, attempt, figures(calm.events()), struck)
     if left := shared_memory_left():
         wrong.append(f"left shared memory: {', '.join(left)}")
-    return Verdict(struck + planned_faults(attempt.events()), wrong)
+    return Verdict(struck + planned_faults(attempt.events()) + (pauses.counts if pauses else Counter()), wrong)
 
 
-def strike(attempt: Attempt, faults: Sequence[Fault]) -> Counter[tuple[str, ...]]:
-    """Send each signal once its phase has come; which ones found a process, and in which phase."""
+class Pauses:
+    """Stops a process of ``attempt``, any of them, for a moment, and then another one."""
+
+    def __init__(self, attempt: Attempt, rng: np.random.Generator) -> None:
+        self.counts: Counter[tuple[str, ...]] = Counter()
+        self.left_alone: set[int] = set()
+        self._attempt, self._rng = attempt, rng
+        self._stopped: int | None = None
+        self._next_s = time.monotonic()
+
+    def take_turn(self) -> None:
+        """If it is time: continue the process that is stopped, or stop one."""
+        if time.monotonic() < self._next_s:
+            return
+        self._next_s = time.monotonic() + float(self._rng.uniform(0, _LONGEST_PAUSE_S))
+        if self._stopped is not None:
+            self.end()
+        elif pids := [pid for pid in in_session(self._attempt.pid) if pid not in self.left_alone]:
+            self._stopped = int(self._rng.choice(pids))
+            with suppress(ProcessLookupError):
+                os.kill(self._stopped, signal.SIGSTOP)
+            self.counts["pause", "any process", place(self._attempt)[0]] += 1
+
+    def end(self) -> None:
+        """Continue the process that is stopped."""
+        if self._stopped is not None:
+            with suppress(ProcessLookupError):
+                os.kill(self._stopped, signal.SIGCONT)
+        self._stopped = None
+
+
+def strike(attempt: Attempt, faults: Sequence[Fault], pauses: Pauses | None) -> Counter[tuple[str, ...]]:
+    """Send each signal once its phase has come; which ones found a process, and in which phase.
+
+    With ``pauses`` it returns when the attempt has ended, or at its deadline.
+    """
     struck: Counter[tuple[str, ...]] = Counter()
     pending = list(faults)
-    while pending and not attempt.poll() and time.monotonic() < attempt.began_s + DEADLINE_S:
+    while (pending or pauses) and not attempt.poll() and time.monotonic() < attempt.began_s + DEADLINE_S:
+        if pauses:
+            pauses.take_turn()
         for fault in pending:
             whom, number = SIGNALS[fault.name]
             if whom == "fork server" and place(attempt)[0] != "start":
@@ -85,12 +125,17 @@ def strike(attempt: Attempt, faults: Sequence[Fault]) -> Counter[tuple[str, ...]
             attempt.wait(time.monotonic() + fault.delay_s)
             phase, _ = place(attempt)
             if not attempt.poll():
+                pid = pids[len(pids) // 2]
+                if pauses:
+                    pauses.left_alone.add(pid)
                 with suppress(ProcessLookupError):
-                    os.kill(pids[len(pids) // 2], number)
+                    os.kill(pid, number)
                     struck["signal", fault.name, phase] += 1
             break
         else:
             attempt.wait(time.monotonic() + POLL_S)
+    if pauses:
+        pauses.end()
     return struck
 
 
@@ -220,11 +265,12 @@ def main() -> None:
     trace_phases = sorted({phase for kind, _, phase in total.counts if kind == "trace"})
     lines = [*counted(total.counts, "signal", PHASES), "", *counted(total.counts, "trace", trace_phases)]
     by_kind = {
-        kind: sum(count for key, count in total.counts.items() if key[0] == kind) for kind in ("signal", "trace")
+        kind: sum(count for key, count in total.counts.items() if key[0] == kind)
+        for kind in ("signal", "trace", "pause")
     }
     summary = (
         f"{options.rounds:,} rounds of seed {options.seed}: {by_kind['signal']:,} signals, "
-        f"{by_kind['trace']:,} faults of traces, {len(total.wrong)} wrong"
+        f"{by_kind['trace']:,} faults of traces, {by_kind['pause']:,} pauses, {len(total.wrong)} wrong"
     )
     counts = [
         {"kind": kind, "fault": name, "phase": phase, "count": count}

@@ -130,7 +130,8 @@ class Processes:
     def _pause(self, ranks: Sequence[Rank]) -> None:
         """Stop the processes of ``ranks``, slow ones for good, and wait until no thread of them runs.
 
-        Raises RunFailed if one still runs after ``REAP_S`` seconds.
+        The signal is sent again to one that runs: something else may have continued it. Raises RunFailed if one still
+        runs after ``REAP_S`` seconds.
         """
         for rank in ranks:
             self._mute.add(self[rank])
@@ -143,6 +144,8 @@ class Processes:
                     f"{running[0]} (pid {self[running[0]].pid}) did not stop within {REAP_S:g} s of SIGSTOP"
                 )
             time.sleep(_LOOK_S)
+            for rank in running:
+                self[rank].pause()
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
         """From now on exactly these ranks run slower, by factors; one that hangs or is cut off is left alone."""

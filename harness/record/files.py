@@ -13,7 +13,12 @@ from harness.core.errors import StoreError
 
 @contextmanager
 def store_errors(file: Path, action: Literal["read", "written"]) -> Iterator[None]:
-    """An OSError of the block becomes a StoreError ``FILE: cannot be ACTION: REASON``."""
+    """An OSError of the block becomes a StoreError ``FILE: cannot be ACTION: REASON``.
+
+    A FIFO raises it at once: whoever opens one to read waits for a writer.
+    """
+    if action == "read" and file.is_fifo():
+        raise StoreError(f"{file}: cannot be read: expected a file, got a FIFO")
     try:
         yield
     except OSError as error:

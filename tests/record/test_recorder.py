@@ -185,6 +185,13 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_record_nobody_writes_is_not_waited_for(tmp_path: Path) -> None:
+    """A FIFO in the place of the record is refused: to open it would wait for a writer for good."""
+    os.mkfifo(tmp_path / "events.jsonl")
+    with pytest.raises(StoreError, match=r"events\.jsonl: cannot be read: expected a file, got a FIFO"):
+        read_record(tmp_path / "events.jsonl")
+
+
 @pytest.mark.parametrize("more", [b"garbage", b"garbage\n", b"\n", b"again"])
 def test_what_follows_the_finish_event_is_named(tmp_path: Path, more: bytes) -> None:
     """Anything after the finish event, a line or a part of one, is a StoreError with file and line."""

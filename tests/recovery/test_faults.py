@@ -85,9 +85,17 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
 
 
 class Continued(Renamed):
-    """A process that something else continues as soon as it has stopped."""
+    """A process that something else continues: at once when it is told to stop first, and as soon as it has stopped."""
 
+    _was_told = False
     _has_stopped = False
+
+    def pause(self) -> None:
+        """Stop it; the first time in vain."""
+        self.inner.pause()
+        if not self._was_told:
+            self._was_told = True
+            self.inner.resume()
 
     @property
     def is_paused(self) -> bool:
