@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Workers of `-n auto`: one more than there are cores, since tests wait for processes that they start."""
-    return len(os.sched_getaffinity(0)) + 1
+    """Workers of `-n auto`: two more than there are cores, since tests wait for processes that they start."""
+    return len(os.sched_getaffinity(0)) + 2
 
 
 _SLOW = {
