@@ -1,7 +1,6 @@
 """Laws under fire: processes are killed mid-save, disks refuse; the last checkpoint stays readable."""
 
 import errno
-import multiprocessing
 import os
 import signal
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 import torch
 
 from harness.core.errors import StoreError
+from harness.processes.spawn import fork_server
 from harness.store import CheckpointStore, ShardStore, newest_checkpoint, read_dense
 from harness.store.format import replacing
 from tests.store import victims
@@ -24,8 +24,7 @@ WAIT_S = 60
 @contextmanager
 def running(victim: victims.Victim, root: Path) -> Iterator[tuple[BaseProcess, str]]:
     """Run ``victim`` in a process of its own: the process, and the first thing that it says."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.store.victims"])  # torch is imported once for all victims
+    context = fork_server()  # the one of all tests of this process, which has torch
     here, there = context.Pipe()
     with here:
         process = context.Process(target=victim, args=(root, there), daemon=True)
