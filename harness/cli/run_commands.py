@@ -129,14 +129,18 @@ def run_experiments(
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if show is not None and len(failed) < len(outcomes):
             show()
-    skipped = sum(outcome.status == "skipped" for outcome in outcomes)
-    ran = len(outcomes) - skipped - len(failed)
-    console.note(f"{len(outcomes)} cells: {ran} run, {skipped} done before, {len(failed)} failed")
+    skipped = [outcome.cell.run_dir for outcome in outcomes if outcome.status == "skipped"]
+    damaged = [damage for run_dir in skipped if (damage := seal.damage_of(RunDir(run_dir)))]
+    ran, before = len(outcomes) - len(skipped) - len(failed), len(skipped) - len(damaged)
+    words = f"{len(outcomes)} cells: {ran} run, {before} done before, {len(failed)} failed"
+    console.note(words + (f", {len(damaged)} damaged" if damaged else ""))
+    for damage in damaged:
+        console.print_error("damaged", damage)
     for outcome in failed:
         console.print_error("failed", f"{outcome.cell.run_dir}: {outcome.error}")
     for experiment in experiments:
         wandb_commands.sync_if_online(experiment)
-    return FAILED if failed else OK
+    return FAILED if failed or damaged else OK
 
 
 def verify(options: argparse.Namespace) -> int:

@@ -62,7 +62,7 @@ class RunDir:
         """State of the run by the files present; ``unfinished`` if it runs, was killed, or was asked to stop."""
         if not any((self.path / name).is_file() for name in _FILES):
             return "absent"
-        if self.done.is_file():
+        if self.done.exists():
             return "done"
         reason = self.reason()
         return "unfinished" if reason is None or reason.startswith(RunStopped.__name__) else "failed"

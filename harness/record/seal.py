@@ -44,7 +44,7 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
 
     Raises StoreError that names a file which is not as it was when the run ended.
     """
-    if not run.done.is_file() or (seal := _read(run.done)) is None:
+    if not run.done.exists() or (seal := _read(run.done)) is None:
         return
     for name in names:
         expected, found = seal["digests"][name], _digest_of(run.path / name)
@@ -53,6 +53,15 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
             raise StoreError(
                 f"{run.path / name}: expected what the run wrote ({what}blake2b {expected}), got {found}; {_CURE}"
             )
+
+
+def damage_of(run: RunDir) -> str | None:
+    """What :func:`verify` says of a run; None if its files are as it wrote them."""
+    try:
+        verify(run)
+    except StoreError as error:
+        return str(error)
+    return None
 
 
 def _read(done: Path) -> dict[str, Any] | None:

@@ -512,6 +512,18 @@ def test_a_plan_says_where_the_choice_of_rows_is_the_smaller_part_of_a_save(cli:
     assert "differential " in cli("plan", "cpr56").out
 
 
+def test_a_damaged_cell_is_not_done(cli: Cli) -> None:
+    """A finished cell whose record has changed is counted and named at the end of the grid, which fails."""
+    words = ("grid", "grid.yaml", "strategy.name=none", "seed=0")
+    assert cli(*words).code == 0
+    (events,) = Path().glob("**/events.jsonl")
+    events.write_bytes(events.read_bytes()[:-1])
+    again = cli(*words)
+    assert again.code == 1
+    assert again.errors[-2] == "1 cells: 0 run, 0 done before, 0 failed, 1 damaged"
+    assert again.errors[-1].startswith(f"damaged: {events}: expected what the run wrote")
+
+
 def test_a_claim_is_run_judged_and_shown(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its cells, its rows; the page when all are asked for; a second time nothing is run. A wrong name is one line."""
     from analysis.claims import claims

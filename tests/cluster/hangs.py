@@ -171,7 +171,10 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     pids = worlds.pids_of(cluster)
     note.write_text(" ".join(map(str, [time.monotonic(), os.getppid(), os.getpid(), *pids.values()])))
-    os.kill(os.getppid(), number)
+    if number == signal.SIGSTOP:
+        stop(os.getppid())  # and wait: a thread of it could still tell how ps1 ended
+    else:
+        os.kill(os.getppid(), number)
     cluster.kill_planned(5, 20, (0,))
 
 

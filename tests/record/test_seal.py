@@ -1,6 +1,9 @@
 """Laws of the seal: what a finished run wrote is what is shown, or it is named."""
 
+import os
+import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -42,6 +45,18 @@ def test_a_flipped_bit_is_named_before_a_result_is_shown(finished: Path, tmp_pat
             analysis.show(path)
         assert str(caught.value).startswith(f"{path / name}: expected "), (place, bit)
         assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
+def test_what_is_no_file_is_named(finished: Path, tmp_path: Path, name: str, make: Callable[[Path], None]) -> None:
+    """A folder or a FIFO in the place of a sealed file is one line, at once; DONE is then not taken for missing."""
+    path = tmp_path / "run"
+    shutil.copytree(finished, path)
+    (path / name).unlink()
+    make(path / name)
+    with pytest.raises(StoreError, match=rf"^{re.escape(str(path / name))}: cannot be read: "):
+        analysis.show(path)
 
 
 @pytest.mark.parametrize("name", FILES)
