@@ -23,6 +23,7 @@ from harness.cluster.launcher import ForkedProcess, ForkLauncher, Main, RankCont
 from harness.core.errors import ConfigError, HarnessError
 from harness.hosts.agent_link import BEAT_FRAC
 from harness.hosts.agent_settings import AgentSettings
+from harness.hosts.notice import Notice
 from harness.hosts.shared_folder import has_probe, write_probe
 from harness.processes import control, fork_server
 from harness.processes.leash import ORPHANED
@@ -47,7 +48,7 @@ class Agent:
         self._connection, self._interface = _connect(settings)
         self._sending = Lock()
         self._orders: deque[control.Message] = deque()
-        self._notice = os.eventfd(0, os.EFD_CLOEXEC)
+        self._notice = Notice()
         self._sent_s: deque[tuple[int, float]] = deque()  # beats on their way, and when they were sent
         self._lease_s = math.inf  # until a beat has come back: there are no ranks yet
         self._is_suspended = False  # the supervisor was stopped by Ctrl-Z
@@ -58,8 +59,8 @@ class Agent:
         for target in (self._listen, self._beat):
             Thread(target=target, name=target.__name__, daemon=True).start()
         while True:
-            if self._notice in wait([self._notice, *self._launcher.watched(self._processes.values())]):
-                os.eventfd_read(self._notice)
+            wait([self._notice.fileno(), *self._launcher.watched(self._processes.values())])
+            self._notice.take()
             try:
                 self._launcher.check()
                 while self._orders:
@@ -157,7 +158,7 @@ class Agent:
                     self._lease_s = math.inf  # until a beat of afterwards comes back
                 else:
                     self._orders.append(message)
-                    os.eventfd_write(self._notice, 1)
+                    self._notice.give()
         except (EOFError, OSError):
             self._end(ORPHANED)
         except Exception as error:  # noqa: BLE001 - an order names code that cannot be imported here

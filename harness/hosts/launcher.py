@@ -1,6 +1,5 @@
 """The launcher of ranks on several hosts: an agent on each starts, watches and kills the processes there."""
 
-import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.agent_start import Start, StartCommand, end_agents, start_agents, words_of
 from harness.hosts.ctrl_z import CtrlZ
+from harness.hosts.notice import Notice
 from harness.hosts.shared_folder import has_probe, remove_probe, write_probe
 from harness.processes.partition import CannotCutOff
 
@@ -97,8 +97,8 @@ class HostsLauncher:
         self.dead_after_s = cluster.dead_after_s
         self._hosts = hosts
         self._chief: AgentLink | None = None  # of the trainer
-        self._notice = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._agents, self._commands = start_agents(cluster, start or partial(_command, cluster), self._notify)
+        self._notice = Notice()
+        self._agents, self._commands = start_agents(cluster, start or partial(_command, cluster), self._notice.give)
         self._ctrl_z = CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
         try:
             self._check_shared(checkpoints.absolute())
@@ -106,10 +106,6 @@ class HostsLauncher:
         except BaseException:
             self.close()
             raise
-
-    def _notify(self) -> None:
-        with suppress(OSError):  # closed meanwhile
-            os.eventfd_write(self._notice, 1)
 
     def _check_shared(self, folder: Path) -> None:
         """Raise ConfigError if a host has another folder, or cannot write there."""
@@ -172,12 +168,11 @@ class HostsLauncher:
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
         """A file descriptor that is ready when any process has ended or a host is lost, until :meth:`check`."""
-        return [self._notice]
+        return [self._notice.fileno()]
 
     def check(self) -> None:
         """Raise RunFailed if the host of the trainer is lost."""
-        with suppress(BlockingIOError):
-            os.eventfd_read(self._notice)
+        self._notice.take()
         if self._chief is not None and self._chief.lost is not None:
             raise RunFailed(f"host {self._chief.host}, on which {CHIEF} ran, was lost: {self._chief.lost}")
 
@@ -189,8 +184,7 @@ class HostsLauncher:
         """End all agents, and the commands that started them."""
         self._ctrl_z.close()
         end_agents(self._agents.values(), self._commands.values())
-        notice, self._notice = self._notice, -1
-        os.close(notice)
+        self._notice.close()
 
 
 def _command(cluster: ClusterConfig, settings: AgentSettings) -> StartCommand:

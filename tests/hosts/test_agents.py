@@ -5,7 +5,7 @@ import socket
 import sys
 import time
 from multiprocessing import Pipe
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +19,7 @@ from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.agent_start import words_of
 from harness.hosts.launcher import HostsLauncher
+from harness.hosts.notice import Notice
 from harness.processes.leash import ORPHANED
 from harness.processes.sockets import give_up_all_after, interface_of
 from tests.own_time import own_time
@@ -188,6 +189,35 @@ def test_an_agent_that_ended_is_lost_at_once_and_says_why_if_it_can() -> None:
     assert time.monotonic() - began_s < SOON_S
     assert link.lost == "the fork server was ended"
     assert (link.exitcode(0), link.exitcode(1)) == (-9, ORPHANED)
+
+
+def test_a_host_that_ends_after_the_run_says_nothing(tmp_path: Path) -> None:
+    """Law: its notice is for nobody; the descriptor may be another file's by then."""
+    ours, theirs = Pipe()
+    notice = Notice()
+    link = AgentLink("b", 7, cast(Connection, ours), DEAD_AFTER_S, notice.give)
+    number = notice.fileno()
+    notice.close()
+    with (tmp_path / "record").open("wb") as file:  # it may have the number already
+        os.dup2(file.fileno(), number)
+        theirs.close()
+        link.close(SOON_S)  # a thread that ends by an exception fails the test
+        assert not link._thread.is_alive()
+        if file.fileno() != number:
+            os.close(number)
+    assert (tmp_path / "record").read_bytes() == b""
+
+
+def test_a_notice_that_is_given_is_seen_until_it_is_taken() -> None:
+    """Law: twice is once."""
+    notice = Notice()
+    for _ in range(2):
+        notice.give()
+    assert wait([notice.fileno()], 0)
+    notice.take()
+    notice.take()
+    assert not wait([notice.fileno()], 0)
+    notice.close()
 
 
 def test_an_order_that_failed_is_an_error_with_the_agents_words() -> None:

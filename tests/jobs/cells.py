@@ -43,10 +43,11 @@ def cells_of(config: Config, out: Path, seeds: int, *, gate: str = GATE, **jobs:
     return cells
 
 
-def run_jobs(cells: list[Cell], owner: int, cluster: ClusterName | None = None) -> None:
-    """What the command does."""
+def run_jobs(cells: list[Cell], owner: int, cluster: ClusterName | None = None, **environment: str) -> None:
+    """What the command does. ``environment``: its variables, which a fork server of earlier tests has not."""
     hold_leash(owner)
     os.setsid()
+    os.environ.update(environment)
     run_cells(cells, JobPool(cells[0].run_dir.parent, "grid", cluster), Journal())
 
 

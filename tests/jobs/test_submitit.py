@@ -70,7 +70,7 @@ class Opening(Journal):
 def test_a_killed_command_finds_its_jobs_again(config: Config, tmp_path: Path, gate: Path) -> None:
     """Law: SIGKILL of the command ends no job; started again it submits none, and each cell is done once."""
     cells = cells_of(config, tmp_path / "grid", 2, max_parallel=2)
-    command = fork_server().Process(target=run_jobs, args=(cells, os.getpid()))
+    command = fork_server().Process(target=run_jobs, args=(cells, os.getpid()), kwargs={"GATE": str(gate)})
     command.start()
     wait_until(lambda: all((gate / f"reached-{cell.run_dir.name}").exists() for cell in cells))
     command.kill()
