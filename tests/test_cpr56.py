@@ -14,10 +14,7 @@ the end of the job, repeated deaths and the rounding to boundaries are all in m.
 
 import math
 import statistics
-import subprocess
-import sys
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -168,11 +165,9 @@ def test_priced_hours_meet_their_exact_expectation(name: str, profile: str, mode
     assert outcomes[0].node_h == pytest.approx(hours[0] * {"cpr56_priced": 16, "poster50_priced": 38}[profile])
 
 
-def test_the_benchmark_prints_its_table_when_started_by_path() -> None:
+def test_the_benchmark_prints_its_table() -> None:
     """One row per strategy, and a mistake is refused in one line."""
-    script = Path(__file__).parents[1] / "benchmarks" / "cpr56.py"
-    command = [sys.executable, str(script), "--schedules"]
-    table = subprocess.run([*command, "4"], capture_output=True, text=True, check=True).stdout
+    table = said_by(benchmark, "cpr56.py", ("--schedules", "4"))
     assert [line.split()[1] for line in table.splitlines() if line.startswith("| ")] == ["strategy", *STRATEGIES]
     priced = said_by(benchmark, "cpr56.py", ("--schedules", "4", "--profile", "cpr56_priced"))
     assert "node-hours" in priced
