@@ -9,7 +9,7 @@ are stopped for moments, one after another, as a busy machine does. Checked afte
     left over  2 s later no process of it is left, no file in its temporary folder, no shared memory
     again      the same command, without faults, then ends well (with --resume, or --afresh if PS ranks were lost), and
                its figures are those of a calm run on engine local, to the bit; so are those of a run that lost ranks
-               only, where the strategy loses nothing
+               only, where the strategy loses nothing (buddy: unless a rank and its replica were lost together)
     record     what the record claims follows from its events
     bit flip   a run that meets it ends as the calm run does, with the line that names file and line of the trace
 
@@ -38,7 +38,8 @@ from benchmarks._attempt import POLL_S, Attempt, in_session
 from benchmarks._chaos import PHASES, SIGNALS, Fault, Round, drawn
 from benchmarks._common import report, table
 from benchmarks._rounds import DEADLINE_S, Verdict, carried_out, rounds_parser, write_config
-from harness.core.events import Event, Finished, Flipped, Killed, Lost, Slowed, WriteFailed
+from harness.core.events import Event, Finished, Flipped, Killed, Lost, Recovered, Slowed, WriteFailed
+from harness.core.plans import buddy_of, owner_of
 from harness.record.rundir import read_config
 
 CLEAN_UP_S = 2.0
@@ -162,7 +163,9 @@ def judged(
     if attempt.code and not struck:
         return attempt, [f"failed without a fault: {attempt.last_line()}"]
     lost_ranks = any(SIGNALS[name][0] == "ps" for _, name, _ in struck)
-    loses_nothing = each.settings["strategy"]["name"] in _LOSES_NOTHING
+    loses_nothing = each.settings["strategy"]["name"] in _LOSES_NOTHING and not lost_a_pair(
+        attempt.events(), each.settings["cluster"]["num_ps"]
+    )
     same = None if not (is_finished and lost_ranks) else _MODEL if loses_nothing else ()
     if attempt.code == 0:
         return attempt, judged_result(attempt, expected, same)
@@ -170,6 +173,15 @@ def judged(
     option = "--afresh" if lost_ranks else "--resume"
     again = Attempt(config, attempt.out.parent, option)
     return again, [f"again {option}: {words}" for words in judged_end(again) or judged_result(again, expected, same)]
+
+
+def lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:
+    """Whether a rank that no trace named was lost together with its buddy, or with the rank whose buddy it is."""
+    unplanned = {rank for event in events if isinstance(event, Lost) for rank in event.unplanned_ranks}
+    together = [{*event.ranks} for event in events if isinstance(event, Recovered) and unplanned & {*event.ranks}]
+    pairs = [{rank, buddy_of(rank, num_ps)} for rank in unplanned]
+    pairs += [{rank, owner_of(rank, num_ps)} for rank in unplanned]
+    return any(pair <= ranks for pair in pairs for ranks in together)
 
 
 def met_a_flip(attempt: Attempt) -> bool:

@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,13 @@ from benchmarks._common import Spread, config_of, make_data, settings_of, write_
 from benchmarks._plain import num_flops, products
 from benchmarks._turns import Tick, Worker
 from benchmarks.auc import argsort_auc
+from benchmarks.chaos import lost_a_pair
 from benchmarks.production import MEAN, overheads, population, scale_of
 from benchmarks.step import dense
 from benchmarks.trackers import memory_fracs
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.events import Event, Lost, Recovered
 from harness.core.strategies import options_of
 from harness.data.dataset import Dataset
 from harness.model.dlrm import BACKENDS
@@ -413,6 +416,27 @@ def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
     assert figures["wrong"] == []
     assert {each["kind"] for each in figures["results"]} == {"signal", "trace", "pause"}
     assert "1 rounds of seed 1" in printed
+
+
+@pytest.mark.parametrize(
+    ("unplanned", "together", "is_pair"),
+    [
+        (["ps1"], [["ps0", "ps1"]], True),
+        (["ps0"], [["ps0", "ps1"]], True),
+        (["ps2"], [["ps0", "ps2"]], True),  # the first is the next of the last
+        (["ps1"], [["ps0"], ["ps1"]], False),  # one after the other
+        (["ps1"], [["ps0", "ps2"], ["ps1"]], False),  # a pair by the trace, as in the calm run
+        ([], [["ps0", "ps1"]], False),
+    ],
+)
+def test_chaos_knows_a_pair_that_nobody_planned(unplanned: list[str], together: list[list[str]], is_pair: bool) -> None:
+    """Law: strategy buddy loses updates if a rank and its replica are lost together, and is judged by that."""
+    at: dict[str, Any] = {"step": 9, "samples": 72}
+    charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "lost_updates": 0, "lost_tracked": 0}
+    plan: dict[str, Any] = {"rollback": False, "source": "checkpoint", "resume_step": 9, "resume_samples": 72}
+    events: list[Event] = [Lost(**at, ranks=unplanned, planned=False, unplanned_ranks=unplanned)] if unplanned else []
+    events += [Recovered(**at, **plan, **charges, ranks=ranks, sequence=0, num_rows=0, pls={}) for ranks in together]
+    assert lost_a_pair(events, 3) == is_pair
 
 
 def test_every_parser_is_tried(tmp_path: Path) -> None:
