@@ -33,7 +33,7 @@ _STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "
 _SAVES_ONCE = ("none", "buddy")
 _SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
 _SHARES = {"start": 4, "train": 4, "save": 6, "recover": 5, "eval": 6}  # a short phase is missed more often
-_SURVIVED_SHARES = {"start": 4, "train": 4, "save": 7, "recover": 14, "eval": 8}  # the run has often ended
+_SURVIVED_SHARES = {"start": 6, "train": 4, "save": 7, "recover": 14, "eval": 8}  # the run has often ended
 _DELAY_S = {"save": 0.01, "recover": 0.01, "eval": 0.01}  # as long as the phase, or it is missed
 _LATEST = {"save": 0.25}  # of the run: there must be saves to come
 _CELLS = [
