@@ -163,16 +163,19 @@ def judged(
     if attempt.code and not struck:
         return attempt, [f"failed without a fault: {attempt.last_line()}"]
     lost_ranks = any(SIGNALS[name][0] == "ps" for _, name, _ in struck)
-    loses_nothing = each.settings["strategy"]["name"] in _LOSES_NOTHING and not lost_a_pair(
-        attempt.events(), each.settings["cluster"]["num_ps"]
-    )
-    same = None if not (is_finished and lost_ranks) else _MODEL if loses_nothing else ()
+    same = None if not (is_finished and lost_ranks) else _MODEL if loses_nothing(each, attempt.events()) else ()
     if attempt.code == 0:
         return attempt, judged_result(attempt, expected, same)
     # What a run lost with a rank that no trace named it has lost in its resume points too.
     option = "--afresh" if lost_ranks else "--resume"
     again = Attempt(config, attempt.out.parent, option)
     return again, [f"again {option}: {words}" for words in judged_end(again) or judged_result(again, expected, same)]
+
+
+def loses_nothing(each: Round, events: Sequence[Event]) -> bool:
+    """Whether the loss of ranks costs its strategy no update."""
+    name = each.settings["strategy"]["name"]
+    return name in _LOSES_NOTHING and not (name == "buddy" and lost_a_pair(events, each.settings["cluster"]["num_ps"]))
 
 
 def lost_a_pair(events: Sequence[Event], num_ps: int) -> bool:

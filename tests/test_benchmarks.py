@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from benchmarks import update_mass
+from benchmarks._chaos import Round
 from benchmarks._common import Spread, config_of, make_data, settings_of, write_trace
 from benchmarks._plain import num_flops, products
 from benchmarks._turns import Tick, Worker
 from benchmarks.auc import argsort_auc
-from benchmarks.chaos import lost_a_pair
+from benchmarks.chaos import loses_nothing
 from benchmarks.production import MEAN, overheads, population, scale_of
 from benchmarks.step import dense
 from benchmarks.trackers import memory_fracs
@@ -430,13 +431,15 @@ def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
     ],
 )
 def test_chaos_knows_a_pair_that_nobody_planned(unplanned: list[str], together: list[list[str]], is_pair: bool) -> None:
-    """Law: strategy buddy loses updates if a rank and its replica are lost together, and is judged by that."""
+    """Law: strategy buddy loses updates if a rank and its replica are lost together, and is judged by that; full loses none."""
     at: dict[str, Any] = {"step": 9, "samples": 72}
     charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "lost_updates": 0, "lost_tracked": 0}
     plan: dict[str, Any] = {"rollback": False, "source": "checkpoint", "resume_step": 9, "resume_samples": 72}
     events: list[Event] = [Lost(**at, ranks=unplanned, planned=False, unplanned_ranks=unplanned)] if unplanned else []
     events += [Recovered(**at, **plan, **charges, ranks=ranks, sequence=0, num_rows=0, pls={}) for ranks in together]
-    assert lost_a_pair(events, 3) == is_pair
+    for name, loses in (("buddy", is_pair), ("full", False), ("partial", True)):
+        settings = {"strategy": {"name": name}, "cluster": {"num_ps": 3}}
+        assert loses_nothing(Round(settings, "", (), pauses=False), events) != loses
 
 
 def test_every_parser_is_tried(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A notice by other threads that something has changed, for a thread that waits for file descriptors."""
+"""A wake-up of a thread that waits for file descriptors, by other threads."""
 
 import os
 from contextlib import suppress
@@ -6,25 +6,28 @@ from threading import Lock
 
 
 class Notice:
-    """Is given by any thread, and taken by the one that waits for it. After :meth:`close` it may be given to nobody."""
+    """An eventfd that any thread makes readable, and that one thread waits for, clears and closes.
+
+    :meth:`give` after :meth:`close` is a no-op. A lock keeps a late one from the descriptor's next owner.
+    """
 
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._giving = Lock()  # a descriptor that was closed meanwhile may be another file's
+        self._giving = Lock()
 
     def give(self) -> None:
-        """Let who waits go on."""
+        """Make it readable."""
         with self._giving:
             if self._fd >= 0:
                 os.eventfd_write(self._fd, 1)
 
     def take(self) -> None:
-        """Be ready for the next one."""
+        """Make it unreadable; a no-op if nothing was given."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._fd)
 
     def fileno(self) -> int:
-        """A file descriptor that is readable once the notice is given, until it is taken."""
+        """The file descriptor, readable from :meth:`give` to :meth:`take`; -1 once it is closed."""
         return self._fd
 
     def close(self) -> None:
