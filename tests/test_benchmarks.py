@@ -430,8 +430,8 @@ def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
         ([], [["ps0", "ps1"]], False),
     ],
 )
-def test_chaos_knows_a_pair_that_nobody_planned(unplanned: list[str], together: list[list[str]], is_pair: bool) -> None:
-    """Law: strategy buddy loses updates if a rank and its replica are lost together, and is judged by that; full loses none."""
+def test_chaos_knows_what_a_strategy_loses(unplanned: list[str], together: list[list[str]], is_pair: bool) -> None:
+    """Law: full loses no update with a rank, partial does, and buddy if a rank is lost together with its replica."""
     at: dict[str, Any] = {"step": 9, "samples": 72}
     charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "lost_updates": 0, "lost_tracked": 0}
     plan: dict[str, Any] = {"rollback": False, "source": "checkpoint", "resume_step": 9, "resume_samples": 72}
