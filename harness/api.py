@@ -23,8 +23,9 @@ from harness.grid.process import Outcome, is_done
 from harness.grid.runner import GridView, run_grid
 from harness.grid.worker import run_assembled
 from harness.record.code import difference_of
-from harness.record.folder import State, Unfinished, claim_grid, claim_run, drop_resume_points, inspect
+from harness.record.folder import State, Unfinished, claim_grid, claim_run, drop_resume_points
 from harness.record.recorder import read_events
+from harness.record.replacement import current_state
 from harness.record.rundir import RunDir
 from harness.record.seal import verify
 from harness.run import assemble
@@ -51,7 +52,7 @@ def run(config: Config | Mapping[str, Any], *, unfinished: Unfinished = "refuse"
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
     run_dir, digest = Path(config.out), cell_hash(config)
-    if inspect(run_dir, digest) is State.DONE:
+    if current_state(run_dir, digest) is State.DONE:
         drop_resume_points(run_dir)
         verify(RunDir(run_dir))
         finished = read_events(RunDir(run_dir).events)[-1]

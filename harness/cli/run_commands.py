@@ -31,12 +31,9 @@ from harness.record.folder import (
     claim_run,
     discard_unstarted,
     drop_resume_points,
-    finish_replacement,
     has_resume_point,
-    inspect,
-    replace_run,
-    replacement_of,
 )
+from harness.record.replacement import current_state, prepare_replacement, replace_run
 from harness.record.rundir import RunDir, differing_keys, read_config, write_reason
 
 
@@ -184,8 +181,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     for line in check(config):
         console.note(f"note: {line}")
     run_dir, digest = Path(config.out), cell_hash(config)
-    finish_replacement(run_dir)
-    is_done = _inspect(run_dir, config, digest) is State.DONE
+    is_done = _state(run_dir, config, digest) is State.DONE
     is_replaced = is_done and bool(to_run_anew([run_dir], options.stale))
     if is_done and not is_replaced:
         drop_resume_points(run_dir)
@@ -194,7 +190,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
         return show_run(run_dir)
     if assemble.starts_processes(config):
         assemble.prepare_fork_server()
-    target = replacement_of(run_dir) if is_replaced else run_dir
+    target = prepare_replacement(run_dir, digest) if is_replaced else run_dir
     goes_on, failure = options.resume and has_resume_point(target), RunDir(target).failure()
     with claim_run(target, digest, "resume" if goes_on else "afresh" if options.afresh else "refuse") as found:
         if found is State.UNFINISHED and not has_resume_point(target):
@@ -213,12 +209,12 @@ def _train(config: Config, options: argparse.Namespace) -> int:
     return show_run(run_dir)
 
 
-def _inspect(run_dir: Path, config: Config, digest: str) -> State:
-    """As :func:`inspect`; where the folder holds another run, the error names the keys that differ."""
+def _state(run_dir: Path, config: Config, digest: str) -> State:
+    """As :func:`current_state`; where the folder holds another run, the error names the keys that differ."""
     from harness.run.spec import RunSpec
 
     try:
-        return inspect(run_dir, digest)
+        return current_state(run_dir, digest)
     except OtherRun as error:
         keys = differing_keys(read_config(run_dir), RunSpec(config).config.model_dump(mode="json"))
         what = ", ".join(keys) if keys else "the content of data or trace"

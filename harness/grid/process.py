@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from harness.config.experiment import Cell
-from harness.core.errors import RunFailed, RunStopped
+from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
 from harness.processes.fork_server import start
 from harness.processes.spawn import fork_server
-from harness.record.folder import State, drop_resume_points, finish_replacement, inspect, replace_run, replacement_of
+from harness.record.folder import State, drop_resume_points, inspect
+from harness.record.replacement import current_state, prepare_replacement, replace_run
 from harness.record.rundir import RunDir, write_reason
 
 if TYPE_CHECKING:
@@ -41,8 +42,7 @@ class Outcome:
 
 def is_done(cell: Cell) -> bool:
     """Whether the cell is already done. Raises StoreError if its folder holds files that are not of its run."""
-    finish_replacement(cell.run_dir)
-    if inspect(cell.run_dir, cell.hash) is not State.DONE:
+    if current_state(cell.run_dir, cell.hash) is not State.DONE:
         return False
     drop_resume_points(cell.run_dir)
     return True
@@ -90,8 +90,11 @@ class CellProcess:
         is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
         if isinstance(self._result, Finished) and is_written:
             RunDir(self._run_dir).error.unlink(missing_ok=True)
-            if self._run_dir != self.cell.run_dir:
-                replace_run(self.cell.run_dir)
+            try:
+                if self._run_dir != self.cell.run_dir:
+                    replace_run(self.cell.run_dir)
+            except StoreError as error:
+                return Outcome(cell=self.cell, status="failed", seconds=seconds, error=str(error))
             return Outcome(cell=self.cell, status="done", seconds=seconds, finished=self._result)
         error = self._result
         if isinstance(error, RunStopped) or (self._is_asked_to_stop and exit_code == -signal.SIGTERM):
@@ -117,7 +120,7 @@ class CellStarter:
 
         If the cell is done, it is computed anew beside the old result, which it replaces when it is done.
         """
-        run_dir = replacement_of(cell.run_dir) if is_done(cell) else cell.run_dir
+        run_dir = prepare_replacement(cell.run_dir, cell.hash) if is_done(cell) else cell.run_dir
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
         arguments = (self._run_cell, replace(cell, run_dir=run_dir), theirs, os.getpid())

@@ -17,7 +17,7 @@ from harness.config.experiment import Cell
 from harness.config.jobs import ClusterName
 from harness.core.errors import StoreError
 from harness.record.files import read_json, write_text
-from harness.record.folder import replacement_of
+from harness.record.replacement import replacement_of
 
 
 @dataclass(frozen=True)

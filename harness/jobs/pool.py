@@ -26,6 +26,7 @@ from harness.jobs.submitter import submit, wait_for_submitter
 from harness.processes.stop import StopRequest
 from harness.record.code import difference_of
 from harness.record.recorder import read_events
+from harness.record.replacement import finish_replacement
 from harness.record.rundir import RunDir
 
 _log = logging.getLogger(__name__)
@@ -175,6 +176,8 @@ def _ended(watched: Sequence[_Watched], stale: Collection[Path]) -> Generator[Ou
     alive, _ = _alive(watched)
     now_s = time.monotonic()
     for one in watched:
+        if one.job not in alive:
+            finish_replacement(one.cell.run_dir, one.cell.hash)  # of a job that ended before it could
         is_done = _is_done(one.cell, stale)
         one.done_s = (now_s if one.done_s is None else one.done_s) if is_done else None
         one.left_s = (now_s if one.left_s is None else one.left_s) if one.job not in alive else None

@@ -20,17 +20,23 @@ from harness.core.errors import StoreError
 from harness.record.files import try_lock
 from harness.record.rundir import RunDir
 
-_LOCK = ".lock"
+LOCK = ".lock"
+NEW, OLD = ".new", ".old"  # folders beside runs (harness.record.replacement)
 _MARK = "cpr-harness"
 _WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05
 _RECORD = ("config.yaml", "events.jsonl", "env.json", "checkpoints", "resume", "wandb", "error.txt", "DONE")
 _RUN_FILES = (*_RECORD, "output.txt")
-_REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))  # and the temporary file of each
+REMOVABLE = (*_RUN_FILES, *(f".{name}.tmp" for name in _RUN_FILES))
+"""All that a run writes into its folder, the lock aside: its files, and the temporary file of each."""
 
 
 class OtherRun(StoreError):
     """A folder holds the run of another config."""
+
+
+class AtWork(StoreError):
+    """Another process writes to a folder."""
 
 
 class State(Enum):
@@ -46,12 +52,12 @@ def inspect(run_dir: Path, digest: str) -> State:
 
     Raises StoreError if the folder holds another run, holds files that are not a run's, or cannot be read.
     """
-    with _system_errors(run_dir):
+    with system_errors(run_dir):
         if not run_dir.exists():
             return State.EMPTY
         if not run_dir.is_dir():
             raise StoreError(f"{run_dir}: expected a folder, got a file; set out to another folder")
-        if all(path.name == _LOCK for path in run_dir.iterdir()):
+        if all(path.name == LOCK for path in run_dir.iterdir()):
             return State.EMPTY
         mark, kind, found = (*_lock_words(run_dir), "", "", "")[:3]
         if (mark, kind) != (_MARK, "run"):
@@ -82,7 +88,7 @@ def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> 
     """
     inspect(run_dir, digest)
     with ExitStack() as lock:
-        with _system_errors(run_dir):
+        with system_errors(run_dir):
             run_dir.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
@@ -102,16 +108,23 @@ def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> 
                     "and starts anew"
                 )
             if not (is_resumable and unfinished == "resume"):
-                for name in _REMOVABLE:
-                    _remove(run_dir / name)
+                for name in REMOVABLE:
+                    remove(run_dir / name)
         yield found
+
+
+@contextmanager
+def lock_finished(run_dir: Path) -> Iterator[None]:
+    """Lock the folder of a finished run. Raises AtWork if another process is writing it, StoreError."""
+    with system_errors(run_dir), _locked(run_dir, " ".join(_lock_words(run_dir)[1:3]), wait_s=_WAIT_S):
+        yield
 
 
 def empty_run(run_dir: Path) -> None:
     """Remove what an unfinished run left in a claimed folder, the output of its process aside."""
-    with _system_errors(run_dir):
+    with system_errors(run_dir):
         for name in _RECORD:
-            _remove(run_dir / name)
+            remove(run_dir / name)
 
 
 def has_resume_point(run_dir: Path) -> bool:
@@ -142,49 +155,10 @@ def discard_unstarted(run_dir: Path) -> None:
     events = run_dir / "events.jsonl"
     if events.exists() and events.stat().st_size > 0:
         return
-    for name in (*_REMOVABLE, _LOCK):
-        _remove(run_dir / name)
+    for name in (*REMOVABLE, LOCK):
+        remove(run_dir / name)
     with suppress(OSError):  # not empty
         run_dir.rmdir()
-
-
-def replacement_of(run_dir: Path) -> Path:
-    """The folder beside ``run_dir`` in which its run is computed anew while the old result stands."""
-    return run_dir.parent / ".new" / run_dir.name
-
-
-def replace_run(run_dir: Path) -> None:
-    """Put the finished run of :func:`replacement_of` in the place of ``run_dir``; files that are not a run's stay.
-
-    Raises StoreError if the system refuses.
-    """
-    finish_replacement(run_dir)
-    with _system_errors(run_dir):
-        _replaced(run_dir).parent.mkdir(exist_ok=True)
-        run_dir.rename(_replaced(run_dir))
-    finish_replacement(run_dir)
-
-
-def finish_replacement(run_dir: Path) -> None:
-    """Complete a :func:`replace_run` that was cut short; otherwise a no-op."""
-    old, new = _replaced(run_dir), replacement_of(run_dir)
-    with _system_errors(run_dir):
-        if not old.exists():
-            return
-        if not run_dir.exists():
-            new.rename(run_dir)
-        for path in old.iterdir():
-            if path.name not in (*_REMOVABLE, _LOCK):
-                path.rename(run_dir / path.name)
-        _remove(old)
-        for folder in (old.parent, new.parent):
-            with suppress(OSError):  # not empty
-                folder.rmdir()
-
-
-def _replaced(run_dir: Path) -> Path:
-    """The name of a run's folder from when it gives way to its replacement until it is removed."""
-    return run_dir.parent / ".old" / run_dir.name
 
 
 @contextmanager
@@ -195,7 +169,7 @@ def claim_grid(out: Path) -> Iterator[None]:
     folder with other contents than a grid's: it has no grid.yaml, no grid's lock, and not only folders of runs.
     """
     with ExitStack() as lock:
-        with _system_errors(out):
+        with system_errors(out):
             if out.exists() and not out.is_dir():
                 raise StoreError(f"{out}: expected a folder, got a file; set out to another folder")
             if (words := _lock_words(out))[1:2] == ["run"]:
@@ -211,7 +185,7 @@ def claim_grid(out: Path) -> Iterator[None]:
 
 def _refuse_others(out: Path) -> None:
     """Raise StoreError if ``out`` contains anything but folders of runs."""
-    own = {_LOCK, replacement_of(out / "run").parent.name, _replaced(out / "run").parent.name}
+    own = {LOCK, NEW, OLD}
     for path in sorted(out.iterdir()):
         if path.name not in own and _lock_words(path)[:2] != [_MARK, "run"]:
             raise StoreError(
@@ -221,7 +195,7 @@ def _refuse_others(out: Path) -> None:
 
 
 @contextmanager
-def _system_errors(folder: Path) -> Iterator[None]:
+def system_errors(folder: Path) -> Iterator[None]:
     """An OSError of the block becomes a StoreError that names the file and the system's reason."""
     try:
         yield
@@ -231,13 +205,13 @@ def _system_errors(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def _locked(folder: Path, purpose: str, *, wait_s: float) -> Iterator[None]:
-    file = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    file = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         deadline_s = time.monotonic() + wait_s
         while not try_lock(file):
             pid, host = _holder(folder)
             if time.monotonic() >= deadline_s or _is_at_work(pid, host):
-                raise StoreError(
+                raise AtWork(
                     f"{folder}: process {pid} on {host} is writing to it; wait for it to end or set out to another "
                     "folder"
                 )
@@ -269,12 +243,12 @@ def _is_at_work(pid: str, host: str) -> bool:
 
 def _lock_words(folder: Path) -> list[str]:
     try:
-        return (folder / _LOCK).read_text(errors="replace").split()
+        return (folder / LOCK).read_text(errors="replace").split()
     except (FileNotFoundError, NotADirectoryError):
         return []
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:

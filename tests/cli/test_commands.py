@@ -11,6 +11,7 @@ import subprocess
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from rich.console import Group
@@ -408,6 +409,42 @@ def test_results_of_other_code_are_named_and_not_taken(cli: Cli, monkeypatch: py
         "harness.record.code.current_code", lambda: now
     )  # which the cells' processes have had all along
     assert cli(*words).errors[-1] == "1 cells: 0 run, 1 done before, 0 failed"
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+MOMENTS = (
+    "harness.record.sink.NullSink.close",  # wandb is closed
+    "harness.run.assemble.shutil.rmtree",  # the resume point and the checkpoints are removed
+    "harness.cli.run_commands.replace_run",
+    "harness.record.replacement.Path.rename",
+    "harness.record.replacement.remove",
+)
+"""Moments between DONE of a replacement and the end of its move: the functions in which the command ends."""
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_rerun_that_is_killed_after_its_end_is_put_in_place(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """Law: the same command then shows the new result, and trains nothing."""
+    words = ("train", "one.yaml", "strategy.name=none", "out=out")
+    assert cli(*words).code == 0
+    unseal(Path("out"))
+    env, events = Path("out/env.json"), Path("out/events.jsonl")
+    env.write_text(env.read_text().replace('"harness/core/strategies.py": "', '"harness/core/strategies.py": "edited'))
+    before = events.stat().st_ino
+    with monkeypatch.context() as patch:
+        patch.setattr(moment, Mock(side_effect=Killed))
+        with pytest.raises(Killed):
+            cli(*words, "--stale", "rerun")
+    again = cli(*words, "--stale", "rerun")
+    assert (again.code, again.errors) == (0, ["out: this run is finished already; its results follow"])
+    assert "AUC" in again.out
+    assert events.stat().st_ino != before
+    assert not [*Path().glob(".new/*"), *Path().glob(".old/*")]
 
 
 def test_a_variant_has_a_folder_of_its_own(cli: Cli) -> None:

@@ -41,7 +41,7 @@ def run_well(
     on_status(RunStatus(step=3, num_steps=9, loss=0.5, phase="train", generation=0))
     with (run_dir / "events.jsonl").open("a") as events:
         events.write(f"{os.getpid()}\n")
-    (run_dir / "DONE").write_text("")
+    (run_dir / "DONE").write_text("2026-01-01T00:00:00+00:00\n")  # without digests, as of before seals
     return finished(config.seed)
 
 

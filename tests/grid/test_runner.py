@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -20,7 +21,9 @@ from harness.core.errors import RunStopped, StoreError
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
 from harness.processes.stop import StopRequest
+from harness.record.code import current_code
 from harness.record.folder import claim_run, has_resume_point
+from harness.record.replacement import replacement_of
 from tests.forked import said_by
 from tests.grid.cells import (
     Journal,
@@ -107,6 +110,23 @@ def test_a_stale_result_stands_until_the_new_one_is_finished(tmp_path: Path) -> 
     after = [(cell.run_dir / "events.jsonl").read_text() for cell in cells]
     assert [old == new for old, new in zip(before, after, strict=True)] == [False, True, True]
     assert all(is_done(cell) for cell in cells)
+
+
+def test_a_result_that_was_not_put_in_place_is_when_its_cell_is_met(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: a grid that ends between DONE of a replacement and its move has the new result when it is started again."""
+    (cell,) = cells_of(tmp_path, 1)
+    run_grid([cell], run_well, Journal())
+    before = (cell.run_dir / "events.jsonl").read_text()
+    with monkeypatch.context() as patch:
+        patch.setattr("harness.grid.process.replace_run", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run_grid([cell], run_well, Journal(), stale={cell.run_dir})
+    (replacement_of(cell.run_dir) / "env.json").write_text(json.dumps({"code": current_code().to_json()}))
+    assert (cell.run_dir / "events.jsonl").read_text() == before
+    assert [outcome.status for outcome in run_grid([cell], run_badly, Journal())] == ["skipped"]
+    assert (cell.run_dir / "events.jsonl").read_text() != before
 
 
 def test_rpc_cells_run_alone(tmp_path: Path) -> None:

@@ -18,10 +18,7 @@ from harness.record.folder import (
     claim_grid,
     claim_run,
     discard_unstarted,
-    finish_replacement,
     inspect,
-    replace_run,
-    replacement_of,
 )
 
 HASH = "0123456789"
@@ -239,42 +236,3 @@ def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_p
         assert (run_dir / "events.jsonl").exists() == is_refused
         with claim_run(run_dir, HASH, "afresh"):
             assert not (run_dir / "events.jsonl").exists()
-
-
-class Stop(Exception):
-    """The process ends here."""
-
-
-@pytest.mark.parametrize("num_renames", range(4))
-def test_a_replacement_that_is_cut_short_is_finished(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, num_renames: int
-) -> None:
-    """Law: wherever a replacement ends, the folder then has the new run, and the user's own files."""
-    run_dir = tmp_path / "run"
-    for each in (run_dir, replacement_of(run_dir)):
-        with claim_run(each, HASH):
-            fill(each, done=True)
-    (replacement_of(run_dir) / "events.jsonl").write_text("new\n")
-    (run_dir / "notes.txt").write_text("mine")
-    real, calls = Path.rename, [0]
-
-    def rename(path: Path, target: Path) -> Path:
-        if calls[0] == num_renames:
-            raise Stop
-        calls[0] += 1
-        return real(path, target)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Path, "rename", rename)
-        try:
-            replace_run(run_dir)
-        except Stop:
-            assert num_renames < 3
-    finish_replacement(run_dir)
-    if num_renames == 0:
-        assert (run_dir / "events.jsonl").read_text() == "{}\n"
-        replace_run(run_dir)
-    assert (run_dir / "events.jsonl").read_text() == "new\n"
-    assert (run_dir / "notes.txt").read_text() == "mine"
-    assert inspect(run_dir, HASH) is State.DONE
-    assert [path.name for path in tmp_path.iterdir()] == ["run"]
