@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from analysis.audit_parts import FailedWrites, copy_frac, slow_h
+from analysis.audit_parts import FailedWrites, contradictions, copy_frac, slow_h
 from harness.core.events import (
     BUCKETS,
     Evaluated,
@@ -74,6 +74,7 @@ def audit(events: Sequence[Event], config: Mapping[str, Any]) -> Audit:
     if least < 1 or len(started.rank_rows) != started.num_ps:
         return Audit(problems=["event 1: expected counts >= 1 and rank_rows of num_ps ranks"])
     auditor = _Auditor(started, config)
+    auditor.result.problems += [f"event 1: {problem}" for problem in contradictions(started, config)]
     for number, event in enumerate(events, start=1):
         auditor.take(number, event)
     return auditor.result

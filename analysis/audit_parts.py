@@ -1,11 +1,33 @@
-"""Parts of the audit of a run: hours of slow ranks and of copies, and writes that fail."""
+"""Parts of the audit of a run: its first event, hours of slow ranks and of copies, and writes that fail."""
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.core.events import Saved, WriteFailed
+from harness.core.events import Saved, Started, WriteFailed
+
+
+def contradictions(started: Started, config: Mapping[str, Any]) -> list[str]:
+    """What the first event says of the run, and its config says otherwise.
+
+    The run's name and the path of its trace are not compared: a run may go on under others.
+    """
+    cluster, profile, trace = config["cluster"], config["profile"], config["trace"]
+    configured: dict[str, object] = {
+        "strategy": config["strategy"]["name"],
+        "seed": config["seed"],
+        "profile": profile["name"],
+        "num_ps": cluster["num_ps"] or profile["num_ps"],
+        "trace_clock": trace.get("clock", "samples"),
+        "trace_inject": trace.get("inject", "boundary"),
+    }
+    claimed = {name: getattr(started, name) for name in configured}
+    return [
+        f"{name} is {claimed[name]}, the config says {value}"
+        for name, value in configured.items()
+        if claimed[name] != value
+    ]
 
 
 def slow_h(spans: Sequence[tuple[float, float, float]]) -> float:

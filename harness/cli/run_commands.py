@@ -4,6 +4,7 @@
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -126,10 +127,11 @@ def run_experiments(
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if show is not None and len(failed) < len(outcomes):
             show()
-    skipped = [outcome.cell.run_dir for outcome in outcomes if outcome.status == "skipped"]
-    damaged = [damage for run_dir in skipped if (damage := seal.damage_of(RunDir(run_dir)))]
-    ran, before = len(outcomes) - len(skipped) - len(failed), len(skipped) - len(damaged)
-    words = f"{len(outcomes)} cells: {ran} run, {before} done before, {len(failed)} failed"
+    finished = [outcome for outcome in outcomes if outcome.status != "failed"]
+    damages = {outcome.cell.run_dir: seal.damage_of(RunDir(outcome.cell.run_dir)) for outcome in finished}
+    damaged = [damage for damage in damages.values() if damage]
+    whole = Counter(outcome.status for outcome in finished if not damages[outcome.cell.run_dir])
+    words = f"{len(outcomes)} cells: {whole['done']} run, {whole['skipped']} done before, {len(failed)} failed"
     console.note(words + (f", {len(damaged)} damaged" if damaged else ""))
     for damage in damaged:
         console.print_error("damaged", damage)

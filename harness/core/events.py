@@ -32,9 +32,10 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Started(Event):
-    """The first event: the constants of a run. machine: time (ISO 8601), host, pid, pids by rank, port.
+    """The first event: the constants of a run.
 
-    With ranks on several hosts: hosts by rank.
+    machine: time (ISO 8601), host, pid, pids by rank, port, env (digest of env.json). With ranks on several hosts:
+    hosts by rank.
     """
 
     kind: ClassVar[str] = "started"

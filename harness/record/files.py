@@ -1,6 +1,7 @@
 """Text files that appear whole or not at all, and system errors converted to errors that name the file."""
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -36,6 +37,17 @@ def read_json(file: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise StoreError(f"{file}: expected a JSON object, got {type(values).__name__}")
     return values
+
+
+def new_digest(content: bytes = b"") -> hashlib.blake2b:
+    """The hash of a file of a record: blake2b, 16 bytes."""
+    return hashlib.blake2b(content, digest_size=16)
+
+
+def digest_of(file: Path) -> str:
+    """The hash (hex) of a file's content. Raises StoreError."""
+    with store_errors(file, "read"):
+        return new_digest(file.read_bytes()).hexdigest()
 
 
 def write_text(file: Path, text: str) -> None:

@@ -20,9 +20,9 @@ from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.core.resumable import EventsPosition
 from harness.record.environment import environment, utc_now
-from harness.record.files import fsync_folder, store_errors
+from harness.record.files import digest_of, fsync_folder, new_digest, store_errors
 from harness.record.rundir import RunDir, prepare, reopen, write_reason
-from harness.record.seal import new_digest, write_seal
+from harness.record.seal import write_seal
 from harness.record.sink import EventSink
 from harness.record.wandb_sink import wandb_sink
 
@@ -62,9 +62,11 @@ class Recorder:
                 command=command,
                 now=now,
             )
-            self.run = prepare(run_dir, config, env)
+            self.run, self._digests = prepare(run_dir, config, env)
         else:
-            self.run = reopen(run_dir, config)
+            self.run = RunDir(run_dir)
+            env_digest = check_environment(self.run, check_position(self.run.events, since))
+            self._digests = {self.run.env.name: env_digest, self.run.config.name: reopen(self.run, config)}
         self._view = view(self.run, config)
         self._num_events = 0
         self._digest = new_digest()
@@ -85,6 +87,11 @@ class Recorder:
         for event in read_record(self.run.events).events:
             self._view.record(event)
         return self.run.events.open("ab")
+
+    @property
+    def env_digest(self) -> str:
+        """Digest of env.json as the run wrote it, for its first event."""
+        return self._digests[self.run.env.name]
 
     def position(self) -> EventsPosition:
         """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError."""
@@ -140,7 +147,8 @@ class Recorder:
                 raise
         if ok:
             time = self._now().isoformat(timespec="seconds")
-            write_seal(self.run, time=time, num_events=self._num_events, events=self._digest.hexdigest())
+            digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
+            write_seal(self.run, time=time, num_events=self._num_events, digests=digests)
         else:
             write_reason(self.run.path, reason or "the run ended before it was done")
 
@@ -165,6 +173,22 @@ def check_position(events: Path, position: EventsPosition) -> bytes:
             f"(blake2b {position.digest}), got {len(kept)} bytes ({found})"
         )
     return kept
+
+
+def check_environment(run: RunDir, kept: bytes) -> str:
+    """Digest of env.json, which ``kept``, the record so far, names in its first event, if it has one.
+
+    Raises StoreError if it is another one.
+    """
+    first = kept.partition(b"\n")[0]
+    expected = json.loads(first)["machine"].get("env") if first else None
+    found = digest_of(run.env)
+    if expected not in (None, found):
+        raise StoreError(
+            f"{run.env}: expected what the run wrote (blake2b {expected}), got {found}; restore it from a copy, or "
+            f"remove {run.resume} to start afresh"
+        )
+    return found
 
 
 def to_line(event: Event) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Literal
 from harness.config.model import Config
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
-from harness.record.files import make_folder, store_errors, write_text
+from harness.record.files import make_folder, new_digest, store_errors, write_text
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
@@ -80,8 +80,8 @@ class RunDir:
         return lines[0] if lines else "unknown"
 
 
-def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
-    """Create the run directory ``path`` with config.yaml and env.json.
+def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> tuple[RunDir, dict[str, str]]:
+    """Create the run directory ``path`` with config.yaml and env.json; their digests, by name.
 
     Raises StoreError if it holds a record already (then nothing is touched) or cannot be written.
     """
@@ -90,23 +90,29 @@ def prepare(path: Path, config: Config, env: Mapping[str, Any]) -> RunDir:
         if file.exists():
             raise StoreError(f"{path}: already holds the record of a run ({file.name}); set out to another folder")
     make_folder(path)
-    write_text(run.config, to_yaml(config.model_dump(mode="json")))
-    write_text(run.env, json.dumps(env, indent=1, allow_nan=False) + "\n")
-    return run
+    config_digest = _write_config(run, config)
+    text = json.dumps(env, indent=1, allow_nan=False) + "\n"
+    write_text(run.env, text)
+    return run, {run.config.name: config_digest, run.env.name: new_digest(text.encode()).hexdigest()}
 
 
-def reopen(path: Path, config: Config) -> RunDir:
-    """The directory of a run that goes on: its config is written anew, its env.json stays, its views are removed.
+def reopen(run: RunDir, config: Config) -> str:
+    """Take up the directory of a run that goes on: its env.json stays, its views are removed, its config is written.
 
+    Returns the digest of config.yaml.
     Raises StoreError if it cannot be written.
     """
-    run = RunDir(path)
-    with store_errors(path, "written"):
+    with store_errors(run.path, "written"):
         run.error.unlink(missing_ok=True)
         if run.wandb.exists():
             shutil.rmtree(run.wandb)
-    write_text(run.config, to_yaml(config.model_dump(mode="json")))
-    return run
+    return _write_config(run, config)
+
+
+def _write_config(run: RunDir, config: Config) -> str:
+    text = to_yaml(config.model_dump(mode="json"))
+    write_text(run.config, text)
+    return new_digest(text.encode()).hexdigest()
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any]) -> list[str]:

@@ -4,15 +4,14 @@ DONE is a JSON object: when it was written, the number of events, the digests, a
 DONE held the time alone; such a run is accepted, and cannot be verified.
 """
 
-import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from harness.core.errors import StoreError
-from harness.record.files import store_errors, write_text
+from harness.record.files import digest_of, new_digest, store_errors, write_text
 from harness.record.rundir import RunDir
 
 SEALED = ("config.yaml", "env.json", "events.jsonl")
@@ -22,15 +21,9 @@ _TIME_ALONE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\+00:00\n")
 _CURE = "restore it from a copy, or remove DONE to run it again"
 
 
-def new_digest(content: bytes = b"") -> hashlib.blake2b:
-    """The hash of a sealed file: blake2b, 16 bytes."""
-    return hashlib.blake2b(content, digest_size=16)
-
-
-def write_seal(run: RunDir, *, time: str, num_events: int, events: str) -> None:
-    """Write DONE. ``events``: digest (hex) of events.jsonl as it was written. Raises StoreError."""
-    digests = {name: _digest_of(run.path / name) for name in SEALED if name != run.events.name}
-    values = {"time": time, "num_events": num_events, "digests": digests | {run.events.name: events}}
+def write_seal(run: RunDir, *, time: str, num_events: int, digests: Mapping[str, str]) -> None:
+    """Write DONE. ``digests``: of the sealed files as the run wrote them, whatever they hold now. Raises StoreError."""
+    values = {"time": time, "num_events": num_events, "digests": {name: digests[name] for name in SEALED}}
     write_text(run.done, _text(values))
 
 
@@ -47,7 +40,7 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
     if not run.done.exists() or (seal := _read(run.done)) is None:
         return
     for name in names:
-        expected, found = seal["digests"][name], _digest_of(run.path / name)
+        expected, found = seal["digests"][name], digest_of(run.path / name)
         if found != expected:
             what = f"{seal['num_events']} events, " if name == run.events.name else ""
             raise StoreError(
@@ -83,8 +76,3 @@ def _read(done: Path) -> dict[str, Any] | None:
 def _text(values: dict[str, Any]) -> str:
     own = new_digest(json.dumps(values).encode()).hexdigest()
     return json.dumps(values | {"digest": own}, indent=1) + "\n"
-
-
-def _digest_of(file: Path) -> str:
-    with store_errors(file, "read"):
-        return new_digest(file.read_bytes()).hexdigest()

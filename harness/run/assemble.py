@@ -148,7 +148,7 @@ def run(
                 points=points,
                 is_stopping=lambda: stop is not None and stop.is_set,
             )
-            _begin_record(supervisor, run_spec, point, machine)
+            _begin_record(supervisor, run_spec, point, machine | {"env": recorder.env_digest})
             return supervisor
 
         engine = _run_rpc if config.engine == "rpc" else _run_local

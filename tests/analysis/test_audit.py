@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from analysis.audit import audit, check
-from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Saved, Trained
+from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Saved, Started, Trained
 from tests.made_runs import altered, made_config, made_events
 
 STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
@@ -73,6 +73,12 @@ _LIES: list[tuple[str, type[Event], dict[str, Any], str]] = [
     ("full", Recovered, {"resume_samples": 0}, "resume_samples is 0"),
     ("full", Recovered, {"lost_h": 0.0}, "lost_h is 0.0"),
     ("cpr_mfu", Trained, {"losses": [0.5]}, "number of losses is 1"),
+    ("full", Started, {"seed": 8}, "event 1: seed is 8, the config says 0"),
+    ("full", Started, {"strategy": "partial"}, "event 1: strategy is partial, the config says full"),
+    ("full", Started, {"profile": "cpr56"}, "event 1: profile is cpr56, the config says busy"),
+    ("full", Started, {"trace_clock": "wall"}, "event 1: trace_clock is wall, the config says samples"),
+    ("full", Started, {"trace_inject": "wall"}, "event 1: trace_inject is wall, the config says boundary"),
+    ("full", Started, {"num_ps": 2, "rank_rows": [5000, 5000]}, "event 1: num_ps is 2, the config says 4"),
 ]
 
 

@@ -16,7 +16,7 @@ from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.record.seal import SEALED, is_sealed, verify
 from tests.analysis.shown import shown
-from tests.made_runs import made_config, made_events, unseal, write_run
+from tests.made_runs import altered, made_config, made_events, unseal, write_run
 
 FILES = (*SEALED, "DONE")
 _NUM_FLIPS = 200
@@ -75,6 +75,49 @@ def test_a_file_that_was_cut_is_named(finished: Path, tmp_path: Path, name: str,
         return
     with pytest.raises(StoreError, match=f"^{path / name}: "):
         verify(RunDir(path))
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "env.json"])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_file_that_changes_before_the_end_is_named(tmp_path: Path, name: str, *, resumes: bool) -> None:
+    """What is sealed is what the run wrote, also of one that went on; put back as it was, the run has its result."""
+    *events, finished = made_events(made_config())
+    recorder = Recorder(tmp_path / "run", made_config())
+    recorder.record(altered(events[0], machine={"env": recorder.env_digest}))
+    for event in events[1:]:
+        recorder.record(event)
+    if resumes:
+        position = recorder.position()
+        recorder.close(ok=False)
+        recorder = Recorder(tmp_path / "run", made_config(), since=position)
+    file = tmp_path / "run" / name
+    before = file.read_text()
+    file.write_text(before.replace("seed: 0", "seed: 8").replace('"num_threads": 1', '"num_threads": 2'))
+    assert file.read_text() != before
+    recorder.record(finished)
+    recorder.done()
+    with pytest.raises(StoreError, match=rf"^{file}: expected what the run wrote"):
+        analysis.show(tmp_path / "run")
+    file.write_text(before)
+    verify(recorder.run)
+
+
+def test_a_run_goes_on_with_its_own_environment_only(tmp_path: Path) -> None:
+    """Another env.json than that of the first event is one line, and nothing else changes."""
+    started, *_ = made_events(made_config())
+    recorder = Recorder(tmp_path / "run", made_config())
+    recorder.record(altered(started, machine={"env": recorder.env_digest}))
+    position = recorder.position()
+    recorder.close(ok=False, reason="stopped")
+    file = tmp_path / "run" / "env.json"
+    before = file.read_text()
+    for content in (before.replace('"num_threads": 1', '"num_threads": 2'), "{", ""):
+        file.write_text(content)
+        with pytest.raises(StoreError, match=rf"^{file}: expected what the run wrote .* to start afresh$"):
+            Recorder(tmp_path / "run", made_config(), since=position)
+    assert (tmp_path / "run" / "error.txt").exists()
+    file.write_text(before)
+    Recorder(tmp_path / "run", made_config(), since=position).close(ok=False)
 
 
 def test_a_changed_run_is_damaged_and_not_used(finished: Path, tmp_path: Path) -> None:

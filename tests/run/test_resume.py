@@ -14,7 +14,7 @@ import run as command_line
 from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
-from harness.core.errors import RunStopped
+from harness.core.errors import RunStopped, StoreError
 from harness.core.events import Finished, WriteFailed
 from harness.core.plans import KillTime
 from harness.core.strategies import STRATEGIES
@@ -127,6 +127,19 @@ def test_a_run_that_goes_on_has_the_record_of_one_that_was_not_interrupted(
         resumed(config, tmp_path / "again")
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
+
+
+def test_a_run_with_another_environment_does_not_go_on(short: Config, tmp_path: Path) -> None:
+    """Law: env.json is that of the first event, or the command ends in one line and its resume point stays."""
+    config = case(short, "partial", "none", "sync")
+    assert stopped(config, tmp_path, 20) is not None
+    before = (tmp_path / "env.json").read_text()
+    (tmp_path / "env.json").write_text(before.replace('"digest": "', '"digest": "0'))
+    with pytest.raises(StoreError, match=r"env\.json: expected what the run wrote"):
+        assemble.run(config, tmp_path, resumes=True)
+    (tmp_path / "env.json").write_text(before)
+    resumed(config, tmp_path)
+    assert analysis.is_sound(tmp_path)
 
 
 @pytest.mark.parametrize("cache", CACHES)
