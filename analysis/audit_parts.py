@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from harness.core.events import Saved, Started, WriteFailed
+from harness.record.rundir import flatten
 
 
 def contradictions(started: Started, config: Mapping[str, Any]) -> list[str]:
@@ -41,7 +42,7 @@ def copy_frac(config: Mapping[str, Any]) -> float | None:
     """Hours that the copy of a save in the background takes, by those of its write; None if saves are waited for."""
     profile = config["profile"]
     network_gbps, snapshot_gbps = profile.get("network_gbps"), profile.get("snapshot_gbps")
-    is_async = config.get("save", {}).get("mode") == "async"
+    is_async = flatten(config).get("save.mode") == "async"
     return network_gbps / snapshot_gbps if is_async and network_gbps and snapshot_gbps else None
 
 

@@ -11,9 +11,8 @@ from harness.config.model import trace_name
 from harness.core.errors import StoreError
 from harness.core.events import BUCKETS, Event, Finished, Started
 from harness.record.code import code_of
-from harness.record.files import read_json
 from harness.record.recorder import Record, read_record
-from harness.record.rundir import RunDir, find_runs, flatten, read_config
+from harness.record.rundir import RunDir, find_runs, flatten, read_config, read_env
 from harness.record.seal import SEALED, verify
 
 if TYPE_CHECKING:
@@ -211,7 +210,7 @@ def _origin(run: RunDir, events: Sequence[Event]) -> dict[str, Any]:
 def _digests(run: RunDir) -> dict[str, Any]:
     """Digests of the content of data and trace, as env.json has them; None is unknown, or no trace."""
     try:
-        env = read_json(run.env)
+        env = read_env(run.path)
     except StoreError:
         env = {}
     facts = {name: env.get(name) for name in ("data", "trace")}

@@ -29,8 +29,7 @@ from harness.core.events import (
     Started,
     WriteFailed,
 )
-from harness.record.files import read_json
-from harness.record.rundir import RunDir, flatten, read_config
+from harness.record.rundir import RunDir, flatten, read_config, read_env
 from harness.record.seal import is_sealed, verify
 
 _HEADINGS = (
@@ -82,10 +81,10 @@ def is_sound(path: Path | str) -> bool:
 def _unsealed(run: RunDir) -> str:
     """What is said of a finished run that cannot be verified."""
     try:
-        commit = (read_json(run.env).get("git") or {}).get("commit")
-    except (StoreError, AttributeError):
+        commit = (read_env(run.path).get("git") or {}).get("commit")
+    except StoreError:
         commit = None
-    code = f"commit {commit[:12]}" if isinstance(commit, str) else "code of an unknown commit"
+    code = f"commit {commit[:12]}" if commit else "code of an unknown commit"
     return f"DONE has no digests, as {code} wrote none: this record cannot be verified."
 
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from pydantic import ValidationError
 
+from harness.config.build import mistakes_of
 from harness.config.experiment import Cell, load_experiment
 from harness.config.model import Config
 from harness.config.plugins import LOADED
@@ -45,8 +46,7 @@ def run(config: Config | Mapping[str, Any], *, unfinished: Unfinished = "refuse"
     try:
         config = config if isinstance(config, Config) else Config.model_validate(config)
     except ValidationError as error:
-        mistakes = (f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        raise ConfigError("\n".join(mistakes)) from error
+        raise ConfigError(mistakes_of(error)) from error
     _check_plugins(config)
     check(config)
     if assemble.starts_processes(config):

@@ -25,35 +25,19 @@ from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, RECORDS_NAME, Source, Synthetic, read_meta, write_meta
 from harness.data.sidecar import SUFFIX, read_sidecar
-from harness.record.code import code_of, current_code
-from harness.record.recorder import read_record, to_line
-from harness.record.rundir import RunDir, read_config
 from harness.store import FileRecord, Manifest, ShardStore, read_dense
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
 from tests.damage import Rng
 from tests.data import folders, logs
-from tests.made_runs import made_config, made_events
+from tests.made_runs import made_config
+from tests.parser import Parser, same
+from tests.record_parsers import RECORD_PARSERS, drawn_config
 from tests.store.helpers import rows_of, write_files
 from tests.traces.judged_logs import WRITERS, check_clean, made
 
 ROOT = Path(__file__).resolve().parents[1]
-Read = Callable[[Path], Any]
-
-
-@dataclass(frozen=True)
-class Parser:
-    """``sound``: an input that is accepted. ``read``: reads the file and checks what it promises; raises UserError."""
-
-    sound: Callable[[Rng], bytes]
-    read: Read
-
-
-def same(one: Any, other: Any) -> None:
-    """Raise AssertionError unless both are equal; a NaN equals itself."""
-    assert repr(one) == repr(other), f"read again: {one!r:.300} is not {other!r:.300}"
-
 
 # --- configurations ---------------------------------------------------------------------------------------------------
 
@@ -64,12 +48,6 @@ _OVERRIDES = (
     "profile=busy", "profile.job_h=30.5", "save.mode=async", "engine=rpc", "cache={mode: lookahead, lookahead: 10}",
     "model.top_mlp=[64, 1]", "data.max_train_samples=null", "eval.points=4", "name=x",
 )  # fmt: skip
-
-
-def _config(rng: Rng) -> bytes:
-    names = ("none", "full", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_mirror", "buddy")
-    config = made_config(names[rng.integers(len(names))], seed=int(rng.integers(100)))
-    return to_yaml(config.model_dump(mode="json")).encode()
 
 
 def _read_config(path: Path) -> None:
@@ -251,45 +229,8 @@ def _read_shard(root: Path, record: FileRecord) -> None:
     ShardStore(root, "ps0").read_into((record,), torch.empty_like(rows_of(0)))
 
 
-# --- the record of a run ----------------------------------------------------------------------------------------------
-
-
-@cache
-def _events(seed: int) -> bytes:
-    return "".join(map(to_line, made_events(made_config(seed=seed)))).encode()
-
-
-def _read_events(path: Path) -> None:
-    record = read_record(path)
-    again = path.with_name("again.jsonl")
-    again.write_text("".join(map(to_line, record.events)), encoding="utf-8")
-    same(read_record(again).events, record.events)
-
-
-def _read_run_config(path: Path) -> None:
-    run_dir = path.with_name("run")
-    run_dir.mkdir(exist_ok=True)
-    shutil.copyfile(path, RunDir(run_dir).config)
-    values = read_config(run_dir)
-    RunDir(run_dir).config.write_text(to_yaml(values), encoding="utf-8")
-    same(read_config(run_dir), values)
-
-
-def _environment(rng: Rng) -> bytes:
-    code = current_code().to_json()
-    return json.dumps({"seed": int(rng.integers(100)), "code": code, "git": {"commit": "0" * 40}}, indent=1).encode()
-
-
-def _read_environment(path: Path) -> None:
-    run_dir = path.with_name("run")
-    run_dir.mkdir(exist_ok=True)
-    shutil.copyfile(path, RunDir(run_dir).env)
-    code = code_of(run_dir)
-    assert code is None or code.difference(current_code()) is None or code.difference(code) is None
-
-
 PARSERS: Mapping[str, Parser] = {
-    "configuration": Parser(_config, _read_config),
+    "configuration": Parser(drawn_config, _read_config),
     "experiment": Parser(_experiment, _read_experiment),
     "override": Parser(_override, _read_override),
     "trace": Parser(_trace, _read_trace),
@@ -302,9 +243,7 @@ PARSERS: Mapping[str, Parser] = {
     "manifest": Parser(lambda _: _checkpoint()[0].to_text().encode(), _read_manifest),
     "shard": Parser(lambda _: _checkpoint()[1][_shard().path], lambda p: _read_content(_shard(), _read_shard, p)),
     "dense": Parser(lambda _: _checkpoint()[1][_dense().path], lambda p: _read_content(_dense(), read_dense, p)),
-    "events": Parser(lambda rng: _events(int(rng.integers(3))), _read_events),
-    "configuration of a run": Parser(_config, _read_run_config),
-    "environment of a run": Parser(_environment, _read_environment),
+    **RECORD_PARSERS,
 }
 """By name."""
 

@@ -87,10 +87,14 @@ class BenchmarkRun:
         elif not new.exists():
             console.note(f"note: {script}: {(output.read_text().strip().splitlines() or ['no results'])[-1]}")
         else:
-            kept = {"script": self._script_digest(), "arguments": self.arguments, **read_json(new)}
-            write_text(self.file, json.dumps({_DIGEST: _digest_of(kept), **kept}, indent=1) + "\n")
+            self.keep(read_json(new))
             new.unlink()
         return code == 0
+
+    def keep(self, values: Mapping[str, Any]) -> None:
+        """Keep what the script wrote. Raises StoreError."""
+        kept = {"script": self._script_digest(), "arguments": self.arguments, **values}
+        write_text(self.file, json.dumps({_DIGEST: _digest_of(kept), **kept}, indent=1) + "\n")
 
     def _kept(self) -> dict[str, Any]:
         """What was kept, by name; the script wrote all but its digest and arguments. Raises StoreError."""

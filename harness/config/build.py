@@ -123,6 +123,11 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
             yield at(given[key], complaint(key, value))
 
 
+def mistakes_of(error: ValidationError) -> str:
+    """What pydantic rejects of a config that was given whole, a line a mistake."""
+    return "\n".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
+
+
 def at(setting: Setting, sentence: str) -> str:
     """``sentence`` with the place of ``setting``: file and line, or the command-line argument."""
     if setting.argument is None:

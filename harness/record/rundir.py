@@ -14,7 +14,8 @@ Locking, and removal of what an unfinished run left, are in harness.record.folde
 import json
 import os
 import shutil
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from copy import deepcopy
 from functools import lru_cache
@@ -22,10 +23,13 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from harness.config.build import mistakes_of
 from harness.config.model import Config
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
-from harness.record.files import make_folder, new_digest, store_errors, write_text
+from harness.record.files import make_folder, new_digest, read_json, store_errors, write_text
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
@@ -36,6 +40,21 @@ _REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys((f"profile.{name}" for name in ("job_h", "o_save_h", "o_load_h", "o_res_h")), (float, int)),
 }
 """Keys of a config that are needed to read the record of its run, with the types of their values."""
+
+_OPTIONAL: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("profile.o_save_fixed_h", "profile.detect_h"), (float, int)),
+    **dict.fromkeys(("profile.spare_o_res_h", "profile.network_gbps", "profile.snapshot_gbps"), (float, int, NoneType)),
+    "profile.num_trainers": (int, NoneType),
+    "cluster.spares": (int,),
+}
+"""Keys that a config of before may lack, and that the analysis computes with."""
+
+_ENV: dict[str, tuple[type, ...]] = {
+    **dict.fromkeys(("git", "code", "data", "trace"), (dict, NoneType)),
+    **dict.fromkeys(("git.commit", "code.fingerprint", "data.digest", "trace.digest"), (str, NoneType)),
+    "git.dirty": (bool, NoneType),
+}
+"""Keys of env.json that are used, with the types of their values. Each may be missing."""
 
 _FILES = frozenset(("config.yaml", "events.jsonl", "DONE"))
 """A folder with one of them is a run's: it may have lost the others."""
@@ -153,11 +172,41 @@ def read_config(path: Path) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise StoreError(f"{file}: expected the resolved config of a run (a mapping), got {type(values).__name__}")
     flat = flatten(values)
-    for key, types in _REQUIRED.items():
-        if type(flat.get(key)) not in types or (key == "profile.job_h" and not flat[key] > 0):
-            expected = "a number > 0" if key == "profile.job_h" else " or ".join(_TYPE_NAMES[kind] for kind in types)
+    for key, types in (_REQUIRED | {key: types for key, types in _OPTIONAL.items() if key in flat}).items():
+        if key not in flat or not _is_of(types, flat[key]) or (key == "profile.job_h" and not flat[key] > 0):
+            expected = "a number > 0" if key == "profile.job_h" else _said(types)
             found = repr(flat[key]) if key in flat else "nothing"
-            raise StoreError(f"{file}: {key}: expected {expected}, got {found}; restore the file as the run wrote it")
+            raise StoreError(f"{file}: {key}: expected {expected}, got {found}; {_CURE}")
+    return values
+
+
+def read_whole_config(path: Path, changes: Mapping[str, Any]) -> Config:
+    """As :func:`read_config`, with all keys validated. ``changes``: values that replace those of a group, by group.
+
+    Raises StoreError also for a strategy of a plugin that is not loaded.
+    """
+    values = read_config(path)
+    groups = {name: {**group, **changes[name]} for name in changes if isinstance(group := values.get(name, {}), dict)}
+    try:
+        return Config.model_validate(values | groups)
+    except ValidationError as error:
+        mistakes = mistakes_of(error).splitlines()
+        raise StoreError("\n".join(f"{RunDir(path).config}: {mistake}; {_CURE}" for mistake in mistakes)) from error
+
+
+def read_env(path: Path) -> dict[str, Any]:
+    """The content of env.json of the run directory ``path``; empty if there is no such file.
+
+    Raises StoreError if it cannot be read, or a key that is used has a wrong type.
+    """
+    file = RunDir(path).env
+    if not file.exists():
+        return {}
+    values = read_json(file)
+    flat = values | flatten(values)
+    for key, types in _ENV.items():
+        if not _is_of(types, flat.get(key)):
+            raise StoreError(f"{file}: {key}: expected {_said(types)}, got {flat[key]!r}; {_CURE}")
     return values
 
 
@@ -167,7 +216,25 @@ def _parsed(content: bytes, where: str) -> object:
     return read_mapping(content.decode(), where)
 
 
-_TYPE_NAMES = {str: "text", int: "a whole number", float: "a number", NoneType: "null"}
+_CURE = "restore the file as the run wrote it"
+_TYPE_NAMES = {
+    str: "text",
+    int: "a whole number",
+    float: "a number",
+    NoneType: "null",
+    bool: "true or false",
+    dict: "an object",
+}
+
+
+def _is_of(types: Sequence[type], value: Any) -> bool:
+    """Whether a value has one of the types; a number is also finite, and a whole one has 64 bits."""
+    most = {int: 2**63 - 1, float: sys.float_info.max}.get(type(value))
+    return type(value) in types and (most is None or abs(value) <= most)
+
+
+def _said(types: Sequence[type]) -> str:
+    return " or ".join(_TYPE_NAMES[kind] for kind in types)
 
 
 def find_runs(path: Path) -> list[Path]:

@@ -1,6 +1,5 @@
 """One wandb run per cell: a view of the event log, owned by the process that records it."""
 
-import json
 import logging
 from collections.abc import Callable
 from contextlib import suppress
@@ -10,7 +9,7 @@ from typing import Literal
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Started
-from harness.record.rundir import RunDir
+from harness.record.rundir import RunDir, read_env
 from harness.record.sink import EventSink, NullSink
 from harness.record.wandb_facts import RunFacts, facts_of
 from harness.record.wandb_history import History, Row
@@ -72,8 +71,7 @@ class WandbSink:
         worker.close()
 
     def _start(self, started: Started) -> None:
-        env = json.loads(self._run.env.read_text())
-        facts = facts_of(self._config, started, env, self._run.path.name)
+        facts = facts_of(self._config, started, read_env(self._run.path), self._run.path.name)
         self._view = RunView(facts=facts)
         if self._is_online:
             self._open_online(facts)

@@ -1,6 +1,5 @@
 """Sends recorded runs to the wandb server. What the server has got already is not sent again."""
 
-import json
 import tempfile
 from collections.abc import Mapping
 from contextlib import closing
@@ -8,11 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Started
 from harness.record.recorder import read_events
-from harness.record.rundir import RunDir, read_config
+from harness.record.rundir import RunDir, read_env, read_whole_config
 from harness.record.seal import verify
 from harness.record.wandb_facts import facts_of
 from harness.record.wandb_history import History
@@ -83,9 +81,7 @@ def view_of(run: RunDir, figures: Mapping[str, Any], target: Mapping[str, Any]) 
     events = read_events(run.events) if run.events.exists() else []
     if not events or not isinstance(started := events[0], Started):
         return None
-    values = read_config(run.path)
-    config = Config.model_validate({**values, "wandb": {**values.get("wandb", {}), **target}})
-    env = json.loads(run.env.read_text()) if run.env.exists() else {}
+    config, env = read_whole_config(run.path, {"wandb": target}), read_env(run.path)
     history = History(config.emulated.job_h)
     view = RunView(facts=facts_of(config, started, env, run.path.name), is_ok=run.status == "done")
     for event in events:

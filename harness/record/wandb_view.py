@@ -5,7 +5,8 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.record.files import write_text
+from harness.core.errors import StoreError
+from harness.record.files import read_json, write_text
 from harness.record.rundir import RunDir
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_history import Row
@@ -37,7 +38,11 @@ def mark_sent(run: RunDir, view: RunView, *, server: str, url: str | None) -> No
 def sent_marker(run: RunDir) -> dict[str, Any]:
     """What ``mark_sent`` wrote last; empty if nothing was sent, or the file cannot be used."""
     try:
-        marker = json.loads((run.wandb / "sent.json").read_text())
-    except (OSError, ValueError):
+        marker = read_json(run.wandb / "sent.json")
+    except StoreError:
         return {}
-    return marker if isinstance(marker, dict) else {}
+    return marker if all(isinstance(marker.get(name), kind) for name, kind in _MARKER.items()) else {}
+
+
+_MARKER = {"server": str, "digest": str, "id": str, "url": str | None}
+"""Types of the marker's values."""

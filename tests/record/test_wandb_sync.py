@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from harness.core.errors import ConfigError, RunFailed
+from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Evaluated, Killed, Started, Trained
 from harness.record import wandb_worker
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.record.wandb_session import Session
-from harness.record.wandb_sync import Uploader
+from harness.record.wandb_sync import Uploader, view_of
 from harness.record.wandb_view import sent_marker
 from harness.record.wandb_worker import core_pids
 from tests.made_runs import altered, made_config, made_events, write_run
@@ -46,6 +46,46 @@ def test_a_recorded_run_arrives_whole(wandb_server: WandbServer, tmp_path: Path)
     assert len(recoveries) == len(kills) == wandb_server.summary[run_id]["num_lost_ranks"]
     assert {row["recovery/latency_s"] for row in recoveries} == {0.19}
     assert wandb_server.summary[run_id]["delta_auc"] == -0.002
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", b"\xff", '{"git": 3}', '{"git": {"commit": []}}', '{"code": {"fingerprint": 7}}']
+)
+def test_a_damaged_environment_is_one_line(tmp_path: Path, text: str | bytes) -> None:
+    """Law: sync, dashboard and a run that goes on name the file; its record has no digest of it, as one of before."""
+    started, *_ = made_events(made_config())
+    recorder = Recorder(tmp_path, made_config())
+    recorder.record(started)
+    position = recorder.position()
+    recorder.close(ok=False, reason="RunFailed: out of luck")
+    recorder.run.env.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(StoreError, match=rf"^{recorder.run.env}: ") as caught:
+        view_of(recorder.run, {}, {})
+    assert "\n" not in str(caught.value)
+    with pytest.raises(StoreError, match=rf"^{recorder.run.env}: "):
+        Recorder(tmp_path, made_config("full", wandb={"mode": "offline"}), since=position)
+
+
+def test_a_damaged_config_is_a_line_a_mistake(tmp_path: Path) -> None:
+    """Law: a key that the config does not have is named with its file, as is a strategy that is not loaded."""
+    recorder = Recorder(tmp_path, made_config())
+    recorder.record(made_events(made_config())[0])
+    recorder.close(ok=False)
+    before = recorder.run.config.read_text()
+    for changed in (f"unknown: 3\n{before}", before.replace("name: cpr_vanilla", "name: of_a_plugin")):
+        recorder.run.config.write_text(changed)
+        with pytest.raises(StoreError) as caught:
+            view_of(recorder.run, {}, {})
+        assert all(line.startswith(f"{recorder.run.config}: ") for line in str(caught.value).splitlines())
+
+
+def test_a_marker_that_cannot_be_used_is_none(tmp_path: Path) -> None:
+    """Law: a run whose marker is damaged is sent again."""
+    run = RunDir(tmp_path)
+    run.wandb.mkdir()
+    for text in ("", "[" * 100_000, "[]", '{"server": "a", "digest": "b", "id": "c", "url": 3}'):
+        (run.wandb / "sent.json").write_text(text)
+        assert sent_marker(run) == {}
 
 
 def test_a_run_is_sent_once(wandb_server: WandbServer, tmp_path: Path) -> None:
