@@ -4,14 +4,20 @@ An input is right if it is read as what it says, or refused by messages of one p
 accepted is written and read again as the same. Wrong: a traceback, another message, over a second of CPU time.
 
     python benchmarks/fuzz.py --inputs 100000 --seed 1
+    python benchmarks/fuzz.py --inputs 0 --store 1000 --seed 1             crashes of the store (tests/store/lives.py)
     python benchmarks/fuzz.py --only manifest --first 4711 --inputs 1      one input again, by its number
 """
 
 import sys
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+
+import hypothesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis.strategies import booleans
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
@@ -19,6 +25,7 @@ from benchmarks._common import names_of, parser, report, table
 from harness.core.seeds import generator
 from tests.damage import mutate
 from tests.parsers import PARSERS, Verdict, judge
+from tests.store.lives import LIVES, Life, live
 
 MOST_SECONDS = 1.0
 _SHOWN = 5  # wrong inputs that are shown, of each parser
@@ -31,6 +38,7 @@ def main() -> None:
     made.add_argument("--seed", type=int, default=1, help="of the inputs (default: 1)")
     made.add_argument("--first", type=int, default=0, help="number of the first input of each parser (default: 0)")
     made.add_argument("--only", type=names_of(PARSERS), default=list(PARSERS), help="parsers, comma-separated")
+    made.add_argument("--store", type=int, default=0, help="sequences of saves and crashes of the store (default: 0)")
     options = made.parse_args()
     rows: list[Sequence[str]] = []
     results: list[dict[str, object]] = []
@@ -53,6 +61,11 @@ def main() -> None:
                 for kind, count in kinds.most_common(_SHOWN)
             ]
             sys.stderr.write(f"{each}: {num_inputs:,} inputs, {len(wrong)} wrong\n")
+    if options.store:
+        wrong_store = try_store(options.store, options.seed)
+        shown += wrong_store
+        rows.append(["store", f"{options.store:,}", "", str(len(wrong_store)), ""])
+        results.append({"parser": "store", "inputs": options.store, "wrong": len(wrong_store)})
     lines = table(("parser", "inputs", "accepted", "wrong", "slowest, ms"), rows)
     report(options, [*lines, *shown], {"results": results, "wrong": shown})
     sys.exit(1 if shown else 0)
@@ -62,6 +75,22 @@ def tried(name: str, seed: int, number: int, folder: Path) -> Verdict:
     """The verdict on an input, which its parser's name, the seed and its number decide."""
     rng = generator(seed, name, number)
     return judge(name, folder, mutate(PARSERS[name].sound(rng), rng))
+
+
+def try_store(num_sequences: int, seed: int) -> list[str]:
+    """The first sequence of saves and crashes after which a store lacks its last commit, made short; else nothing."""
+
+    @hypothesis.seed(seed)
+    @settings(max_examples=num_sequences, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+    @given(lives=LIVES, fsync=booleans())
+    def tried(lives: list[Life], *, fsync: bool) -> None:
+        live(lives, fsync=fsync)
+
+    try:
+        tried()
+    except Exception as error:  # noqa: BLE001 - the finding
+        return ["store: " + "".join(traceback.format_exception_only(error))]
+    return []
 
 
 def fault(verdict: Verdict) -> str | None:

@@ -37,15 +37,15 @@ class _Folder:
 class Disk:
     """Carries out calls that change files below ``root``; before each one, and last, ``before_call`` is called.
 
-    Knows of each file what of its content, and of each folder which of its names, a loss of power leaves. Writes of
-    buffered streams are not calls of their own: their file is changed when it is synced.
+    What is there at first is synced. Knows of each file what of its content, and of each folder which of its names, a
+    loss of power leaves. A write to a buffered stream is not a call of its own: its file is changed when it is synced.
     """
 
     def __init__(self, root: Path, before_call: Callable[[], None]) -> None:
         self.root = root
         self.num_calls = 0
         self._before_call = before_call
-        self._top = _Folder()
+        self._top = _found(root)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -160,6 +160,12 @@ class Disk:
         self._originals[Path, "mkdir"](path, *args, **options)
         self._folder(path.parent).live[path.name] = _Folder()
         return None
+
+
+def _found(path: Path) -> _Folder:
+    """A folder as it is on disk, synced with all that is in it."""
+    live = {each.name: _found(each) if each.is_dir() else _File(each.read_bytes()) for each in path.iterdir()}
+    return _Folder(live, dict(live))
 
 
 def _walk(folder: _Folder, path: Path) -> Iterator[tuple[Path, _File | _Folder]]:

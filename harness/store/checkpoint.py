@@ -13,14 +13,15 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
 from harness.store.background import Background
-from harness.store.format import ContentReader, flip_bit, replacing, verify
+from harness.store.format import ContentReader, flip_bit, fsync_folder, replacing, verify
 from harness.store.records import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
 class CheckpointStore:
     """Commits and finds the checkpoints of one folder, and deletes old ones. Only one process at a time may use it.
 
-    Opening it removes incomplete files of killed writers; readers use ``newest_checkpoint`` instead.
+    Opening it removes incomplete files of killed writers, and makes what they have committed survive a loss of power;
+    readers use ``newest_checkpoint`` instead.
 
     Args:
         root: the folder, created if need be.
@@ -42,6 +43,8 @@ class CheckpointStore:
             root.mkdir(parents=True, exist_ok=True)
             for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
                 temp.unlink(missing_ok=True)
+            if fsync:
+                fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
         except OSError as error:
             raise StoreError(f"{root}: cannot be used as a checkpoint folder: {error.strerror}") from error
 
