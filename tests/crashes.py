@@ -46,6 +46,7 @@ class Disk:
         self.num_calls = 0
         self._before_call = before_call
         self._top = _found(root)
+        self._originals: dict[tuple[Any, str], Callable[..., Any]] = {}
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -56,10 +57,13 @@ class Disk:
             (os, "fsync", self._fsync),
             (os, "replace", self._rename),
             (os, "rename", self._rename),
+            (os, "truncate", self._truncate),
+            (shutil, "rmtree", self._rmtree),
             (io, "open", self._open_stream),
             (builtins, "open", self._open_stream),
             (Path, "unlink", _method(self._unlink)),
             (Path, "mkdir", _method(self._mkdir)),
+            (Path, "rmdir", _method(self._rmdir)),
         ]
         self._originals = {(where, name): getattr(where, name) for where, name, _ in replaced}
         try:
@@ -76,7 +80,7 @@ class Disk:
         if loss == "kill":
             return self.root
         if folder.exists():
-            shutil.rmtree(folder)
+            self._originals.get((shutil, "rmtree"), shutil.rmtree)(folder)
         self._restore(self._top, folder, loss)
         return folder
 
@@ -142,6 +146,25 @@ class Disk:
         self._forget(target)
         self._originals[os, "rename"](source, target)
         self._folder(target.parent).live[target.name] = self._folder(source.parent).live.pop(source.name)
+
+    def _truncate(self, path: Any, length: int) -> None:
+        """Of a file that was synced, a loss of power leaves all, until it is synced again."""
+        self._call()
+        self._originals[os, "truncate"](path, length)
+
+    def _rmtree(self, path: Any, ignore_errors: bool = False) -> None:
+        """A call for each file and folder, and no error for what is not there if they are ignored."""
+        folder = Path(path)
+        if ignore_errors and not folder.exists():
+            return
+        for each in sorted(folder.iterdir()):
+            self._rmtree(each) if each.is_dir() else self._unlink(each)
+        self._rmdir(folder)
+
+    def _rmdir(self, path: Path) -> None:
+        self._call()
+        self._originals[Path, "rmdir"](path)
+        del self._folder(path.parent).live[path.name]
 
     def _unlink(self, path: Path, *, missing_ok: bool = False) -> None:
         self._call()

@@ -1,16 +1,22 @@
 """Law: wherever a process or the power ends, a record that counts as done is whole, and one that does not has all that
 was forced to disk."""
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from harness.core.events import Saved
-from harness.record.recorder import Recorder, read_record
-from harness.record.rundir import RunDir
+from harness.config.model import Config
+from harness.core.events import Event, Saved
+from harness.record.recorder import Recorder, check_environment, check_position, read_record
+from harness.record.rundir import RunDir, read_whole_config
 from harness.record.seal import is_sealed, verify
+from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint, write_dense
 from tests.crashes import LOSSES, Disk
 from tests.made_runs import altered, made_config, made_events
+from tests.store.helpers import manifest
+from tests.store.lives import Ended
 
 
 @pytest.mark.parametrize("fsync", [True, False])
@@ -44,3 +50,88 @@ def test_a_crash_at_any_call_leaves_a_record_that_says_what_it_is(tmp_path: Path
         recorder.done()
     assert outcomes == {"absent", "unfinished", "done"}
     assert disk.num_calls > 10
+
+
+def save(store: CheckpointStore, sequence: int) -> None:
+    """Commit a checkpoint of the dense network alone."""
+    dense = write_dense(store.root, "trainer0", sequence, sequence, tensors={}, extra={}, fsync=True)
+    store.commit(manifest(sequence, sequence, {}, dense))
+
+
+def interrupted(run_dir: Path, config: Config, events: list[Event]) -> ResumePoint:
+    """Leave the record of a run that was killed after checkpoint 2; its resume point, which is of checkpoint 1."""
+    recorder, store = Recorder(run_dir, config), CheckpointStore(run_dir / "checkpoints", keep=1)
+    recorder.record(altered(events[0], machine={"env": recorder.env_digest}))
+    for event in events[1:20]:
+        recorder.record(event)
+    save(store, 1)
+    folder = ResumeFolder(run_dir / "resume", fsync=True)
+    folder.prepare()
+    point = ResumePoint(
+        number=0,
+        step=1,
+        config_hash="c",
+        code="d",
+        events=recorder.position(),
+        checkpoint=1,
+        saving=(),
+        files={},
+        supervisor={},
+    )
+    folder.commit(point)
+    store.pin([1], ())
+    for event in events[20:40]:
+        recorder.record(event)
+    save(store, 2)
+    recorder.close(ok=False, reason="killed")
+    (run_dir / "wandb").mkdir()
+    (run_dir / "wandb" / "sent.json").write_text("{}")
+    return point
+
+
+def go_on(run_dir: Path, config: Config, events: list[Event], point: ResumePoint) -> None:
+    """Carry the record on from ``point`` to its end, as a run does, and remove what it then does not need."""
+    with Recorder(run_dir, config, since=point.events) as recorder:
+        store = CheckpointStore(run_dir / "checkpoints", keep=1)
+        store.rewind(point.checkpoint, point.saving)
+        store.pin([1], ())
+        for event in events[20:]:
+            recorder.record(event)
+        save(store, 2)
+        recorder.done()
+    for name in ("resume", "checkpoints"):
+        shutil.rmtree(run_dir / name, ignore_errors=True)
+
+
+def test_a_crash_at_any_call_of_a_run_that_goes_on_leaves_its_resume_point(tmp_path: Path) -> None:
+    """Two runs that go on are killed, a third ends. At each call the point can be used, or the whole record is done."""
+    root, left = tmp_path / "disk", tmp_path / "left"
+    root.mkdir()
+    config = made_config("cpr_mfu")
+    events = [altered(event, machine={}) for event in made_events(config)]
+    point = interrupted(root / "run", config, events)
+    limit, outcomes = [0], set[str]()
+
+    def check() -> None:
+        for loss in LOSSES:
+            run = RunDir(disk.after(loss, left) / "run")
+            outcomes.add(run.status)
+            if run.status == "done":
+                verify(run)
+                assert read_record(run.events).events[1:] == events[1:]
+                continue
+            assert ResumeFolder(run.resume, fsync=True).read(run.resume / point.name) == point
+            check_environment(run, check_position(run.events, point.events))
+            assert read_whole_config(run.path, {}) == config
+            assert read_checkpoint(run.checkpoints, 1).sequence == 1
+        if disk.num_calls >= limit[0]:
+            raise Ended
+
+    disk = Disk(root, check)
+    for num_calls in (7, 20, 10_000):
+        limit[0] = disk.num_calls + num_calls
+        with suppress(Ended), disk.installed():
+            go_on(root / "run", config, events, point)
+    assert outcomes == {"failed", "unfinished", "done"}
+    assert disk.num_calls > 7 + 20 + 30
+    assert sorted(path.name for path in (root / "run").iterdir()) == ["DONE", "config.yaml", "env.json", "events.jsonl"]
