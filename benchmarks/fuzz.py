@@ -81,7 +81,7 @@ def try_store(num_sequences: int, seed: int) -> list[str]:
     """The first sequence of saves and crashes after which a store lacks its last commit, made short; else nothing."""
 
     @hypothesis.seed(seed)
-    @settings(max_examples=num_sequences, database=None, deadline=None, suppress_health_check=[*HealthCheck])
+    @settings(max_examples=num_sequences, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(lives=LIVES, fsync=booleans())
     def tried(lives: list[Life], *, fsync: bool) -> None:
         live(lives, fsync=fsync)
