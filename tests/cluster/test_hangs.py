@@ -18,6 +18,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Killed, Lost, Regrouped
 from harness.core.plans import PlannedKill
+from harness.processes import forked
 from harness.processes.spawn import fork_server
 from harness.run import assemble
 from harness.run.assemble import Parts
@@ -229,11 +230,12 @@ def test_a_fork_server_that_is_lost_ends_the_run(
     """
     for name in ("_STOP_S", "REAP_S"):
         monkeypatch.setattr(processes, name, 2 * LONG_S)
-    monkeypatch.setattr(launcher, "_END_S", 2 * LONG_S)
-    monkeypatch.setattr(launcher, "_TELL_S", 0.5)
+    monkeypatch.setattr(launcher, "END_S", 2 * LONG_S)
+    monkeypatch.setattr(forked, "END_S", 2 * LONG_S)
+    monkeypatch.setattr(forked, "_TELL_S", 0.5)
     note = tmp_path / "note"
     words = {
-        signal.SIGKILL: "was ended by SIGKILL, and all ranks with it",
+        signal.SIGKILL: "was ended by SIGKILL",
         signal.SIGSTOP: "was killed, since it took more than 0.5 s to tell how ps1 ended",
     }
     with pytest.raises(RunFailed, match=rf"^the fork server \(pid \d+\) {words[signal.Signals(number)]}$"):
@@ -246,7 +248,7 @@ def test_a_fork_server_that_is_lost_ends_the_run(
 def test_a_fork_server_that_is_killed_while_ranks_start_is_named(config: Config, tmp_path: Path) -> None:
     """Law: the line says what has ended, and does not guess at memory."""
     words = said_by(hangs.start_by_a_killed_server, config, tmp_path)
-    assert re.fullmatch(r"the fork server \(pid \d+\) was ended by SIGKILL, and all ranks with it\n", words)
+    assert re.fullmatch(r"the fork server \(pid \d+\) was ended by SIGKILL\n", words)
 
 
 def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:
