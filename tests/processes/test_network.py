@@ -1,7 +1,10 @@
 """Who can reach the ranks: in a private network, the ranks and the supervisor alone."""
 
+import errno
 import os
+import signal
 import socket
+import sys
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
@@ -9,12 +12,15 @@ from pathlib import Path
 import pytest
 
 from harness.config.model import Config
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Started
+from harness.processes import network as networks
 from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork, make
-from harness.processes.spawn import fork_server
+from harness.processes.spawn import fork_server, nest_fork_server
 from harness.record.recorder import read_record
 from harness.run import assemble
+from tests.cluster.test_rpc import alive
+from tests.forked import said_by
 from tests.processes import strangers
 from tests.runs import changed
 
@@ -127,6 +133,45 @@ def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Con
         assert started.machine["network"] == found
     with pytest.raises(ConfigError, match=r"^cluster\.interface: expected lo, got None"):
         assemble.run(changed(config, engine="rpc", cluster__interface=None), tmp_path / "wide")
+
+
+def make_networks(how: Path) -> None:
+    """Body of a process: says what becomes of a network that is refused, fails, is mute, and is at a wrong address."""
+
+    def unshare() -> tuple[str, ...]:
+        number = int(how.read_text())
+        if number < 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number > 0:
+            raise OSError(number, os.strerror(number))
+        return ()
+
+    networks._unshare, networks._raise_loopback = unshare, lambda: None
+    assert nest_fork_server()
+    for number, host, patience_s in (
+        (errno.EPERM, "127.0.0.1", PATIENCE_S),
+        (errno.EMFILE, "127.0.0.1", PATIENCE_S),
+        (0, "192.0.2.1", PATIENCE_S),
+        (-1, "127.0.0.1", 1.0),
+    ):
+        how.write_text(str(number))
+        networks._START_S = patience_s
+        try:
+            PrivateNetwork(host, 0)
+        except (NoPrivateNetwork, RunFailed) as error:
+            sys.stdout.write(f"{type(error).__name__}: {error}\n")
+
+
+def test_only_a_refusal_of_the_system_leads_to_an_open_network(tmp_path: Path) -> None:
+    """Law: any other failure, and a mute process, which is killed, end the run in one line."""
+    refused, failed, misplaced, mute = said_by(make_networks, tmp_path / "how").splitlines()
+    assert refused == "NoPrivateNetwork: [Errno 1] Operation not permitted"
+    words = "RunFailed: no private network could be made: "
+    assert failed == f"{words}[Errno 24] Too many open files"
+    assert misplaced.startswith(f"{words}[Errno 99] Cannot assign requested address")
+    pid = int(mute.removeprefix(f"{words}process ").split(",")[0])
+    assert mute.endswith(", which was to make it, gave no answer within 1 s, and was killed")
+    assert not alive(pid)
 
 
 def test_without_a_private_network_a_run_is_refused_or_says_so(
