@@ -95,7 +95,7 @@ class TimedLauncher(ForkLauncher):
 
     def _note(self, pid: int) -> None:
         world = self._world
-        self.kills.setdefault(pid, Kill(world._clock._total_s - world._heard_s))
+        self.kills.setdefault(pid, Kill(world._clock._total_s - world._progress.heard_s))
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
         """Fork a timed process."""
@@ -165,6 +165,16 @@ def test_a_stopped_trainer_is_killed_at_its_deadline(config: Config, tmp_path: P
     with pytest.raises(RunFailed, match=words):
         worlds.run_job(short(config), tmp_path, job, parts=parts, on_world=timed.watch)
     assert DEADLINE_S < assert_killed(note, timed).silence_s <= LATE * DEADLINE_S
+
+
+def test_a_trainer_that_stops_in_a_message_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
+    """Law: the supervisor does not wait for the rest of the message."""
+    note, timed = tmp_path / "note", TimedLauncher()
+    words = r"^trainer0 \(pid \d+\) gave no sign of life for 1 s \(cluster.rpc_timeout_s\), and was killed$"
+    job, parts = partial(hangs.stop_in_a_message, note), Parts(launcher=timed)
+    with pytest.raises(RunFailed, match=words):
+        worlds.run_job(changed(config, cluster__rpc_timeout_s=1.0), tmp_path, job, parts=parts, on_world=timed.watch)
+    assert_killed(note, timed)
 
 
 def test_a_trainer_in_an_endless_loop_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
