@@ -244,6 +244,12 @@ def test_compilers_and_views_are_fenced_in() -> None:
     }
 
 
+def test_analysis_uses_no_network() -> None:
+    """A report waits for no server."""
+    ways = {"socket", "ssl", "http", "urllib", "requests", "wandb", "multiprocessing"}
+    assert not offenders(modules_in("analysis"), lambda module: roots(imports()[module.name]) & ways)
+
+
 def test_all_chance_is_derived() -> None:
     """No global generator: numpy's are made in core/seeds.py from (seed, labels), and torch's and Python's unused."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from harness.record import wandb_session, wandb_worker
+from harness.record import wandb_session, wandb_sink, wandb_worker
 
 ENTITY = "someone"
 KEY = "0123456789abcdef" * 2 + "01234567"
@@ -21,6 +21,7 @@ KEY = "0123456789abcdef" * 2 + "01234567"
 def be_patient(patch: pytest.MonkeyPatch) -> None:
     """Give wandb time to start and to end on a busy machine."""
     patch.setattr(wandb_worker, "DEADLINE_S", 60.0)
+    patch.setattr(wandb_sink, "START_S", 60.0)
     for name in ("init_timeout", "finish_timeout"):
         patch.setitem(wandb_session._SETTINGS, name, 60.0)
 

@@ -11,10 +11,15 @@ from harness.processes import control
 
 
 class Connections:
-    """The control connections of all ranks. A connection that has ended is forgotten, and not waited for again."""
+    """The control connections of all ranks. A connection that has ended is forgotten, and not waited for again.
 
-    def __init__(self, listener: socket.socket, authkey: bytes) -> None:
+    So is one on which a message that has begun does not go on for ``timeout_s``: its rank is among the ``stuck``.
+    """
+
+    def __init__(self, listener: socket.socket, authkey: bytes, timeout_s: float) -> None:
         self._listener = listener
+        self._timeout_s = timeout_s
+        self.stuck: set[Rank] = set()
         self._handshakes = control.Handshakes(authkey)
         self._strangers: list[Connection] = []  # connections whose rank is not known yet
         self._known: dict[Rank, Connection] = {}
@@ -33,12 +38,16 @@ class Connections:
         if self._listener in ready:
             with suppress(OSError):  # it has hung up
                 self._handshakes.begin(self._listener)
-        self._strangers += self._handshakes.take()
+        for connection in self._handshakes.take():
+            control.limit(connection, self._timeout_s)
+            self._strangers.append(connection)
         for connection in connections:
             if connection in ready:
                 try:
                     message = connection.recv()
-                except (EOFError, OSError):
+                except (EOFError, OSError) as error:
+                    if isinstance(error, BlockingIOError):
+                        self.stuck |= {rank for rank, known in self._known.items() if known is connection}
                     self._forget(connection)
                 else:
                     yield connection, message

@@ -1,4 +1,4 @@
-"""Deadlines of other processes: their clock, and whether a trainer makes progress."""
+"""Deadlines of other processes: their clock, and whether a trainer lives and makes progress."""
 
 import time
 from collections.abc import Callable
@@ -31,30 +31,43 @@ class ListeningClock:
 
 
 class TrainerProgress:
-    """Whether a trainer that gives signs of life finishes anything.
+    """Whether a trainer gives signs of life, and finishes anything.
 
     A sign of life says what it has finished. Any other message of a trainer is about something that it has done.
 
     Args:
-        timeout_s: within which something must be finished; None: there is no deadline.
+        mute_s: within which it must be heard (``cluster.rpc_timeout_s``).
+        idle_s: within which something must be finished (``trainer.progress_timeout_s``); None: there is no deadline.
+
+    Attributes:
+        heard_s: when it was last heard, by the clock.
     """
 
-    def __init__(self, clock: ListeningClock, timeout_s: float | None) -> None:
+    def __init__(self, clock: ListeningClock, *, mute_s: float, idle_s: float | None) -> None:
         self._clock = clock
-        self._timeout_s = timeout_s
+        self._mute_s, self._idle_s = mute_s, idle_s
         self._finished = (0, 0)  # steps, and all things
-        self._advanced_s = 0.0
+        self.heard_s = self._advanced_s = 0.0
 
     def hear(self, kind: str, *args: Any) -> None:
         """Take note of a message of the trainer."""
+        self.heard_s = self._clock.read()
         if kind != "alive" or args != self._finished:
-            self._advanced_s = self._clock.read()
+            self._advanced_s = self.heard_s
         if kind == "alive":
             self._finished = args[0], args[1]
 
     @property
     def problem(self) -> str | None:
         """What the trainer has failed to do in time; None if there is nothing."""
-        if self._timeout_s is None or self._clock.read() - self._advanced_s <= self._timeout_s:
+        now_s = self._clock.read()
+        if now_s - self.heard_s > self._mute_s:
+            return self.silence
+        if self._idle_s is None or now_s - self._advanced_s <= self._idle_s:
             return None
-        return f"finished nothing for {self._timeout_s:g} s, last step {self._finished[0]} (trainer.progress_timeout_s)"
+        return f"finished nothing for {self._idle_s:g} s, last step {self._finished[0]} (trainer.progress_timeout_s)"
+
+    @property
+    def silence(self) -> str:
+        """That it was not heard for too long, in words."""
+        return f"gave no sign of life for {self._mute_s:g} s (cluster.rpc_timeout_s)"

@@ -3,21 +3,15 @@
 The table of launchers is in ``harness/run/launchers.py``.
 """
 
-import os
-import signal
-import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.process import BaseProcess
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.cluster.formation import Place
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
-from harness.processes import partition
-from harness.processes.fork_server import ForkServer, current, is_readable, start
+from harness.processes.fork_server import END_S, ForkServer, current, start
+from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
 
 if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
@@ -154,100 +148,6 @@ class Launcher(Protocol):
         ...
 
 
-class ForkedProcess:
-    """A process that a fork server forked on this machine.
-
-    Its pidfd says that it has ended, whatever became of the server. Only the server, its parent, knows how.
-    """
-
-    host: None = None
-
-    def __init__(self, process: BaseProcess, server: ForkServer | None) -> None:
-        assert process.pid is not None, "it was started"
-        self._process = process
-        self._server = server
-        self.pid = process.pid
-        try:
-            self._pidfd = os.pidfd_open(self.pid)
-        except ProcessLookupError:  # it has ended and been reaped
-            self._pidfd = None
-        else:
-            weakref.finalize(self, os.close, self._pidfd)
-
-    @property
-    def exitcode(self) -> int | None:
-        """See :class:`RankProcess`."""
-        if not self._has_ended(0):
-            return None
-        self._process.join(_END_S)  # the server tells how a moment later
-        if self._process.exitcode == _UNTOLD and self._server is not None and is_readable(self._server.pidfd, _END_S):
-            raise self._server.failure()
-        return self._process.exitcode
-
-    @property
-    def sentinel(self) -> int:
-        """File descriptor that is readable once the server has told of the end of the process, or has ended itself."""
-        return self._process.sentinel
-
-    def kill(self) -> None:
-        """Send SIGKILL to the process; a no-op if it has ended."""
-        self._signal(signal.SIGKILL)
-
-    def _signal(self, number: signal.Signals) -> None:
-        if self._pidfd is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._pidfd, number)
-
-    def pause(self) -> None:
-        """See :class:`RankProcess`."""
-        self._signal(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        """See :class:`RankProcess`."""
-        self._signal(signal.SIGCONT)
-
-    @property
-    def is_paused(self) -> bool:
-        """See :class:`RankProcess`."""
-        return self._has_ended(0) or _is_stopped(self.pid)
-
-    def cut_off(self) -> None:
-        """See :class:`RankProcess`."""
-        if self._pidfd is not None:
-            partition.cut_off(self.pid, self._pidfd)
-
-    @property
-    def cut_problem(self) -> str | None:
-        """See :class:`RankProcess`."""
-        return None if self._pidfd is None else partition.problem(self.pid, self._pidfd)
-
-    def join(self, timeout_s: float) -> None:
-        """See :class:`RankProcess`."""
-        if not self._has_ended(timeout_s):
-            return
-        self._process.join(_TELL_S)
-        if self._process.exitcode is None and self._server is not None:
-            self._server.give_up(_TELL_S, f"tell how {self._process.name} ended")
-            raise self._server.failure()
-
-    def _has_ended(self, timeout_s: float) -> bool:
-        return self._pidfd is None or is_readable(self._pidfd, timeout_s)
-
-
-def _is_stopped(pid: int) -> bool:
-    """Whether all threads of a process are stopped."""
-    try:
-        stats = [(task / "stat").read_text() for task in Path(f"/proc/{pid}/task").iterdir()]
-    except OSError:
-        return False  # a thread has ended meanwhile: look again
-    return all(stat.rpartition(")")[2].split()[0] in "TtZX" for stat in stats)
-
-
-_UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
-_TELL_S = 10.0  # within which a fork server tells how a process ended
-_END_S = 1.0  # between the first sign of a process's end and its end
-
-
 class ForkLauncher:
     """Forks ranks on this machine from a server that has torch loaded: 10 ms instead of 1.3 s of import.
 
@@ -276,7 +176,7 @@ class ForkLauncher:
         try:
             start(process, context.options.join_timeout_s)
         except (OSError, EOFError) as error:  # the fork server has ended: killed, or it failed to fork
-            if self._server is not None and is_readable(self._server.pidfd, _END_S) and self._server.killed_by:
+            if self._server is not None and self._server.has_ended(END_S) and self._server.killed_by:
                 raise self._server.failure() from error
             raise RunFailed(f"{context.rank} could not be started: {error}; check memory and limits") from error
         return ForkedProcess(process, self._server)

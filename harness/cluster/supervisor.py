@@ -114,6 +114,7 @@ class Supervisor:
         self._is_finished = False
         self._clock = clock
         self._killed: set[Rank] = set()
+        self._resumed: list[Machine] = []  # of resumed runs, since the last event
         self.generation = 0
         self.num_unplanned = 0
 
@@ -124,6 +125,7 @@ class Supervisor:
             "slow": sorted(self._slow),
             "past_s": None if self._began_s is None else self._clock() - self._began_s,
             "killed": sorted(self._killed),
+            "resumed": self._resumed,
             "generation": self.generation,
             "num_unplanned": self.num_unplanned,
         }
@@ -138,13 +140,21 @@ class Supervisor:
             self._set_speeds()
         self._began_s = None if state["past_s"] is None else self._clock() - state["past_s"]
         self._killed = set(state["killed"])
+        self._resumed = list(state["resumed"])
         self.generation, self.num_unplanned = state["generation"], state["num_unplanned"]
+
+    def note_resumption(self, machine: Machine) -> None:
+        """Note where and as which processes the run goes on. The next event says so; no event is added."""
+        self._resumed.append(machine)
 
     def record(self, event: Event) -> None:
         """Append an event to the record; the last one with ``generation`` and ``num_unplanned`` filled in."""
         if isinstance(event, Finished):
             event = replace(event, generation=self.generation, num_unplanned=self.num_unplanned)
             self._is_finished = True
+        if self._resumed:
+            event = replace(event, machine={**event.machine, "resumed": self._resumed})
+            self._resumed = []
         self._newest = event
         self._sink.record(event)
 

@@ -85,7 +85,7 @@ class World:
         self.names = (*(ps_rank(k) for k in range(num_ps)), CHIEF)
         self._ps, self._trainer = ps, trainer
         self._processes = Processes(launcher)
-        self._connections = Connections(listener, self._authkey)
+        self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
         self._spares = Spares(num_spares, self._processes, self._connections)
         members = (*self.names, *self._spares.names)
         self._formation = Formation(generation=0, members=members, takeovers={}, keeps_spares=num_spares > 0)
@@ -93,11 +93,11 @@ class World:
         self._has_met_trainer = False  # whether it has connected
         self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
-        self._begun_s = self._heard_s = 0.0  # when the generation began, when the trainer was last heard
+        self._begun_s = 0.0  # when the generation began
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._may_cut = may_cut
-        self._progress = TrainerProgress(self._clock, progress_timeout_s)
+        self._progress = TrainerProgress(self._clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
         self._to_cut: set[int] = set()  # processes that are cut off when they have connected
 
     @property
@@ -252,8 +252,6 @@ class World:
         """Kill the ranks that have not joined a generation in time, and a trainer that is not heard. Raises RunFailed
         if the trainer is one of them; it is not replaced."""
         now_s, options = self._clock.read(), self._options
-        if CHIEF in self._connections and now_s - self._heard_s > options.rpc_timeout_s:
-            raise self._end_trainer(f"gave no sign of life for {options.rpc_timeout_s:g} s (cluster.rpc_timeout_s)")
         if CHIEF in self._connections and (why := self._progress.problem):
             raise self._end_trainer(why)
         if self._is_formed or now_s - self._begun_s <= options.join_timeout_s:
@@ -315,6 +313,8 @@ class World:
         if CHIEF in self._connections:
             return
         chief = self._processes[CHIEF]
+        if CHIEF in self._connections.stuck:
+            raise self._end_trainer(self._progress.silence)  # in the middle of a message
         if self._has_met_trainer:
             chief.join(REAP_S)
             self._processes.check()
@@ -346,7 +346,6 @@ class World:
             return False
         rank = self._connections.rank_of(connection)
         if rank == CHIEF:
-            self._heard_s = self._clock.read()
             self._progress.hear(kind, *args)
         if kind == "finished":
             return True
@@ -373,7 +372,7 @@ class World:
             self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
         if rank == CHIEF:
-            self._has_met_trainer, self._heard_s = True, self._clock.read()
+            self._has_met_trainer = True
             self._progress.hear("hello")
         if generation is None:
             self._spares.announce()

@@ -17,7 +17,11 @@ BUCKETS = ("save", "load", "lost", "reschedule")
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Base of all events. ``step`` counts finished steps, ``samples`` the samples they hold."""
+    """Base of all events. ``step`` counts finished steps, ``samples`` the samples they hold.
+
+    machine: of the first event after a resume ``resumed``: a list, of each resume since the event before what the
+    ``started`` event has of its own processes.
+    """
 
     kind: ClassVar[str]
     step: int
@@ -34,8 +38,8 @@ class Event:
 class Started(Event):
     """The first event: the constants of a run.
 
-    machine: time (ISO 8601), host, pid, pids by rank, port, env (digest of env.json). With ranks on several hosts:
-    hosts by rank.
+    machine: time (ISO 8601), host, pid, pids by rank, port, env (digest of env.json), network (who can reach the ranks:
+    "private" or "open"). With ranks on several hosts: hosts by rank.
     """
 
     kind: ClassVar[str] = "started"

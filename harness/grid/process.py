@@ -1,5 +1,6 @@
 """A cell as the grid's runner sees it: its process, the pipe on which it reports, and its outcome."""
 
+import logging
 import os
 import signal
 import time
@@ -15,7 +16,8 @@ from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.events import Finished
 from harness.grid import worker
 from harness.grid.worker import RunCell
-from harness.processes.fork_server import start
+from harness.processes.fork_server import current, start
+from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
 from harness.record.folder import State, drop_resume_points, inspect
 from harness.record.replacement import current_state, prepare_replacement, replace_run
@@ -24,8 +26,12 @@ from harness.record.rundir import RunDir, write_reason
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
 
+_log = logging.getLogger(__name__)
+
 _PATIENCE_S = 10.0  # for a fork server that dies
 _ANSWER_S = 30.0  # within which a fork server starts a process
+_REAP_S = 10.0  # between SIGKILL, or the end of the pipe, and the end of a process
+_STOPPED_S = 60.0  # for which a cell may be stopped
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,7 +57,7 @@ def is_done(cell: Cell) -> bool:
 class CellProcess:
     """The process of a running cell. ``run_dir``: the folder it writes to; it replaces the cell's own if it differs."""
 
-    def __init__(self, cell: Cell, run_dir: Path, process: ForkServerProcess, pipe: Connection) -> None:
+    def __init__(self, cell: Cell, run_dir: Path, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell
         self._run_dir = run_dir
         self.pipe = pipe
@@ -59,6 +65,8 @@ class CellProcess:
         self._began_s = time.monotonic()
         self._result: Finished | RunStopped | str | None = None
         self._is_asked_to_stop = False
+        self._stopped_since_s: float | None = None
+        self._why = ""  # this process has killed the cell's
 
     def receive(self) -> "RunStatus | None":
         """The cell's next status; None if its result came. Raises EOFError if the process has closed the pipe."""
@@ -74,21 +82,33 @@ class CellProcess:
     def ask_to_stop(self) -> None:
         """Ask the cell to leave a resume point at its next boundary, and to end."""
         self._is_asked_to_stop = True
-        if self._process.pid is not None and self._process.exitcode is None:
-            with suppress(ProcessLookupError):
-                os.kill(self._process.pid, signal.SIGTERM)
+        self._process.send(signal.SIGTERM)
+
+    def end_if_stopped(self, now_s: float) -> None:
+        """Kill the process if it has been stopped for ``_STOPPED_S``.
+
+        ``now_s``: seconds in which this process has run. Ctrl-Z, which stops both, is thus no reason.
+        """
+        if not self._process.is_stopped:
+            self._stopped_since_s = None
+        elif self._stopped_since_s is None:
+            self._stopped_since_s = now_s
+        elif now_s - self._stopped_since_s > _STOPPED_S:
+            self._why = f"the cell's process (pid {self._process.pid}) was stopped for {_STOPPED_S:g} s, and was killed"
+            self._process.kill()
 
     def outcome(self) -> Outcome:
         """Wait for the process to end and return how it ended; a crash is written to the cell's error.txt.
 
         A cell with DONE whose result came is done, however its process ended: a killed fork server tells no exit code.
         """
-        self._process.join()
+        exit_code = self._exit_code()
         self.pipe.close()
         seconds = time.monotonic() - self._began_s
-        exit_code = self._process.exitcode
         is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
         if isinstance(self._result, Finished) and is_written:
+            if isinstance(exit_code, str):
+                _log.warning("note: %s: %s", self.cell.slug, exit_code)
             RunDir(self._run_dir).error.unlink(missing_ok=True)
             try:
                 if self._run_dir != self.cell.run_dir:
@@ -101,10 +121,21 @@ class CellProcess:
             words = str(error or "asked to stop before it began")
             return Outcome(cell=self.cell, status="stopped", seconds=seconds, error=words)
         if not isinstance(error, str):
-            error = _crash(self._run_dir, exit_code)
+            error = self._why or _crash(self._run_dir, exit_code)
             if not is_written:
                 write_reason(self._run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
+
+    def _exit_code(self) -> int | str:
+        """The exit code of the process, which has closed its pipe; or, in words, why that is not known."""
+        try:
+            if not self._process.has_ended(_REAP_S):
+                self._process.kill()
+            self._process.join(_REAP_S)
+            code = self._process.exitcode
+        except RunFailed as lost:
+            return str(lost)
+        return f"it did not end within {_REAP_S:g} s of SIGKILL" if code is None else code
 
 
 class CellStarter:
@@ -113,7 +144,8 @@ class CellStarter:
     def __init__(self, run_cell: RunCell) -> None:
         self._run_cell = run_cell
         self._context = fork_server()
-        self._processes: list[ForkServerProcess] = []
+        self._starting: ForkServerProcess | None = None
+        self._processes: list[ForkedProcess] = []
 
     def start(self, cell: Cell) -> CellProcess:
         """Start ``cell``. Its process ends when this process ends, even by SIGKILL.
@@ -125,19 +157,27 @@ class CellStarter:
         assert isinstance(ours, Connection)
         arguments = (self._run_cell, replace(cell, run_dir=run_dir), theirs, os.getpid())
         process = self._context.Process(target=worker.main, args=arguments, name=cell.slug, daemon=False)
-        self._processes = [p for p in self._processes if p.exitcode is None]
-        self._processes.append(process)  # before it starts, so that end_all finds it after an interrupt in start()
+        self._starting = process  # so that end_all finds it after an interrupt below
         _start(process)
         theirs.close()
-        return CellProcess(cell, run_dir, process, ours)
+        return CellProcess(cell, run_dir, self._note_started(), ours)
+
+    def _note_started(self) -> ForkedProcess:
+        process, self._starting = self._starting, None
+        assert process is not None, "start() is under way"
+        forked = ForkedProcess(process, current())
+        self._processes = [*(one for one in self._processes if not one.has_ended()), forked]
+        return forked
 
     def end_all(self) -> None:
         """Kill every running cell and wait for it. Its ranks end with it."""
-        started = [process for process in self._processes if process.pid is not None]
-        for process in started:
+        if self._starting is not None and self._starting.pid is not None:
+            self._note_started()
+        for process in self._processes:
             process.kill()
-        for process in started:
-            process.join()
+        for process in self._processes:
+            with suppress(RunFailed):  # it has ended, and how does not matter
+                process.join(_REAP_S)
 
 
 def _start(process: ForkServerProcess) -> None:
@@ -156,8 +196,10 @@ def _start(process: ForkServerProcess) -> None:
             time.sleep(0.01)
 
 
-def _crash(run_dir: Path, exit_code: int | None) -> str:
-    if exit_code is not None and exit_code < 0:
+def _crash(run_dir: Path, exit_code: int | str) -> str:
+    if isinstance(exit_code, str):
+        return f"no result came from the cell's process; {exit_code}"
+    if exit_code < 0:
         name = signal.Signals(-exit_code).name
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:

@@ -12,6 +12,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from harness.cluster.deadlines import ListeningClock
 from harness.config.experiment import Cell
 from harness.core.errors import RunStopped
 from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
@@ -20,6 +21,9 @@ from harness.processes.stop import StopRequest
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
+
+
+_LOOK_S = 1.0  # how often the runner looks whether a cell is stopped
 
 
 class GridView(Protocol):
@@ -123,7 +127,7 @@ class LocalPool:
         waiting, running = deque(cells), list[CellProcess]()
         slots = partial(_slots, self._jobs)
         room = self._jobs or _num_cores()
-        starter = CellStarter(self._run_cell)
+        starter, clock = CellStarter(self._run_cell), ListeningClock(_LOOK_S)
         try:
             while waiting or running:
                 while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
@@ -131,6 +135,9 @@ class LocalPool:
                     running.append(starter.start(cell))
                     view.started(cell)
                 yield from _receive(running, view, stop)
+                now_s = clock.read()
+                for one in running:
+                    one.end_if_stopped(now_s)
                 if stop is not None and stop.is_set:
                     for one in running:
                         one.ask_to_stop()
@@ -141,11 +148,11 @@ class LocalPool:
 
 
 def _receive(running: list[CellProcess], view: GridView, stop: StopRequest | None) -> Iterator[Outcome]:
-    """Wait for messages, or the request to stop, and pass statuses to ``view``.
+    """Wait a moment for messages, or the request to stop, and pass statuses to ``view``.
 
     Yields outcomes of ended cells, which leave ``running``.
     """
-    ready = wait([*(one.pipe for one in running), *([] if stop is None else [stop.fileno()])])
+    ready = wait([*(one.pipe for one in running), *([] if stop is None else [stop.fileno()])], _LOOK_S)
     for one in [one for one in running if one.pipe in ready]:
         try:
             status = one.receive()

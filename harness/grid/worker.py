@@ -13,7 +13,7 @@ from harness.config.experiment import Cell
 from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
-from harness.processes.leash import hold_leash, ignore_interrupts
+from harness.processes.leash import continue_after_parent, hold_leash, ignore_interrupts
 from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.folder import claim_run, has_resume_point
@@ -56,6 +56,7 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
     ignore_interrupts()
     stop = _stopped_by_sigterm()
     hold_leash(owner_pid)
+    continue_after_parent()  # the fork server ends with the owner
     try:
         with claim_run(cell.run_dir, cell.hash, "resume"), _output_to(cell.run_dir / "output.txt"):
             if cell.config.engine == "rpc":

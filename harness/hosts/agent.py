@@ -19,13 +19,14 @@ from pathlib import Path
 from threading import Lock, Thread
 from typing import Any, NoReturn
 
-from harness.cluster.launcher import ForkedProcess, ForkLauncher, Main, RankContext
+from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.core.errors import ConfigError, HarnessError
 from harness.hosts.agent_link import BEAT_FRAC
 from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.notice import Notice
 from harness.hosts.shared_folder import has_probe, write_probe
 from harness.processes import control, fork_server
+from harness.processes.forked import ForkedProcess
 from harness.processes.leash import ORPHANED
 from harness.processes.partition import CannotCutOff
 from harness.processes.sockets import LEASE_FRAC, give_up_after, interface_of

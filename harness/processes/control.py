@@ -17,7 +17,9 @@ Messages are tuples, the kind first:
                          ("result", value, error)
 """
 
+import os
 import socket
+import struct
 import threading
 from collections import deque
 from contextlib import suppress
@@ -63,7 +65,10 @@ class Handshakes:
         if is_full:
             sock.close()
             return
-        threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
+        try:
+            threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
+        except RuntimeError:  # the system allows no more threads
+            self._end(sock)
 
     def take(self) -> list[Connection]:
         """The connections that have authenticated with the key since the last call."""
@@ -82,27 +87,45 @@ class Handshakes:
     def _authenticate(self, sock: socket.socket) -> None:
         deadline = threading.Timer(self._timeout_s, _hang_up, (sock,))
         deadline.daemon = True
-        deadline.start()
-        connection = _wrap(sock.dup())
+        connection: Connection | None = None
         try:
+            deadline.start()
+            connection = _wrap(sock.dup())
             deliver_challenge(connection, self._authkey)
             answer_challenge(connection, self._authkey)
-        except (AuthenticationError, EOFError, OSError):
-            connection.close()  # not a rank of this run, or one that died while it connected
+        except (AuthenticationError, EOFError, OSError, RuntimeError):
+            # not a rank of this run, one that died while it connected, or no descriptor or thread is left
+            if connection is not None:
+                connection.close()
         else:
             self._done.append(connection)
             with suppress(OSError):  # closed meanwhile
                 self._notice.send_bytes(b"1")
         finally:
             deadline.cancel()
-            sock.close()
-            with self._lock:
-                self._num_pending -= 1
+            self._end(sock)
+
+    def _end(self, sock: socket.socket) -> None:
+        sock.close()
+        with self._lock:
+            self._num_pending -= 1
 
 
 def _hang_up(sock: socket.socket) -> None:
     with suppress(OSError):
         sock.shutdown(socket.SHUT_RDWR)
+
+
+def limit(connection: Connection, timeout_s: float) -> None:
+    """Let a message on ``connection`` that has begun, and does not go on for ``timeout_s``, fail by BlockingIOError.
+
+    To wait for a message takes as long as before: ``wait`` and ``poll`` know no such limit.
+    """
+    seconds, fraction = divmod(timeout_s, 1.0)
+    time = struct.pack("ll", int(seconds), int(1e6 * fraction))  # struct timeval
+    with socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            sock.setsockopt(socket.SOL_SOCKET, option, time)
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:

@@ -10,6 +10,8 @@ from multiprocessing.process import BaseProcess
 
 from harness.core.errors import RunFailed
 
+END_S = 1.0
+"""Between the first sign of the end of a process and its end."""
 _FIRST_ANSWER_S = 300.0  # a new server imports everything before it answers, and may compile (20 s when idle)
 
 
@@ -22,9 +24,9 @@ class ForkServer:
         self.has_answered = False
         self._why = ""
 
-    def has_ended(self) -> bool:
-        """Whether the process has ended."""
-        return is_readable(self.pidfd, 0)
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether the process ends within ``timeout_s``."""
+        return is_readable(self.pidfd, timeout_s)
 
     def give_up(self, timeout_s: float, what: str) -> None:
         """Kill it, since it has not done ``what`` within ``timeout_s``. A no-op if it has ended."""
@@ -56,7 +58,7 @@ class ForkServer:
 
     def _end(self) -> str:
         killed_by = self.killed_by
-        return f"{'has ended' if killed_by is None else f'was ended by {killed_by}'}, and all ranks with it"
+        return "has ended" if killed_by is None else f"was ended by {killed_by}"
 
 
 _current: ForkServer | None = None

@@ -77,9 +77,21 @@ def _end_orphan(parent: int | None) -> NoReturn:
     os._exit(ORPHANED)
 
 
+ENDS_WITH_PARENT_VARIABLE = "CPR_HARNESS_ENDS_WITH_PARENT"
+"""Set in a fork server that the main thread of its parent has started: it may call :func:`end_with_parent`."""
+
+
 def end_with_parent() -> None:
     """Let the kernel end this process with the thread that forked it, also while this process is stopped."""
     _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def continue_after_parent() -> None:
+    """Let the kernel continue this process, if it is stopped, when the thread that forked it ends.
+
+    A stopped process cannot act on its leash. Without its parent it does: it goes on, or ends with its owner.
+    """
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGCONT, 0, 0, 0)
 
 
 def hold_leash(pid: int, *, parent: int | None = None) -> Leash:

@@ -8,6 +8,7 @@ belongs to the namespace in which it was made, and accepts connections through i
 """
 
 import ctypes
+import errno
 import fcntl
 import os
 import socket
@@ -17,14 +18,19 @@ from dataclasses import dataclass
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
+from harness.core.errors import RunFailed
 from harness.processes import control
-from harness.processes.fork_server import start
+from harness.processes.fork_server import current, start
+from harness.processes.forked import ForkedProcess
+from harness.processes.leash import end_with_parent
 from harness.processes.spawn import fork_server
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000  # linux/sched.h
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1  # linux/sockios.h, linux/if.h
+_REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EINVAL, errno.ENOSPC, errno.EUSERS)  # of `man 2 unshare`
 _TEXT_BYTES = 1024
 _START_S = 20.0  # within which a process makes the namespace
+_REAP_S = 10.0  # between SIGKILL and the end of a process
 
 
 class NoPrivateNetwork(Exception):
@@ -48,24 +54,21 @@ class Entrance:
 
 
 class PrivateNetwork:
-    """A namespace, and a socket that listens in it. Raises NoPrivateNetwork where the system allows none."""
+    """A namespace, and a socket that listens in it.
+
+    Raises NoPrivateNetwork where the system allows none, RunFailed if it cannot be made for another reason.
+    """
 
     def __init__(self, host: str, port: int) -> None:
-        ours, theirs = Pipe()
         try:
-            process = fork_server().Process(target=make, args=(theirs, host, port), name="network")
-            start(process, _START_S)
-            theirs.close()
-            with socket.socket(fileno=os.dup(ours.fileno())) as channel:
-                channel.settimeout(_START_S)
-                text, fds, _, _ = socket.recv_fds(channel, _TEXT_BYTES, 3)
-            process.join(_START_S)
+            said, fds = _ask(host, port)
         except (OSError, EOFError) as error:
-            raise NoPrivateNetwork(str(error)) from error
-        finally:
-            ours.close()
-        if not fds:
-            raise NoPrivateNetwork(text.decode(errors="replace") or "the process that was to make it ended")
+            raise RunFailed(f"no private network could be made: {error}") from error
+        result, _, words = said.partition(" ")
+        if result == _REFUSED:
+            raise NoPrivateNetwork(words)
+        if result != _MADE:
+            raise RunFailed(f"no private network could be made: {words or 'the process that was to make it ended'}")
         listener, *self._namespaces = fds
         self.listener = socket.socket(fileno=listener)
         self.listener.setblocking(False)
@@ -78,21 +81,66 @@ class PrivateNetwork:
                 os.close(fd)
 
 
+def _ask(host: str, port: int) -> tuple[str, list[int]]:
+    """What a process says that is to make the network, and the descriptors that it sends; it has ended then.
+
+    Raises RunFailed if it is mute, OSError or EOFError if it could not be started.
+    """
+    ours, theirs = Pipe()
+    process = fork_server().Process(target=make, args=(theirs, host, port), name="network")
+    with ours:
+        with theirs:
+            start(process, _START_S)
+        forked = ForkedProcess(process, current())
+        try:
+            with socket.socket(fileno=os.dup(ours.fileno())) as channel:
+                channel.settimeout(_START_S)
+                said, fds, _, _ = socket.recv_fds(channel, _TEXT_BYTES, 3)
+        except TimeoutError as error:
+            raise RunFailed(
+                f"no private network could be made: process {forked.pid}, which was to make it, gave no answer within "
+                f"{_START_S:g} s, and was killed"
+            ) from error
+        finally:
+            forked.kill()  # it has done its work, or is late
+            forked.join(_REAP_S)
+    return said.decode(errors="replace"), fds
+
+
+_MADE, _REFUSED, _FAILED = "made", "refused", "failed"
+
+
 def make(connection: Connection, host: str, port: int) -> None:
     """In a process of its own: enter new namespaces, listen there, and send the sockets and the namespaces.
 
     A no-op if the process that wants them has ended.
     """
+    end_with_parent()
     with suppress(BrokenPipeError, ConnectionResetError), socket.socket(fileno=os.dup(connection.fileno())) as channel:
         try:
-            names = _unshare()
-            _raise_loopback()
+            names = _enter_new()
             listener = control.listen(host, port)
             fds = [listener.fileno(), *(os.open(f"/proc/self/ns/{name}", os.O_RDONLY) for name in names)]
-        except OSError as error:
-            channel.send(str(error).encode()[:_TEXT_BYTES])
+        except (NoPrivateNetwork, OSError) as error:
+            result = _REFUSED if isinstance(error, NoPrivateNetwork) else _FAILED
+            channel.send(f"{result} {error}".encode()[:_TEXT_BYTES])
         else:
-            socket.send_fds(channel, [b"made"], fds)
+            socket.send_fds(channel, [_MADE.encode()], fds)
+
+
+def _enter_new() -> tuple[str, ...]:
+    """Enter new namespaces with a loopback device; their names, outer first.
+
+    Raises NoPrivateNetwork where the system refuses that, OSError where something else is wrong.
+    """
+    try:
+        names = _unshare()
+        _raise_loopback()
+    except OSError as error:
+        if error.errno in _REFUSALS:
+            raise NoPrivateNetwork(str(error)) from error
+        raise
+    return names
 
 
 def _unshare() -> tuple[str, ...]:

@@ -18,7 +18,13 @@ from typing import Any, NoReturn
 
 from harness.config.plugins import LOADED, PRELOAD_VARIABLE
 from harness.core.errors import RunFailed
-from harness.processes.leash import INTERRUPTS, end_quietly_without_orders, hold_leash
+from harness.processes.leash import (
+    ENDS_WITH_PARENT_VARIABLE,
+    INTERRUPTS,
+    end_quietly_without_orders,
+    end_with_parent,
+    hold_leash,
+)
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PRELOAD = ["torch", "harness.run.assemble"]
@@ -139,6 +145,7 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
         for number in signal.valid_signals():  # handlers of the command line are for the process that the user started
             if callable(signal.getsignal(number)):
                 signal.signal(number, signal.SIG_DFL)
+        end_with_parent()  # also while it is stopped, when a leash would not
         hold_leash(owner)
         end_quietly_without_orders()
         forkserver.main(listener_fd, alive_fd, [])
@@ -151,14 +158,15 @@ def _serve_forks(owner: int, listener_fd: int, alive_fd: int) -> NoReturn:
 @contextmanager
 def _environment() -> Iterator[None]:
     """What a new fork server is told by its environment: the folder of this package, since that of Python 3.11 does not
-    take over sys.path, and the plugins."""
+    take over sys.path; the plugins; and whether the thread that starts it lives as long as this process."""
     before = os.environ.copy()
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), before.get("PYTHONPATH")]))
     os.environ[PRELOAD_VARIABLE] = "\n".join(LOADED)
+    os.environ[ENDS_WITH_PARENT_VARIABLE] = "1" if threading.current_thread() is threading.main_thread() else ""
     try:
         yield
     finally:
-        for name in ("PYTHONPATH", PRELOAD_VARIABLE):
+        for name in ("PYTHONPATH", PRELOAD_VARIABLE, ENDS_WITH_PARENT_VARIABLE):
             os.environ.pop(name)
             if name in before:
                 os.environ[name] = before[name]

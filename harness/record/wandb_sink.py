@@ -1,6 +1,7 @@
 """One wandb run per cell: a view of the event log, owned by the process that records it."""
 
 import logging
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -18,6 +19,9 @@ from harness.record.wandb_view import RunView, mark_sent
 from harness.record.wandb_worker import Worker
 
 _log = logging.getLogger(__name__)
+
+START_S = 13.0
+"""Within which wandb starts, whatever is tried; a call that was given up then has two seconds to end."""
 
 
 def wandb_sink(run: RunDir, config: Config) -> EventSink:
@@ -73,28 +77,33 @@ class WandbSink:
     def _start(self, started: Started) -> None:
         facts = facts_of(self._config, started, read_env(self._run.path), self._run.path.name)
         self._view = RunView(facts=facts)
-        if self._is_online:
-            self._open_online(facts)
-        if self._session is None:
-            self._tries(partial(self._open, facts, "offline", "its process, wandb-core"))
-
-    def _open_online(self, facts: RunFacts) -> None:
-        problem = server_problem()
-        if problem is None:
-            try:
-                self._open(facts, "online", server_url())
-            except WandbError as error:
-                problem = f"wandb: {error}"
-            else:
-                _log.info("wandb: %s", self._session and self._session.url)
-                return
+        ends_s = time.monotonic() + START_S
+        problem = self._open_online(facts, ends_s) if self._is_online else None
+        if self._session is not None:
+            _log.info("wandb: %s", self._session.url)
+            return
         self._is_online = False
-        _log.warning("%s; the run goes on offline, `run.py sync %s` sends it", problem, self._run.path)
+        is_open = self._tries(partial(self._open, facts, "offline", "its process, wandb-core", ends_s), before=problem)
+        if is_open and problem is not None:
+            _log.warning("wandb: %s; the run goes on offline, `run.py sync %s` sends it", problem, self._run.path)
 
-    def _open(self, facts: RunFacts, mode: Literal["online", "offline"], waits_for: str) -> None:
+    def _open_online(self, facts: RunFacts, ends_s: float) -> str | None:
+        """Open an online session; in words why there is none, None if there is one."""
+        problem = server_problem()
+        if problem is not None:
+            return problem.removeprefix("wandb: ")
+        try:
+            self._open(facts, "online", server_url(), ends_s)
+        except WandbError as error:
+            return str(error)
+        return None
+
+    def _open(self, facts: RunFacts, mode: Literal["online", "offline"], waits_for: str, ends_s: float) -> None:
+        if (left_s := ends_s - time.monotonic()) <= 0:
+            raise WandbError(f"{mode}: no time left of {START_S:g} s")
         worker = Worker(waits_for)
         try:
-            self._session = worker.call(partial(Session, facts, mode=mode, folder=self._run.path))
+            self._session = worker.call(partial(Session, facts, mode=mode, folder=self._run.path), left_s)
         except BaseException:
             worker.close()
             raise
@@ -110,13 +119,16 @@ class WandbSink:
         for call in calls:
             self._tries(partial(worker.submit, call))
 
-    def _tries(self, call: Callable[[], None], state: str = "the run goes on") -> bool:
-        """Whether ``call`` succeeds, and all calls before have. The first failure is logged, with the run's state."""
+    def _tries(self, call: Callable[[], None], state: str = "the run goes on", *, before: str | None = None) -> bool:
+        """Whether ``call`` succeeds, and all calls before have. The first failure is logged, with the run's state.
+
+        ``before``: what had failed before, and was not logged.
+        """
         try:
             call()
         except WandbError as error:
             if self.error is None:
-                self.error = str(error)
+                self.error = "; ".join(filter(None, [before, str(error)]))
                 path = self._run.path
-                _log.warning("note: wandb: %s; %s; send it later by `run.py sync %s`", error, state, path)
+                _log.warning("note: wandb: %s; %s; send it later by `run.py sync %s`", self.error, state, path)
         return self.error is None

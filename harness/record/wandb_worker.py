@@ -61,16 +61,22 @@ class Worker:
         self.check()
         self._put(call)
 
-    def call(self, call: Callable[[], _T]) -> _T:
-        """The result of ``call``, which is made after those before, whether they fail or not. Raises WandbError."""
+    def call(self, call: Callable[[], _T], within_s: float = math.inf) -> _T:
+        """The result of ``call``, which is made after those before, whether they fail or not. Raises WandbError.
+
+        ``within_s``: from now on; an end of its own, where that comes before the deadline.
+        """
         future = self._put(call)
         began_s = time.monotonic()
         try:
             while not wait([future], timeout=_POLL_S).done:
                 self._refuse_late()
+                if time.monotonic() - began_s > within_s:
+                    self._give_up(f"no answer within {within_s:.0f} s")
                 if not self._is_said and time.monotonic() - began_s > _SAID_AFTER_S:
                     self._is_said = True
-                    _log.info("wandb: waiting for %s, at most %g s", self._waits_for, DEADLINE_S)
+                    limit_s = round(min(DEADLINE_S, within_s), 1)
+                    _log.info("wandb: waiting for %s, at most %g s", self._waits_for, limit_s)
         except BaseException:
             kill_core()
             wait([future], timeout=min(_GRACE_S, max(0.0, self._failed_began_s + DEADLINE_S - time.monotonic())))

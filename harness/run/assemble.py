@@ -279,11 +279,12 @@ def _run_rpc(
 
 
 def _begin_record(supervisor: Supervisor, run_spec: RunSpec, point: ResumePoint | None, machine: Machine) -> None:
-    """Record the first event, or take up the supervisor's state where the record goes on."""
+    """Record the first event, or take up the supervisor's state where the record goes on, and note ``machine``."""
     if point is None:
         supervisor.record(run_spec.started(machine))
     else:
         supervisor.load(point.supervisor)
+        supervisor.note_resumption(machine)
 
 
 def _kill_times(run_spec: RunSpec) -> tuple[KillTime, ...]:
@@ -367,7 +368,7 @@ def _world(
 
 
 def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:
-    """The network that the ranks have to themselves; None where it is to be open, or cannot be private."""
+    """The network that the ranks have to themselves; None where it is to be open, or the system allows none."""
     if cluster.network == "open":
         return None
     try:

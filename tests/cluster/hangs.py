@@ -3,6 +3,7 @@
 import mmap
 import os
 import signal
+import struct
 import sys
 import threading
 import time
@@ -86,6 +87,15 @@ def stop_the_trainer(note: Path, cluster: Cluster, supervisor: SupervisorClient)
     """In the middle of a job."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     stop_self(note)
+
+
+def stop_in_a_message(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
+    """In the middle of a message to the supervisor, which is too long for one write."""
+    assert isinstance(cluster, RpcCluster)
+    link = cluster._link
+    with link._sending:
+        os.write(link._connection.fileno(), struct.pack("!i", 1 << 20) + b"half")
+        stop_self(note)
 
 
 def compute(cluster: Cluster, supervisor: SupervisorClient) -> None:

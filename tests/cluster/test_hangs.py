@@ -18,6 +18,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Killed, Lost, Regrouped
 from harness.core.plans import PlannedKill
+from harness.processes import forked
 from harness.processes.spawn import fork_server
 from harness.run import assemble
 from harness.run.assemble import Parts
@@ -94,7 +95,7 @@ class TimedLauncher(ForkLauncher):
 
     def _note(self, pid: int) -> None:
         world = self._world
-        self.kills.setdefault(pid, Kill(world._clock._total_s - world._heard_s))
+        self.kills.setdefault(pid, Kill(world._clock._total_s - world._progress.heard_s))
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
         """Fork a timed process."""
@@ -166,6 +167,16 @@ def test_a_stopped_trainer_is_killed_at_its_deadline(config: Config, tmp_path: P
     assert DEADLINE_S < assert_killed(note, timed).silence_s <= LATE * DEADLINE_S
 
 
+def test_a_trainer_that_stops_in_a_message_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
+    """Law: the supervisor does not wait for the rest of the message."""
+    note, timed = tmp_path / "note", TimedLauncher()
+    words = r"^trainer0 \(pid \d+\) gave no sign of life for 1 s \(cluster.rpc_timeout_s\), and was killed$"
+    job, parts = partial(hangs.stop_in_a_message, note), Parts(launcher=timed)
+    with pytest.raises(RunFailed, match=words):
+        worlds.run_job(changed(config, cluster__rpc_timeout_s=1.0), tmp_path, job, parts=parts, on_world=timed.watch)
+    assert_killed(note, timed)
+
+
 def test_a_trainer_in_an_endless_loop_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
     """Law: the run ends in one line that names the last step and the key, and no rank is left behind."""
     config = short(config, trainer__progress_timeout_s=DEADLINE_S)
@@ -229,11 +240,12 @@ def test_a_fork_server_that_is_lost_ends_the_run(
     """
     for name in ("_STOP_S", "REAP_S"):
         monkeypatch.setattr(processes, name, 2 * LONG_S)
-    monkeypatch.setattr(launcher, "_END_S", 2 * LONG_S)
-    monkeypatch.setattr(launcher, "_TELL_S", 0.5)
+    monkeypatch.setattr(launcher, "END_S", 2 * LONG_S)
+    monkeypatch.setattr(forked, "END_S", 2 * LONG_S)
+    monkeypatch.setattr(forked, "_TELL_S", 0.5)
     note = tmp_path / "note"
     words = {
-        signal.SIGKILL: "was ended by SIGKILL, and all ranks with it",
+        signal.SIGKILL: "was ended by SIGKILL",
         signal.SIGSTOP: "was killed, since it took more than 0.5 s to tell how ps1 ended",
     }
     with pytest.raises(RunFailed, match=rf"^the fork server \(pid \d+\) {words[signal.Signals(number)]}$"):
@@ -246,7 +258,7 @@ def test_a_fork_server_that_is_lost_ends_the_run(
 def test_a_fork_server_that_is_killed_while_ranks_start_is_named(config: Config, tmp_path: Path) -> None:
     """Law: the line says what has ended, and does not guess at memory."""
     words = said_by(hangs.start_by_a_killed_server, config, tmp_path)
-    assert re.fullmatch(r"the fork server \(pid \d+\) was ended by SIGKILL, and all ranks with it\n", words)
+    assert re.fullmatch(r"the fork server \(pid \d+\) was ended by SIGKILL\n", words)
 
 
 def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:

@@ -1,6 +1,7 @@
 """What cells of the grid runner's tests do instead of training, and a grid of them whose processes import no pytest."""
 
 import json
+import logging
 import multiprocessing
 import os
 import select
@@ -15,12 +16,16 @@ from harness.config.experiment import Cell, Experiment
 from harness.config.model import Config
 from harness.core.errors import RunFailed, RunStopped
 from harness.core.events import Finished
+from harness.grid import process, runner
 from harness.grid.process import Outcome
 from harness.grid.runner import LocalPool, run_grid
 from harness.grid.worker import OnStatus
+from harness.processes import fork_server as fork_server_module
+from harness.processes import forked
 from harness.processes.spawn import fork_server, nest_fork_server
 from harness.processes.stop import StopRequest
 from harness.run.assemble import RunStatus
+from tests import stopped
 
 
 def finished(seed: int) -> Finished:
@@ -93,6 +98,66 @@ def orphaned_grid(out: Path) -> None:
     print(json.dumps([(o.status, o.finished and o.finished.auc, o.error) for o in outcomes]))  # noqa: T201
 
 
+def run_beside_a_stopped_server(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """Seed 1 stops its fork server before it ends well; the others end well."""
+    if config.seed == 1:
+        stopped.stop(os.getppid())
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_stopped(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """Seed 0 stops, and only something else can continue it; the others end well."""
+    if config.seed == 0:
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_through_ctrl_z(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """Seed 0 and its runner are stopped for a second, and go on; then it ends well."""
+    if config.seed == 0:
+        pids = [os.getpid(), _parent(os.getppid())]
+        helper = os.fork()
+        if helper == 0:
+            for pid in pids:
+                stopped.stop(pid)
+            time.sleep(1.0)
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+            os._exit(0)
+        os.waitpid(helper, 0)
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def _parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()[1])
+
+
+def grid_of_stopped(out: Path) -> None:
+    """Body of a process: grids under short deadlines; says the outcomes of each, and notes."""
+    nest_fork_server()
+    logging.basicConfig(stream=sys.stdout, format="%(message)s")
+    forked._TELL_S, process._STOPPED_S, runner._LOOK_S = 0.5, 0.5, 0.1
+    for name, run_cell, jobs in (
+        ("cell", run_stopped, 2),
+        ("ctrl-z", run_through_ctrl_z, 1),
+        ("server", run_beside_a_stopped_server, 1),
+    ):
+        outcomes = run_grid(cells_of(out / name, 2), run_cell, Journal(), jobs=jobs)
+        print(json.dumps([(o.status, o.error) for o in outcomes]))  # noqa: T201
+
+
+def stopped_grid(out: Path) -> None:
+    """Body of a process: a grid of which all processes are stopped but the runner, which is then killed."""
+    nest_fork_server()
+    run_grid(cells_of(out, 2), run_forever, _Killer(), jobs=2)
+
+
 def answer(pipe: Connection) -> None:
     """Sends the parent's pid, and whether everything a rank needs was imported before."""
     pipe.send((os.getppid(), "harness.run.assemble" in sys.modules))
@@ -107,11 +172,9 @@ def run_a_rank(
     rank.start()
     parent, has_all = ours.recv()
     rank.join()
-    stat = Path(f"/proc/{parent}/stat").read_text(encoding="utf-8")
-    grandparent = int(stat.rsplit(")", 1)[1].split()[1])
     is_fork = Path(f"/proc/{parent}/cmdline").read_bytes() == Path("/proc/self/cmdline").read_bytes()
     num_files = len(list(Path(f"/proc/{parent}/fd").iterdir()))
-    facts = [grandparent == os.getpid(), is_fork, has_all, num_files, parent]
+    facts = [_parent(parent) == os.getpid(), is_fork, has_all, num_files, parent]
     (run_dir / "facts").write_text(json.dumps(facts))
     return run_well(config, run_dir, on_status=on_status)
 
@@ -172,6 +235,23 @@ class Journal:
             running += (what == "started") - (what in ("done", "failed"))
             most = max(most, running)
         return most
+
+
+class _Killer(Journal):
+    """A view that stops both cells and the fork server once they have reported, notes them, and kills its process."""
+
+    def status(self, cell: Cell, status: RunStatus) -> None:
+        super().status(cell, status)
+        if len(self.lines) < 4:
+            return
+        server = fork_server_module.current()
+        assert server is not None
+        cells = [int((cell.run_dir.parent / f"local-{seed}" / "pid").read_text()) for seed in range(2)]
+        pids = [*cells, server.pid]
+        for pid in pids:
+            stopped.stop(pid)
+        (cell.run_dir.parent / "stopped").write_text(" ".join(map(str, pids)))
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 class Witness(Journal):

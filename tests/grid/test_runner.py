@@ -20,6 +20,7 @@ from harness.cli import progress
 from harness.core.errors import RunStopped, StoreError
 from harness.grid.process import CellStarter, is_done
 from harness.grid.runner import run_grid
+from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
 from harness.record.folder import claim_run, has_resume_point
@@ -28,6 +29,7 @@ from tests.forked import said_by
 from tests.grid.cells import (
     Journal,
     cells_of,
+    grid_of_stopped,
     orphaned_grid,
     run_a_rank,
     run_badly,
@@ -35,6 +37,7 @@ from tests.grid.cells import (
     run_interrupted,
     run_until_stopped,
     run_well,
+    stopped_grid,
 )
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -78,10 +81,36 @@ def test_failures_are_outcomes_and_others_go_on(tmp_path: Path) -> None:
 def test_a_cell_whose_result_came_is_done_however_its_process_ended(tmp_path: Path) -> None:
     """Law: DONE and a result count, not an exit code; a failure names only files that exist."""
     cells = cells_of(tmp_path, 2)
-    error = "the cell's process ended with code 255, without output"
-    assert json.loads(said_by(orphaned_grid, tmp_path)) == [["done", 0.0, None], ["failed", None, error]]
+    good, bad = json.loads(said_by(orphaned_grid, tmp_path).splitlines()[-1])
+    assert good == ["done", 0.0, None]
+    words = r"no result came from the cell's process; the fork server \(pid \d+\) (was ended by SIGKILL|has ended)"
+    assert re.fullmatch(words, bad[2])
     assert not (cells[0].run_dir / "error.txt").exists()
-    assert (cells[1].run_dir / "error.txt").read_text() == error + "\n"
+    assert (cells[1].run_dir / "error.txt").read_text() == bad[2] + "\n"
+
+
+def test_a_stopped_fork_server_or_cell_does_not_hold_up_a_grid(tmp_path: Path) -> None:
+    """Law: it is named, and killed at its deadline; the result of a cell that was finished is kept; others run.
+
+    Ctrl-Z, which stops the runner too, kills no cell.
+    """
+    cell, ctrl_z, note, server = said_by(grid_of_stopped, tmp_path).splitlines()
+    (status, error), other = json.loads(cell)
+    assert (status, other) == ("failed", ["done", None])
+    assert re.fullmatch(r"the cell's process \(pid \d+\) was stopped for 0.5 s, and was killed", error)
+    assert json.loads(ctrl_z) == [["done", None]] * 2
+    words = r"note: local-1: the fork server \(pid \d+\) was killed, since it took more than 0.5 s to tell how local-1 "
+    assert re.fullmatch(words + "ended", note)
+    assert json.loads(server) == [["done", None]] * 2
+
+
+def test_stopped_cells_and_fork_server_end_with_their_runner(tmp_path: Path) -> None:
+    """Law: nothing of a grid outlives it, though nothing but the kernel can act."""
+    process = fork_server().Process(target=stopped_grid, args=(tmp_path,))
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == -signal.SIGKILL
+    assert all(gone(int(pid)) for pid in (tmp_path / "stopped").read_text().split())
 
 
 def test_rerun_touches_only_what_is_not_done(tmp_path: Path) -> None:

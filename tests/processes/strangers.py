@@ -8,15 +8,21 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from torch.distributed import rpc
+
+from harness.cluster.formation import Place
+from harness.cluster.group import GroupOptions, join, worker_name
 from harness.processes.leash import end_with_parent
 
 NOBODY = 65534
+ATTACK_S = 5.0
 _LISTEN = "0A"  # state of a TCP socket, include/net/tcp_states.h
+_ACCEPTS = "00010000"  # flags of a Unix socket that listens, __SO_ACCEPTCON of linux/net.h
 
 
 @dataclass(frozen=True)
 class Address:
-    """Where a process listens: host and port, or the name of an abstract Unix socket."""
+    """Where a process listens: host and port, or the path of a Unix socket, with "@" for a name without a file."""
 
     family: int
     host: str
@@ -33,7 +39,7 @@ def listening(pid: int) -> set[Address]:
                 host, port = values[1].split(":")
                 found.add(Address(family, _host(host), int(port, 16)))
     for values in _table(Path(f"/proc/{pid}/net/unix")):
-        if values[6] in inodes and len(values) > 7 and values[7].startswith("@"):
+        if values[6] in inodes and values[3] == _ACCEPTS and len(values) > 7:
             found.add(Address(socket.AF_UNIX, values[7]))
     return found
 
@@ -92,8 +98,27 @@ def _accepts(address: Address) -> bool:
     with socket.socket(address.family) as caller:
         caller.settimeout(5)
         if address.family == socket.AF_UNIX:
-            return caller.connect_ex("\0" + address.host[1:]) == 0
+            return caller.connect_ex(address.host.replace("@", "\0", 1)) == 0
         return caller.connect_ex((address.host, address.port)) == 0
+
+
+def joined(rank: str, url: str, num_members: int) -> list[str]:
+    """What ``rank``, whose RPC agent listens at ``url``, says to a stranger that takes a place in generation 0.
+
+    The stranger needs no key. A rank that carries out the stranger's function says its user.
+    """
+    names = tuple(f"member{number}" for number in range(num_members - 1))
+    place = Place(generation=0, rank="stranger", members=(rank, *names, "stranger"))
+    options = GroupOptions(
+        transports=("uv",), interface="lo", num_worker_threads=1, rpc_timeout_s=ATTACK_S, join_timeout_s=ATTACK_S
+    )
+    addresses = {worker_name(member, 0): url.encode() for member in place.members}
+    world = join(place, publish=lambda *_: None, addresses=lambda: addresses, options=options)
+    assert world is not None
+    try:
+        return [f"{rank} runs code as user {rpc.rpc_sync(worker_name(rank, 0), os.getuid)}"]
+    except RuntimeError as error:
+        return [f"refused: {error}".splitlines()[0]]
 
 
 def entered(pids: Iterable[int]) -> list[str]:

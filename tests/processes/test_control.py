@@ -1,10 +1,15 @@
 """Handshakes of the control channel: who has the key gets in, whoever else is at the door."""
 
+import errno
+import os
 import socket
+import struct
+import threading
 from collections.abc import Iterator
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from threading import Thread
+from unittest.mock import Mock
 
 import pytest
 
@@ -66,6 +71,50 @@ def test_mute_strangers_hold_up_no_rank(listener: socket.socket) -> None:
     thread.join()
     for each in (connection, *mute):
         each.close()
+
+
+def test_a_handshake_without_a_descriptor_is_one_that_failed(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: where descriptors or threads run out, the next one gets in as soon as there are some again."""
+    monkeypatch.setattr(control, "_MOST_PENDING", 1)
+    handshakes = control.Handshakes(KEY)
+    for owner, name, error in (
+        (socket.socket, "dup", OSError(errno.EMFILE, "Too many open files")),
+        (control.threading.Timer, "start", RuntimeError("can't start new thread")),
+        (control.threading.Thread, "start", RuntimeError("can't start new thread")),
+    ):
+        with monkeypatch.context() as patch, knock(listener) as stranger:
+            wait([listener])
+            patch.setattr(owner, name, Mock(side_effect=error))
+            handshakes.begin(listener)
+            stranger.settimeout(PATIENCE_S)
+            assert stranger.recv(1024) == b""
+    rank(listener, KEY, [])
+    served(listener, handshakes, 1)[0].close()
+
+
+def test_a_message_that_stands_still_fails_at_its_deadline(listener: socket.socket) -> None:
+    """Law: a message that was begun, and is not ended, is given up; to wait for one is not limited."""
+    handshakes = control.Handshakes(KEY)
+    half = threading.Event()
+    host, port = listener.getsockname()
+
+    def say_half() -> None:
+        connection = control.connect(host, port, KEY, PATIENCE_S)
+        os.write(connection.fileno(), struct.pack("!i", 1 << 20) + b"half")
+        half.wait(PATIENCE_S)
+        connection.close()
+
+    thread = Thread(target=say_half, daemon=True)
+    thread.start()
+    (connection,) = served(listener, handshakes, 1)
+    control.limit(connection, 0.2)
+    with pytest.raises(BlockingIOError):
+        connection.recv()
+    connection.close()
+    half.set()
+    thread.join()
 
 
 def test_who_has_another_key_stays_out(listener: socket.socket) -> None:

@@ -1,22 +1,33 @@
 """Who can reach the ranks: in a private network, the ranks and the supervisor alone."""
 
+import errno
 import os
+import signal
 import socket
+import sys
+import time
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from harness.config.model import Config
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, RunFailed
 from harness.core.events import Started
+from harness.processes import network as networks
+from harness.processes.fork_server import current
 from harness.processes.network import Entrance, NoPrivateNetwork, PrivateNetwork, make
-from harness.processes.spawn import fork_server
+from harness.processes.spawn import fork_server, nest_fork_server
 from harness.record.recorder import read_record
+from harness.record.wandb_worker import core_pids
 from harness.run import assemble
+from tests.cluster.test_rpc import alive
+from tests.forked import said_by
 from tests.processes import strangers
 from tests.runs import changed
+from tests.wandb_server import be_patient
 
 PATIENCE_S = 30.0
 
@@ -88,31 +99,49 @@ def test_only_who_is_inside_gets_in(network: PrivateNetwork) -> None:
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
 @pytest.mark.parametrize("asked", ["private", "open"])
 def test_another_user_reaches_nothing_of_a_private_run(
-    asked: str, network: PrivateNetwork, config: Config, tmp_path: Path
+    asked: str, network: PrivateNetwork, config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Law: no address of supervisor and ranks accepts another user, nor do their namespaces; an open run's do."""
+    """Law: another user, who knows all ports and names, neither connects to a process of the run nor joins its world.
+
+    Of an open run the ranks accept connections, and run the code of the other user.
+    """
     network.listener.close()
     network.close()
+    be_patient(monkeypatch)
     said: dict[str, list[str]] = {}
 
     def attack(status: assemble.RunStatus) -> None:
         if said or status.step < 1:
             return
-        started = read_record(tmp_path / "run" / "events.jsonl").events[0]
-        ranks = started.machine["pids"]
+        said["done"] = []
+        ranks = read_record(tmp_path / "run" / "events.jsonl").events[0].machine["pids"]
         assert len(ranks) == 5
         addresses = {rank: strangers.listening(pid) for rank, pid in ranks.items()}
         assert all(addresses.values()), "each rank listens"
-        everywhere = strangers.listening(os.getpid()).union(*addresses.values())
-        pids = [os.getpid(), *ranks.values()]
+        server, (core,) = current(), core_pids(os.getpid())
+        assert server is not None
+        pids = [os.getpid(), *ranks.values(), server.pid, core]
+        everywhere = set[strangers.Address]().union(*map(strangers.listening, pids))
+        assert strangers.listening(server.pid)
+        assert strangers.listening(core)
         others = strangers.taken(pids)  # the same numbers may be in use outside
         everywhere = {each for each in everywhere if each.port not in others}
+        (address,) = addresses["ps1"]
+        url = f"uv://127.0.0.1:{address.port}"
+        said["joined"] = strangers.as_nobody(lambda: strangers.joined("ps1", url, len(ranks)))
         said["reached"] = strangers.as_nobody(lambda: strangers.reached(everywhere))
         said["entered"] = strangers.as_nobody(lambda: strangers.entered(pids))
 
-    assemble.run(changed(config, engine="rpc", cluster__network=asked), tmp_path / "run", on_status=attack)
+    config = changed(config, cluster__network=asked, wandb__mode="offline")
+    assemble.run(config, tmp_path / "run", on_status=attack)
     assert said["entered"] == []
-    assert bool(said["reached"]) == (asked == "open")
+    if asked == "open":
+        assert said["joined"] == [f"ps1 runs code as user {os.getuid()}"]
+        assert len(said["reached"]) > 0
+        assert all(each.startswith("127.0.0.1 ") for each in said["reached"]), "no Unix socket"
+    else:
+        assert said["joined"][0].startswith("refused: ")
+        assert said["reached"] == []
 
 
 def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Config, tmp_path: Path) -> None:
@@ -127,6 +156,68 @@ def test_a_run_says_who_can_reach_its_ranks(network: PrivateNetwork, config: Con
         assert started.machine["network"] == found
     with pytest.raises(ConfigError, match=r"^cluster\.interface: expected lo, got None"):
         assemble.run(changed(config, engine="rpc", cluster__interface=None), tmp_path / "wide")
+
+
+def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(config: Config, tmp_path: Path) -> None:
+    """Law: the supervisor waits for no stranger at its control port, from before the first rank connects."""
+    with socket.create_server(("127.0.0.1", 0)) as any_socket:
+        port = any_socket.getsockname()[1]
+    strange: list[socket.socket] = []
+
+    def pester() -> None:
+        for said in (b"", b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, b"\x00\x00\x00\x14", b"\x00" * 5000):
+            caller = socket.socket()
+            while caller.connect_ex(("127.0.0.1", port)) != 0:
+                time.sleep(0.0005)
+            caller.sendall(said)
+            strange.append(caller)
+
+    thread = Thread(target=pester, daemon=True)
+    thread.start()
+    assemble.run(changed(config, cluster__network="open", cluster__port=port), tmp_path / "run")
+    assert len(strange) == 6
+    for caller in strange:
+        caller.close()
+    thread.join()
+
+
+def make_networks(how: Path) -> None:
+    """Body of a process: says what becomes of a network that is refused, fails, is mute, and is at a wrong address."""
+
+    def unshare() -> tuple[str, ...]:
+        number = int(how.read_text())
+        if number < 0:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number > 0:
+            raise OSError(number, os.strerror(number))
+        return ()
+
+    networks._unshare, networks._raise_loopback = unshare, lambda: None
+    assert nest_fork_server()
+    for number, host, patience_s in (
+        (errno.EPERM, "127.0.0.1", PATIENCE_S),
+        (errno.EMFILE, "127.0.0.1", PATIENCE_S),
+        (0, "192.0.2.1", PATIENCE_S),
+        (-1, "127.0.0.1", 1.0),
+    ):
+        how.write_text(str(number))
+        networks._START_S = patience_s
+        try:
+            PrivateNetwork(host, 0)
+        except (NoPrivateNetwork, RunFailed) as error:
+            sys.stdout.write(f"{type(error).__name__}: {error}\n")
+
+
+def test_only_a_refusal_of_the_system_leads_to_an_open_network(tmp_path: Path) -> None:
+    """Law: any other failure, and a mute process, which is killed, end the run in one line."""
+    refused, failed, misplaced, mute = said_by(make_networks, tmp_path / "how").splitlines()
+    assert refused == "NoPrivateNetwork: [Errno 1] Operation not permitted"
+    words = "RunFailed: no private network could be made: "
+    assert failed == f"{words}[Errno 24] Too many open files"
+    assert misplaced.startswith(f"{words}[Errno 99] Cannot assign requested address")
+    pid = int(mute.removeprefix(f"{words}process ").split(",")[0])
+    assert mute.endswith(", which was to make it, gave no answer within 1 s, and was killed")
+    assert not alive(pid)
 
 
 def test_without_a_private_network_a_run_is_refused_or_says_so(

@@ -10,7 +10,7 @@ import pytest
 
 from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Evaluated, Killed, Started, Trained
-from harness.record import wandb_worker
+from harness.record import wandb_sink, wandb_worker
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.record.wandb_session import Session
@@ -215,6 +215,30 @@ def test_a_silent_server_costs_a_run_one_line(
     assert "the run goes on offline" in line
     assert list((tmp_path / "run" / "wandb").glob("offline-run-*/*.wandb"))
     await_no_core()
+
+
+def test_a_dead_server_and_a_mute_wandb_cost_the_start_of_a_run_one_line(
+    silent_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: probe, online and offline session share one deadline, and all that fails is one line."""
+    never = threading.Event()
+    monkeypatch.setattr(wandb_sink, "Session", lambda *_, **__: never.wait())
+    monkeypatch.setattr(wandb_sink, "START_S", 2.0)
+    monkeypatch.setattr(wandb_worker, "_GRACE_S", 0.5)
+    events = list(made_events(config := made_config("full", wandb={"mode": "online"})))
+    problems = (f"{silent_server}: expected an answer, got none within 1 s; no answer within ", "no answer within ")
+    for number, problem in enumerate(problems):
+        caplog.clear()
+        if number:
+            monkeypatch.setattr(wandb_sink, "server_problem", lambda: None)
+        began_s = time.monotonic()
+        with Recorder(tmp_path / str(number), config) as recorder:
+            recorder.record(events[0])
+            assert time.monotonic() - began_s < 20.0, "a call alone has 60 s in tests"
+        (line,) = _lines(caplog)
+        assert line.startswith(f"note: wandb: {problem}")
+        assert line.endswith(f"; the run goes on; send it later by `run.py sync {tmp_path / str(number)}`")
+    never.set()
 
 
 def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -107,6 +107,11 @@ def short(config: Config, tmp_path: Path) -> Config:
     )
 
 
+def resumptions(run_dir: Path) -> list[dict[str, Any]]:
+    """What the record says of each resume, in order."""
+    return [each for event in read_events(run_dir / "events.jsonl") for each in event.machine.get("resumed", [])]
+
+
 def case(config: Config, strategy: str, cache: str, mode: str, **dotted: Any) -> Config:
     config = changed(config, strategy__name=strategy, cache__mode=cache, save__mode=mode, **dotted)
     return saving_every(config, 36)
@@ -164,8 +169,11 @@ def test_processes_go_on_as_one_process_does(
     on_rpc = changed(config, engine="rpc")
     assert stopped(on_rpc, tmp_path / "again", random.Random(strategy).randrange(5, 40)) is not None
     assert stopped(config, tmp_path / "again", 6, resumes=True) is not None
-    resumed(on_rpc, tmp_path / "again")
+    resumed(changed(on_rpc, cluster__network="open"), tmp_path / "again")
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+    on_local, again = resumptions(tmp_path / "again")
+    assert "network" not in on_local, "no rank listens"
+    assert (again["network"], len(again["pids"])) == ("open", config.num_ps + 1)
 
 
 def test_a_run_that_stops_at_every_step_ends_with_the_same_record(short: Config, tmp_path: Path) -> None:
@@ -177,6 +185,7 @@ def test_a_run_that_stops_at_every_step_ends_with_the_same_record(short: Config,
     while (step := stopped(config, tmp_path / "again", 1, resumes=bool(steps))) is not None:
         steps.append(step)
     assert len(steps) >= 20
+    assert len(resumptions(tmp_path / "again")) == len(steps), "though no event was due before the next"
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 

@@ -1,0 +1,120 @@
+"""A process that a fork server forked on this machine: watched by its pidfd, whatever becomes of the server."""
+
+import os
+import signal
+import weakref
+from contextlib import suppress
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+from harness.processes import partition
+from harness.processes.fork_server import END_S, ForkServer, is_readable
+
+_UNTOLD = 255  # multiprocessing's exit code of a process whose fork server ended first
+_TELL_S = 10.0  # within which a fork server tells how a process ended
+
+
+class ForkedProcess:
+    """A process that a fork server forked on this machine.
+
+    Its pidfd says that it has ended, whatever became of the server. Only the server, its parent, knows how.
+
+    Args:
+        server: the one that forked it; None where this Python does not tell its process id.
+    """
+
+    host: None = None
+
+    def __init__(self, process: BaseProcess, server: ForkServer | None) -> None:
+        assert process.pid is not None, "it was started"
+        self._process = process
+        self._server = server
+        self.pid = process.pid
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except ProcessLookupError:  # it has ended and been reaped
+            self._pidfd = None
+        else:
+            weakref.finalize(self, os.close, self._pidfd)
+
+    @property
+    def exitcode(self) -> int | None:
+        """Exit code, or minus the number of the signal that ended the process; None while it runs.
+
+        Raises RunFailed if the server has ended, so that nobody knows.
+        """
+        if not self.has_ended():
+            return None
+        self._process.join(END_S)  # the server tells how a moment later
+        if self._process.exitcode == _UNTOLD and self._server is not None and self._server.has_ended(END_S):
+            raise self._server.failure()
+        return self._process.exitcode
+
+    @property
+    def sentinel(self) -> int:
+        """File descriptor that is readable once the server has told of the end of the process, or has ended itself."""
+        return self._process.sentinel
+
+    def kill(self) -> None:
+        """Send SIGKILL to the process; a no-op if it has ended."""
+        self.send(signal.SIGKILL)
+
+    def send(self, number: signal.Signals) -> None:
+        """Send a signal to the process; a no-op if it has ended."""
+        if self._pidfd is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._pidfd, number)
+
+    def pause(self) -> None:
+        """Send SIGSTOP without waiting; a no-op if the process has ended."""
+        self.send(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Send SIGCONT; a no-op if the process has ended."""
+        self.send(signal.SIGCONT)
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether no thread of the process runs: it is stopped, or has ended."""
+        return self.has_ended() or _states(self.pid, "task/*/stat") <= set("TtZX")
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether a signal has stopped the process. One that a debugger holds, or that has ended, is not stopped."""
+        return not self.has_ended() and _states(self.pid, "stat") == {"T"}
+
+    def cut_off(self) -> None:
+        """Cut the process, which is stopped, off the network; a no-op if it has ended. Raises CannotCutOff."""
+        if self._pidfd is not None:
+            partition.cut_off(self.pid, self._pidfd)
+
+    @property
+    def cut_problem(self) -> str | None:
+        """Why :meth:`cut_off` would fail, in one line; None if it would not. The process has a TCP socket."""
+        return None if self._pidfd is None else partition.problem(self.pid, self._pidfd)
+
+    def join(self, timeout_s: float) -> None:
+        """Wait at most ``timeout_s`` for the process to end.
+
+        Raises RunFailed if it has ended, and the server does not tell how; the server is killed, since it may be
+        stopped.
+        """
+        if not self.has_ended(timeout_s):
+            return
+        self._process.join(_TELL_S)
+        if self._process.exitcode is None and self._server is not None:
+            self._server.give_up(_TELL_S, f"tell how {self._process.name} ended")
+            raise self._server.failure()
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether the process ends within ``timeout_s``."""
+        return self._pidfd is None or is_readable(self._pidfd, timeout_s)
+
+
+def _states(pid: int, pattern: str) -> set[str]:
+    """The states (``man 5 proc``) in the files of a process that match ``pattern``; "?" if a thread ended meanwhile."""
+    try:
+        stats = [file.read_text() for file in Path(f"/proc/{pid}").glob(pattern)]
+    except OSError:
+        return {"?"}
+    return {stat.rpartition(")")[2].split()[0] for stat in stats}
