@@ -135,6 +135,7 @@ def stop_the_supervisor(cluster: Cluster, supervisor: SupervisorClient) -> None:
     ends_s = time.monotonic() + PAUSE_S
     while time.monotonic() < ends_s:
         ask(cluster)
+        time.sleep(0.01)
     os.kill(owner, signal.SIGCONT)
     supervisor.record([*worlds.pids_of(cluster).values()] == ranks[1:])
 
