@@ -30,6 +30,7 @@ from tests.runs import changed
 
 LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
 LONG_S = 60.0
+TELL_S = 2.0
 ONE_KILL = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
 
 
@@ -245,16 +246,27 @@ def test_a_fork_server_that_is_lost_ends_the_run(
         monkeypatch.setattr(processes, name, 2 * LONG_S)
     monkeypatch.setattr(launcher, "END_S", 2 * LONG_S)
     monkeypatch.setattr(forked, "END_S", 2 * LONG_S)
-    monkeypatch.setattr(forked, "_TELL_S", 0.5)
+    monkeypatch.setattr(forked, "_TELL_S", TELL_S)
+    waits_s, join = list[float](), forked.ForkedProcess.join
+
+    def timed_join(self: forked.ForkedProcess, timeout_s: float) -> None:
+        began_s = time.monotonic()
+        try:
+            join(self, timeout_s)
+        finally:
+            waits_s.append(time.monotonic() - began_s)
+
+    monkeypatch.setattr(forked.ForkedProcess, "join", timed_join)
     note = tmp_path / "note"
     words = {
         signal.SIGKILL: "was ended by SIGKILL",
-        signal.SIGSTOP: "was killed, since it took more than 0.5 s to tell how ps1 ended",
+        signal.SIGSTOP: "was killed, since it took more than 2 s to tell how ps1 ended",
     }
     with pytest.raises(RunFailed, match=rf"^the fork server \(pid \d+\) {words[signal.Signals(number)]}$"):
         worlds.run_job(config, tmp_path, partial(hangs.signal_the_server, note, number), ONE_KILL)
     sent_s, *pids = note.read_text().split()
     assert time.monotonic() - float(sent_s) < LONG_S
+    assert max(waits_s) <= LATE * TELL_S
     assert not any(alive(int(pid)) for pid in pids)
 
 
