@@ -30,13 +30,15 @@ from tests.runs import changed
 
 LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
 LONG_S = 60.0
+TELL_S = 2.0
 ONE_KILL = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
 
 
 class Kill(NamedTuple):
-    """A SIGKILL. ``silence_s``: for how long the trainer had not been heard then, as the supervisor counts."""
+    """A SIGKILL. For how long, as the supervisor counts, the trainer had then not been heard, and finished nothing."""
 
     silence_s: float
+    idle_s: float
 
 
 class Timed:
@@ -94,8 +96,8 @@ class TimedLauncher(ForkLauncher):
         self._world = world
 
     def _note(self, pid: int) -> None:
-        world = self._world
-        self.kills.setdefault(pid, Kill(world._clock._total_s - world._progress.heard_s))
+        progress, now_s = self._world._progress, self._world._clock._total_s
+        self.kills.setdefault(pid, Kill(now_s - progress.heard_s, now_s - progress._advanced_s))
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
         """Fork a timed process."""
@@ -179,13 +181,15 @@ def test_a_trainer_that_stops_in_a_message_is_killed_at_its_deadline(config: Con
 
 def test_a_trainer_in_an_endless_loop_is_killed_at_its_deadline(config: Config, tmp_path: Path) -> None:
     """Law: the run ends in one line that names the last step and the key, and no rank is left behind."""
-    config = short(config, trainer__progress_timeout_s=DEADLINE_S)
+    config, timed = short(config, trainer__progress_timeout_s=DEADLINE_S), TimedLauncher()
     words = (
         rf"^trainer0 \(pid \d+\) finished nothing for {DEADLINE_S:g} s, last step 7 \(trainer.progress_timeout_s\), "
         r"and was killed$"
     )
     with pytest.raises(RunFailed, match=words):
-        worlds.run_job(config, tmp_path, partial(hangs.loop, 7))
+        worlds.run_job(config, tmp_path, partial(hangs.loop, 7), parts=Parts(launcher=timed), on_world=timed.watch)
+    trainer = next(iter(timed.kills.values()))  # others follow it when the world is closed
+    assert DEADLINE_S < trainer.idle_s <= LATE * DEADLINE_S
 
 
 def test_a_trainer_that_finishes_slowly_is_left_alone(config: Config, tmp_path: Path) -> None:
@@ -242,16 +246,27 @@ def test_a_fork_server_that_is_lost_ends_the_run(
         monkeypatch.setattr(processes, name, 2 * LONG_S)
     monkeypatch.setattr(launcher, "END_S", 2 * LONG_S)
     monkeypatch.setattr(forked, "END_S", 2 * LONG_S)
-    monkeypatch.setattr(forked, "_TELL_S", 0.5)
+    monkeypatch.setattr(forked, "_TELL_S", TELL_S)
+    waits_s, join = list[float](), forked.ForkedProcess.join
+
+    def timed_join(self: forked.ForkedProcess, timeout_s: float) -> None:
+        began_s = time.monotonic()
+        try:
+            join(self, timeout_s)
+        finally:
+            waits_s.append(time.monotonic() - began_s)
+
+    monkeypatch.setattr(forked.ForkedProcess, "join", timed_join)
     note = tmp_path / "note"
     words = {
         signal.SIGKILL: "was ended by SIGKILL",
-        signal.SIGSTOP: "was killed, since it took more than 0.5 s to tell how ps1 ended",
+        signal.SIGSTOP: "was killed, since it took more than 2 s to tell how ps1 ended",
     }
     with pytest.raises(RunFailed, match=rf"^the fork server \(pid \d+\) {words[signal.Signals(number)]}$"):
         worlds.run_job(config, tmp_path, partial(hangs.signal_the_server, note, number), ONE_KILL)
     sent_s, *pids = note.read_text().split()
     assert time.monotonic() - float(sent_s) < LONG_S
+    assert max(waits_s) <= LATE * TELL_S
     assert not any(alive(int(pid)) for pid in pids)
 
 
