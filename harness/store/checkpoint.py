@@ -40,10 +40,17 @@ class CheckpointStore:
         self._fsync = fsync
         try:
             root.mkdir(parents=True, exist_ok=True)
-            for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
-                temp.unlink(missing_ok=True)
+            self.remove_unfinished()
         except OSError as error:
             raise StoreError(f"{root}: cannot be used as a checkpoint folder: {error.strerror}") from error
+
+    def remove_unfinished(self) -> None:
+        """Remove the temporary files of writers that were killed. To be called while no process writes.
+
+        Raises OSError.
+        """
+        for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
+            temp.unlink(missing_ok=True)
 
     def next_sequence(self) -> int:
         """A sequence number above all in the folder, including those of saves that were never committed."""
