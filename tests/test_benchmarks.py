@@ -1,8 +1,11 @@
 """Benchmarks measure something real, also when everything is tiny. No figure is judged here: people read those."""
 
 import json
+import os
+import socket
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,19 +13,22 @@ import numpy as np
 import pytest
 
 from benchmarks import update_mass
-from benchmarks._chaos import Round
+from benchmarks._chaos import CELLS, Round, drawn
+from benchmarks._chaos_judges import late_detections, loses_nothing, too_rare, unfinished_files
+from benchmarks._chaos_traces import TURNS
 from benchmarks._common import Spread, config_of, make_data, settings_of, write_trace
 from benchmarks._plain import num_flops, products
+from benchmarks._processes import listening_sockets, sockets_of
 from benchmarks._turns import Tick, Worker
 from benchmarks.auc import argsort_auc
-from benchmarks.chaos import loses_nothing
 from benchmarks.production import MEAN, overheads, population, scale_of
 from benchmarks.step import dense
 from benchmarks.trackers import memory_fracs
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
-from harness.core.events import Event, Lost, Recovered
-from harness.core.strategies import options_of
+from harness.core.events import Event, Killed, Lost, Recovered, Regrouped
+from harness.core.seeds import generator
+from harness.core.strategies import STRATEGIES, options_of
 from harness.data.dataset import Dataset
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
@@ -30,7 +36,7 @@ from harness.traces.trace import parse_trace
 from tests.forked import PATIENCE_S, ran, said_by
 from tests.hosts.emulated import NotAllowed, emulated
 from tests.parsers import PARSERS
-from tests.started import FOLDER, benchmark, benchmark_alone, count_chunks, grid_benchmark
+from tests.started import FOLDER, benchmark, benchmark_alone, count_chunks, grid_benchmark, left_by_a_stray
 
 
 def start_by_path(name: str, *arguments: str) -> str:
@@ -412,7 +418,7 @@ def test_worlds_are_measured_by_their_size(tmp_path: Path) -> None:
 def test_rounds_of_chaos_leave_nothing_wrong(tmp_path: Path) -> None:
     """A short version of the long run: failures of a trace, signals to processes, and processes that stand still."""
     path = tmp_path / "figures.json"
-    printed = start_alone("chaos.py", "--rounds", "1", "--first", "285", "--json", str(path))
+    printed = start_alone("chaos.py", "--rounds", "1", "--first", "243", "--json", str(path))
     figures = json.loads(path.read_text())
     assert figures["wrong"] == []
     assert {each["kind"] for each in figures["results"]} == {"signal", "trace", "pause"}
@@ -440,6 +446,67 @@ def test_chaos_knows_what_a_strategy_loses(unplanned: list[str], together: list[
     for name, loses in (("buddy", is_pair), ("full", False), ("partial", True)):
         settings = {"strategy": {"name": name}, "cluster": {"num_ps": 3}}
         assert loses_nothing(Round(settings, "", (), pauses=False), events) != loses
+
+
+def test_a_thousand_rounds_of_chaos_draw_everything() -> None:
+    """Each strategy, clock and view; each signal and each fault of a trace in each phase, with a margin over 20."""
+    rounds = [drawn(generator(1, "chaos", number), number) for number in range(1000)]
+    assert {each.settings["strategy"]["name"] for each in rounds} == STRATEGIES.keys()
+    assert {each.settings["wandb"]["mode"] for each in rounds} == {"offline", "disabled"}
+    traces = [each.settings.get("trace", {}) for each in rounds]
+    assert {trace.get("clock") for trace in traces} == {None, "wall"}
+    assert {trace.get("inject") for trace in traces} == {None, "wall"}
+    signals = Counter((fault.name, fault.phase) for each in rounds for faults in each.faults for fault in faults)
+    assert min(signals[cell] for cell in CELLS) >= 28
+    lines = [line.split(",") for each in rounds for line in each.trace.splitlines() if line.count(",") == 5]
+    faults = Counter((fault, phase or "boundary") for _, _, phase, fault, *_ in lines)
+    assert min(faults[cell] for cell in (*TURNS, ("bitflip", "boundary"))) >= 28
+
+
+def test_a_fault_that_came_too_rarely_is_named() -> None:
+    """Law: the exit code of a long run says so if a signal, or a fault of a trace, hardly came in one of its phases."""
+    counts = Counter({("signal", *cell): 20 for cell in CELLS} | {("trace", *cell): 20 for cell in TURNS})
+    counts["trace", "bitflip", "boundary"] = 20
+    assert too_rare(counts, 20) == []
+    counts["signal", "stop a PS rank", "start"] -= 1
+    del counts["trace", "hang", "regroup"]
+    expected = ["stop a PS rank in start: 19 times, expected 20", "hang in regroup: 0 times, expected 20"]
+    assert too_rare(counts, 20) == expected
+    assert too_rare(counts, 0) == []
+
+
+@pytest.mark.parametrize(("seconds", "paused_s", "is_late"), [(2.19, 0.0, False), (2.3, 0.0, True), (2.3, 0.2, False)])
+def test_a_hang_that_is_found_late_is_named(seconds: float, paused_s: float, is_late: bool) -> None:
+    """Law: a rank that a trace stops is found within its deadline of 2 s and a tenth, pauses by chaos aside."""
+    at: dict[str, Any] = {"step": 9, "samples": 72}
+    events: list[Event] = [
+        Killed(**at, rank="ps1", hour=1.0, line=3, fault="hang", phase="apply"),
+        Lost(**at, ranks=["ps1"], planned=True, unplanned_ranks=[], machine={"seconds": seconds}),
+    ]
+    assert bool(late_detections(events, paused_s)) == is_late
+    mute = {"ps1": {"pid": 1, "action": "killed", "seconds": 1.75 * seconds}}  # to join, within 3.5 s
+    regrouped = Regrouped(**at, generation=1, replaced=["ps1"], machine={"mute": mute})
+    assert bool(late_detections([regrouped], paused_s)) == is_late
+    assert not late_detections([events[1]], 0.0), "a rank that no trace stopped"
+
+
+def test_what_a_finished_run_must_not_leave_is_found(tmp_path: Path) -> None:
+    """Temporary files, resume points and folders of a rerun; not the temporary files of wandb."""
+    out = tmp_path / "out"
+    for name in ("checkpoints/ps0/.base-1.bin.0a.tmp", "resume/point-1.json", "wandb/run.tmp", "../.new/out/DONE"):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
+        (out / name).write_text("")
+    assert unfinished_files(out) == [".new", "out/checkpoints/ps0/.base-1.bin.0a.tmp", "out/resume"]
+
+
+def test_what_an_attempt_leaves_is_found() -> None:
+    """A process of another session whose parent has ended, and a socket that listens."""
+    stray, *others = said_by(left_by_a_stray).split()
+    assert others == [f"process:{stray}"], "nothing but that process is left, and then nothing"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        number = os.fstat(server.fileno()).st_ino
+        assert number in sockets_of([os.getpid()]) & listening_sockets().keys()
+    assert number not in listening_sockets()
 
 
 def test_every_parser_is_tried(tmp_path: Path) -> None:
