@@ -34,10 +34,10 @@ SIGNALS: Mapping[str, tuple[str, signal.Signals]] = {
 PHASES = ("start", "train", "save", "recover", "eval")
 """What a run is doing, as the end of its record says, when a signal comes."""
 
-RPC_TIMEOUT_S, JOIN_TIMEOUT_S = 2.0, 3.5
+RPC_TIMEOUT_S, JOIN_TIMEOUT_S = 1.6, 2.6
 """Deadlines of ranks (``cluster.rpc_timeout_s``, ``cluster.join_timeout_s``)."""
 
-HARMLESS: Mapping[str, tuple[float, float]] = {"pause the run": (0.5, 2.7), "pause the fork server": (0.3, 1.5)}
+HARMLESS: Mapping[str, tuple[float, float]] = {"pause the run": (0.4, 2.2), "pause the fork server": (0.3, 1.5)}
 """Signals that no run may fail from: the least and the greatest number of seconds until the process goes on."""
 
 LOSES_A_RANK = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")

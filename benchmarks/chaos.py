@@ -4,7 +4,7 @@ A round draws a strategy with its options, an engine, a cache, a save mode, the 
 offline view, a trace (ranks that are killed, hang or are cut off, in phases of the run; slow ranks; writes that fail;
 bits that flip), and faults that no trace names: signals to a PS rank, the trainer, the fork server or the run's own
 process, in each phase of a run in turn, also to the attempt after the first. The run and its fork server may stand
-still for up to 3 s; in some rounds all processes are stopped for moments, one after another, as a busy machine does.
+still for up to 2 s; in some rounds all processes are stopped for moments, one after another, as a busy machine does.
 Not drawn: grids, and several hosts. Checked after each attempt and round:
 
     end        the run ends within its deadline, with a line that says why if it failed, and never with a traceback
