@@ -25,6 +25,7 @@ from benchmarks.production import MEAN, overheads, population, scale_of
 from benchmarks.resume import COVERED, judged_stop, not_covered
 from benchmarks.step import dense
 from benchmarks.trackers import memory_fracs
+from benchmarks.verification import Cost
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Killed, Lost, Recovered, Regrouped, Trained
@@ -447,6 +448,16 @@ def test_chaos_knows_what_a_strategy_loses(unplanned: list[str], together: list[
     for name, loses in (("buddy", is_pair), ("full", False), ("partial", True)):
         settings = {"strategy": {"name": name}, "cluster": {"num_ps": 3}}
         assert loses_nothing(Round(settings, "", (), pauses=False), events) != loses
+
+
+def test_what_verification_costs_is_measured(tmp_path: Path) -> None:
+    """A run of each strategy: one that saves has checksums of checkpoints, and every part counts for the share."""
+    path = tmp_path / "figures.json"
+    start("verification.py", "--rounds", "1", "--rows", "700", "--strategies", "none,partial", "--json", str(path))
+    costs = {name: Cost(**cost) for name, (cost,) in json.loads(path.read_text())["costs"].items()}
+    assert costs["none"].checkpoints_s == 0 < costs["partial"].checkpoints_s
+    assert all(0 < cost.frac(is_first=False) < cost.frac(is_first=True) for cost in costs.values())
+    assert Cost(run_s=10, data_s=4, again_s=1, checkpoints_s=2, record_s=3).frac(is_first=False) == 0.6
 
 
 def test_a_thousand_rounds_of_chaos_draw_everything() -> None:
