@@ -13,6 +13,16 @@ from pathlib import Path
 
 import harness.run.assemble  # noqa: F401 - torch and the compiled loops: a forked command has them already
 import run as command_line
+from benchmarks._processes import (
+    adopt_orphans,
+    children_of,
+    descendants,
+    in_session,
+    is_in_session,
+    listening_sockets,
+    reap_orphans,
+    sockets_of,
+)
 from harness.cli import interrupts
 from harness.core.errors import HarnessError
 from harness.core.events import Event, Regrouped, Started
@@ -25,12 +35,23 @@ _TAIL_BYTES = 1 << 14
 
 
 class Attempt:
-    """One `run.py train` in a session of its own, with a temporary folder of its own."""
+    """One `run.py train` in a session of its own, with a temporary folder of its own.
+
+    Attributes:
+        paused_s: seconds in which one of its processes was stopped by the process that watches it, added up.
+    """
 
     def __init__(self, config: Path, folder: Path, *words: str) -> None:
         self.out = folder / "out"
         self.output = folder / "output.txt"
         self.temporary = folder / "tmp"
+        self.paused_s = 0.0
+        self._record = self.out / "events.jsonl"
+        self._least_bytes = self._record.stat().st_size if self._record.exists() else 0  # of the record, since birth
+        self._sockets: set[int] = set()
+        self._has_looked = False
+        adopt_orphans()
+        self._others = {*descendants()}  # of the process that watches it
         self.temporary.mkdir(exist_ok=True)
         self.output.write_bytes(b"")  # a signal may come before the process opens it
         self.began_s = time.monotonic()
@@ -57,47 +78,69 @@ class Attempt:
         return self.code is not None
 
     def processes(self, whom: str) -> list[int]:
-        """Its processes of a kind: ``run``, ``fork server``, ``ps`` or ``trainer``. Ranks are those of the record."""
+        """Its living processes of a kind: ``run``, ``fork server``, ``ps`` or ``trainer``.
+
+        Ranks are those of the record, which does not have the ranks of a run that goes on.
+        """
         if whom == "run":
             return [self.pid]
         if whom == "fork server":  # looked for once: a phase may last for milliseconds
-            self._servers = self._servers or [
-                pid for pid in in_session(self.pid) if parent_of(pid) == self.pid and children_of(pid)
-            ]
+            self._servers = self._servers or [pid for pid in children_of(self.pid) if children_of(pid)]
             return self._servers
         found: dict[str, int] = {}
         for event in self.events():
             if isinstance(event, Started | Regrouped):
                 found |= event.machine.get("pids", {})
-        return [pid for rank, pid in sorted(found.items()) if rank.startswith(whom)]
+        pids = [pid for rank, pid in sorted(found.items()) if rank.startswith(whom)]
+        return [pid for pid in pids if is_in_session(pid, self.pid)]
 
     def events(self) -> list[Event]:
         """Of its record so far."""
         try:
-            return read_record(self.out / "events.jsonl").events
+            return read_record(self._record).events
         except HarnessError:
             return []
 
     def last_event(self) -> tuple[str, int] | None:
-        """Kind and step of the last event of its record; None: there is none."""
+        """Kind and step of the last event that it recorded; None: it has recorded none, but perhaps an earlier one."""
         try:
-            with (self.out / "events.jsonl").open("rb") as file:
-                file.seek(-min(_TAIL_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_CUR)
+            with self._record.open("rb") as file:
+                num_bytes = file.seek(0, os.SEEK_END)
+                self._least_bytes = min(self._least_bytes, num_bytes)  # a run that goes on cuts its record
+                if num_bytes == self._least_bytes:
+                    return None
+                file.seek(-min(_TAIL_BYTES, num_bytes), os.SEEK_CUR)
                 *_, line, _ = b"\n", *file.read().split(b"\n")
             event = json.loads(line)
-        except (OSError, ValueError):  # no record yet, no whole line
+        except FileNotFoundError:
+            self._least_bytes = 0
+            return None
+        except ValueError:  # no whole line
             return None
         return str(event["event"]), int(event["step"])
 
+    def note_sockets(self) -> None:
+        """Remember the sockets that its processes have open, unless that was done."""
+        if not self._has_looked:
+            self._has_looked = True
+            self._sockets = sockets_of(in_session(self.pid)) - sockets_of([os.getpid()])
+
     def left(self) -> list[str]:
-        """Processes and temporary files that are left of it."""
-        processes = [f"process {pid}" for pid in in_session(self.pid) if pid != self.pid]
+        """Processes, in any session, listening sockets and temporary files that are left of it."""
+        reap_orphans()
+        processes = [f"process {pid}" for pid in self._descendants()]
+        sockets = [
+            f"socket {words}" for number, words in listening_sockets().items() if number in (self._sockets or ())
+        ]
         files = [f"file {path.relative_to(self.temporary)}" for path in self.temporary.rglob("*")]
-        return processes + files
+        return processes + sockets + files
+
+    def _descendants(self) -> list[int]:
+        return [pid for pid in descendants() if pid not in self._others]
 
     def end(self) -> None:
-        """Kill what is left of its session."""
-        for pid in in_session(self.pid):
+        """Kill what is left of it."""
+        for pid in self._descendants():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         with suppress(ChildProcessError):
@@ -132,29 +175,3 @@ def _command(arguments: list[str], output: Path, temporary: Path) -> None:
         util._exit_function()  # pyright: ignore[reportAttributeAccessIssue] - what an interpreter's end does; other handlers are those of the parent
         sys.stderr.flush()
         os._exit(code)
-
-
-def _stat(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the name; none for a process that is gone, or a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return []
-    return [] if fields[0] in "ZX" else fields
-
-
-def in_session(session: int) -> list[int]:
-    """Living processes of a session."""
-    pids = [int(name) for name in os.listdir("/proc") if name.isdecimal()]
-    return [pid for pid in pids if (fields := _stat(pid)) and int(fields[3]) == session]
-
-
-def parent_of(pid: int) -> int | None:
-    """The parent of a living process."""
-    fields = _stat(pid)
-    return int(fields[1]) if fields else None
-
-
-def children_of(pid: int) -> list[int]:
-    """Living children of a process."""
-    return [int(name) for name in os.listdir("/proc") if name.isdecimal() and parent_of(int(name)) == pid]

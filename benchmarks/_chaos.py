@@ -5,150 +5,213 @@ more than twenty times.
 """
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from benchmarks._rounds import JOB_H, NUM_STEPS
+from benchmarks._chaos_traces import MAY_END_A_PAIR, NEEDS_SAVES, TURNS, one_of, plain_trace, trace_of
+from benchmarks._rounds import NUM_STEPS
+from harness.core.plans import DEATH_FAULTS
 
 SIGNALS: Mapping[str, tuple[str, signal.Signals]] = {
     "kill a PS rank": ("ps", signal.SIGKILL),
     "stop a PS rank": ("ps", signal.SIGSTOP),
+    "pause the run": ("run", signal.SIGSTOP),
+    "pause the fork server": ("fork server", signal.SIGSTOP),
     "kill the trainer": ("trainer", signal.SIGKILL),
     "stop the trainer": ("trainer", signal.SIGSTOP),
     "kill the fork server": ("fork server", signal.SIGKILL),
+    "stop the fork server": ("fork server", signal.SIGSTOP),
     "kill the run": ("run", signal.SIGKILL),
     "interrupt the run": ("run", signal.SIGINT),
     "terminate the run": ("run", signal.SIGTERM),
     "hang up the run": ("run", signal.SIGHUP),
 }
-"""Whom a signal goes to, and which one."""
+"""Which processes a signal goes to, and which one it is. What is paused is continued after some time."""
 
 PHASES = ("start", "train", "save", "recover", "eval")
 """What a run is doing, as the end of its record says, when a signal comes."""
 
-_STRATEGIES = ("none", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_scar", "cpr_mirror", "buddy")
-_SAVES_ONCE = ("none", "buddy")
-_SURVIVED = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
-_SHARES = {"start": 4, "train": 4, "save": 6, "recover": 5, "eval": 6}  # a short phase is missed more often
-_SURVIVED_SHARES = {"start": 6, "train": 4, "save": 7, "recover": 14, "eval": 8}  # the run has often ended
+RPC_TIMEOUT_S, JOIN_TIMEOUT_S = 1.6, 2.6
+"""Deadlines of ranks (``cluster.rpc_timeout_s``, ``cluster.join_timeout_s``)."""
+
+HARMLESS: Mapping[str, tuple[float, float]] = {"pause the run": (0.4, 2.2), "pause the fork server": (0.3, 1.5)}
+"""Signals that no run may fail from: the least and the greatest number of seconds until the process goes on."""
+
+LOSES_A_RANK = tuple(name for name, (whom, _) in SIGNALS.items() if whom == "ps")
+"""Signals after which a run may go on without what a rank had not saved."""
+
+CELLS = tuple(
+    (name, phase) for name in SIGNALS for phase in PHASES if (name, phase) != ("stop the fork server", "start")
+)
+"""Signals and phases that are drawn. A fork server has 300 s for its first answer: it is not stopped at the start."""
+
+_STRATEGIES: Mapping[str, Mapping[str, tuple[Any, ...]]] = {
+    "none": {},
+    "never_save": {},
+    "full": {},
+    "partial": {},
+    "cpr_vanilla": {},
+    "cpr_random": {"pool": ("touched", "all")},
+    "cpr_mfu": {"untracked": ("priority", "interval"), "r": (0.125, 0.25)},
+    "cpr_ssu": {"eviction": ("random", "oldest"), "period": (1, 2, 5)},
+    "cpr_mass": {"untracked": ("priority", "interval")},
+    "cpr_scar": {"r": (0.125, 0.25)},
+    "cpr_mirror": {"share": (0.01, 0.1), "trainer_dies": (False, True)},
+    "differential": {"bits": (32, 8, 4, 2), "recovery": ("full", "partial")},
+    "buddy": {},
+}
+"""Every strategy, and values of its options."""
+_SAVES_ONCE = ("none", "never_save", "buddy")
+
+_TRAINER_SHARES = {"start": 6, "train": 5, "save": 7, "recover": 6, "eval": 7}  # a short phase is missed more often
+_SHARES = {"start": 3, "train": 3, "save": 4, "recover": 3, "eval": 4}  # the attempt after the first has them too
+_RANK_SHARES = {"start": 7, "train": 4, "save": 8, "recover": 16, "eval": 9}  # the run has often ended
+_PAUSE_SHARES = {"start": 4, "train": 4, "save": 5, "recover": 8, "eval": 6}
 _DELAY_S = {"save": 0.01, "recover": 0.01, "eval": 0.01}  # as long as the phase, or it is missed
 _LATEST = {"save": 0.25}  # of the run: there must be saves to come
-_CELLS = [
-    (name, phase)
-    for turn in range(max(_SHARES.values()))
-    for phase in PHASES
-    if turn < _SHARES[phase]
-    for name in SIGNALS
-    if name not in _SURVIVED
-]
+_ENDING: Mapping[str, Mapping[str, int]] = {
+    name: _TRAINER_SHARES if whom == "trainer" else _SHARES
+    for name, (whom, _) in SIGNALS.items()
+    if name not in LOSES_A_RANK and name not in HARMLESS
+}
 _CALM_EVERY = 25  # rounds
-_PAUSED = 0.2  # of the rounds
-_RANK_FAULTS = {"kill": 0.44, "hang": 0.28, "partition": 0.28}
-_DISK_FAULTS = {"slow": 0.34, "disk_full": 0.33, "disk_error": 0.33}
-_PHASE_WEIGHTS = {
-    "boundary": 1, "lookup": 1, "apply": 1, "eval": 1, "save": 3, "manifest": 3, "restore": 2, "regroup": 2,
-}  # fmt: skip
+_RANK_SIGNALS, _PAUSED_LONGER = 1.0, 0.45  # of the attempts that get signals
+_ONE_PROCESS = 0.15  # of the rounds whose first attempt ends by a signal to the run
+_PAUSED = 0.1  # of the rounds
+_VIEWED = 0.02  # of the rounds: wandb's import takes seconds
+_CLOCKS: Mapping[str, Mapping[str, Any]] = {
+    "wall": {"trace": {"clock": "wall"}, "save": {"mode": "sync"}},
+    "seconds": {"trace": {"inject": "wall", "seconds_per_hour": 0.015}},  # most kills come before the run's end
+}
+
+
+def _in_turn(whom: Sequence[str]) -> list[tuple[str, str]]:
+    """Signals to these processes that end a run, and their phases, each as often as its share says."""
+    return [
+        (name, phase)
+        for turn in range(max(_TRAINER_SHARES.values()))
+        for phase in PHASES
+        for name, shares in _ENDING.items()
+        if turn < shares[phase] and (name, phase) in CELLS and SIGNALS[name][0] in whom
+    ]
+
+
+_TURNS = (_in_turn(("trainer", "run", "fork server")), _in_turn(("run", "fork server")))
+"""Of the first attempt, and of the one after it, whose ranks the record may not have."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A signal, ``delay_s`` after the record says that the run has reached ``phase``, at ``step`` or later."""
+    """A signal, ``delay_s`` after the record says that the run has reached ``phase``, at ``step`` or later.
+
+    ``held_s``: seconds after which the process goes on; None: it does not.
+    """
 
     name: str
     phase: str
     step: int
     delay_s: float
+    held_s: float | None = None
 
 
 @dataclass(frozen=True)
 class Round:
-    """What a round tries."""
+    """What a round tries.
+
+    Attributes:
+        settings: the run's.
+        trace: the text of its failure trace.
+        faults: of the first attempt, and of the one after it.
+        pauses: whether processes are stopped for a moment, one after another.
+    """
 
     settings: Mapping[str, Any]
     trace: str
-    faults: tuple[Fault, ...]
+    faults: tuple[tuple[Fault, ...], ...]
     pauses: bool
-    """Whether its processes are stopped for a moment, one after another."""
 
 
 def drawn(rng: np.random.Generator, number: int) -> Round:
     """The random round of a number; some get no signal, and of these most have a bit that flips."""
-    cells = list(_cells(rng, number))
-    flips_a_bit = not cells and rng.random() < 0.7
-    phases = {phase for _, phase in cells}
-    num_ps = int(rng.integers(2, 5))
-    strategies = [
-        name
-        for name in _STRATEGIES
-        if not (name == "none" and "recover" in phases)
-        and not (name in _SAVES_ONCE and ("save" in phases or flips_a_bit))
-    ]
-    strategy = str(rng.choice(strategies))
-    is_one_process = all(SIGNALS[name][0] == "run" for name, _ in cells) and rng.random() < 0.3
-    modes = ["none", "none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
+    cells = [list(_cells(rng, number, attempt)) for attempt in range(2)]
+    if is_local := bool(cells[0]) and SIGNALS[cells[0][-1][0]][0] == "run" and rng.random() < _ONE_PROCESS:
+        cells = [[cell for cell in each if SIGNALS[cell[0]][0] == "run"] for each in cells]
+    flips = not any(cells) and rng.random() < 0.9
+    phases = {phase for each in cells for _, phase in each}
+    turn = TURNS[(number - number // _CALM_EVERY) % len(TURNS)]
+    strategy = _strategy(rng, turn, phases, flips=flips)
+    name, num_ps = strategy["name"], int(rng.integers(2, 5))
     settings = {
-        "engine": "local" if is_one_process else "rpc",
+        "engine": "local" if is_local else "rpc",
         "seed": int(rng.integers(1000)),
-        "strategy": {"name": strategy},
-        "cache": {"mode": str(rng.choice(modes))},
+        "strategy": strategy,
+        "cache": {"mode": str(rng.choice(["none", "none", "lookahead"] + ["stale"] * (name != "cpr_mirror")))},
         "save": {"mode": str(rng.choice(["sync", "async"]))},
-        "cluster": {"num_ps": num_ps, "spares": int(rng.integers(2)), "rpc_timeout_s": 3.0, "join_timeout_s": 5.0},
+        "cluster": {
+            "num_ps": num_ps,
+            "spares": int(rng.integers(2)),
+            "rpc_timeout_s": RPC_TIMEOUT_S,
+            "join_timeout_s": JOIN_TIMEOUT_S,
+        },
         "store": {"fsync": bool(rng.random() < 0.2)},
         "eval": {"points": 8},
+        "wandb": {"mode": "offline" if rng.random() < _VIEWED else "disabled"},
     }
-    num_failures = 0 if strategy == "none" else int(rng.integers("recover" in phases, 7))
-    hours = sorted(rng.uniform(0, JOB_H, num_failures).round(3).tolist())
-    faults = [
-        Fault(
-            name=name,
-            phase=phase,
-            step=int(rng.uniform(0, hours[-1] / JOB_H if phase == "recover" else _LATEST.get(phase, 0.5)) * NUM_STEPS),
-            delay_s=float(rng.choice([0.0, 0.0, 0.0, rng.uniform(0, _DELAY_S.get(phase, 0.1))])),
-        )
-        for name, phase in cells
-    ]
-    lines = [*_failures(rng, hours, strategy, num_ps), *([_flip(rng, num_ps)] if flips_a_bit else [])]
-    head = ("# title: made by a benchmark", "hour,rank,phase,fault,factor,repair_h")
-    ordered = sorted(lines, key=lambda line: float(line.split(",")[0]))
-    return Round(settings, "\n".join([*head, *ordered, ""]), tuple(faults), pauses=bool(rng.random() < _PAUSED))
+    clock = "samples" if flips else _clock(rng, turn, settings["engine"])
+    if clock == "samples":
+        saves = name not in _SAVES_ONCE
+        trace = trace_of(rng, turn, num_ps, saves=saves, has_pairs=name == "buddy", flips=flips)
+    else:
+        settings |= _CLOCKS[clock]
+        trace = plain_trace(rng, num_ps, turn[0] if clock == "wall" else None)
+    faults = tuple(tuple(_fault(rng, name, phase) for name, phase in each) for each in cells)
+    return Round(settings, trace, faults, pauses=bool(rng.random() < _PAUSED))
 
 
-def _cells(rng: np.random.Generator, number: int) -> Iterator[tuple[str, str]]:
-    """Signals and the phases they come in: perhaps one that a run survives, and one that ends it, each in its turn."""
-    if number % _CALM_EVERY == 0:
+def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:
+    """That of a trace; others than ``samples`` know deaths between steps only."""
+    fault, phase = turn
+    if fault not in DEATH_FAULTS or phase != "boundary" or rng.random() < 0.2:
+        return "samples"
+    return "seconds" if fault == "kill" and engine == "rpc" and rng.random() < 0.6 else "wall"
+
+
+def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str], *, flips: bool) -> dict[str, Any]:
+    """One that meets the fault and the phases, and its options."""
+    needs_saves = "save" in phases or turn[1] in NEEDS_SAVES or flips
+    left_out = {
+        *(_SAVES_ONCE if needs_saves else ()),
+        *(("none",) if "recover" in phases or turn[0] != "kill" else ()),
+        *(("buddy",) if turn[1] in MAY_END_A_PAIR else ()),
+    }
+    name = one_of(rng, {name: 3 if name in _SAVES_ONCE else 1 for name in _STRATEGIES if name not in left_out})
+    options = {option: values[int(rng.integers(len(values)))] for option, values in _STRATEGIES[name].items()}
+    return {"name": name, **options}
+
+
+def _cells(rng: np.random.Generator, number: int, attempt: int) -> Iterator[tuple[str, str]]:
+    """Signals and the phases they come in: some that a run survives, and one that ends it, each in its turn.
+
+    In every second round the attempt after the first has signals too.
+    """
+    if number % _CALM_EVERY == 0 or (attempt and number % 2):
         return
-    if rng.random() < 0.8:
-        yield str(rng.choice(_SURVIVED)), _one_of(rng, _SURVIVED_SHARES)
-    yield _CELLS[(number - number // _CALM_EVERY - 1) % len(_CELLS)]
+    if not attempt and rng.random() < _RANK_SIGNALS:
+        yield str(rng.choice(LOSES_A_RANK)), one_of(rng, _RANK_SHARES)
+    if rng.random() < _PAUSED_LONGER:
+        yield str(rng.choice([*HARMLESS])), one_of(rng, _PAUSE_SHARES)
+    turns, turn = _TURNS[attempt], number // 2 if attempt else number - number // _CALM_EVERY - 1
+    yield turns[turn % len(turns)]
 
 
-def _failures(rng: np.random.Generator, hours: list[float], strategy: str, num_ps: int) -> Iterator[str]:
-    """Lines of a trace. Each of their phases is sure to come: the last failure is one at a boundary."""
-    for number, hour in enumerate(hours):
-        is_last, is_early = number == len(hours) - 1, hour < JOB_H / 2
-        saves = strategy not in _SAVES_ONCE and is_early
-        phases = ["boundary", "lookup", "apply", "eval"] + (["save", "manifest"] if saves else [])
-        if strategy != "buddy":  # ranks that die in a recovery may be those of a pair
-            phases += ["restore", "regroup"]
-        fault, phase = _one_of(rng, _RANK_FAULTS), _one_of(rng, {name: _PHASE_WEIGHTS[name] for name in phases})
-        if not is_last and rng.random() < 0.25:
-            fault = _one_of(rng, _DISK_FAULTS if saves else {"slow": 1.0})
-        rank = f"ps{rng.integers(num_ps)}"
-        if is_last:
-            yield f"{hour},{rank},boundary,{fault},,"
-        elif fault == "slow":
-            yield f"{hour},{rank},,slow,2.5,3"
-        else:
-            yield f"{hour},{rank},{'save' if fault.startswith('disk') else phase},{fault},,"
-
-
-def _flip(rng: np.random.Generator, num_ps: int) -> str:
-    return f"{round(float(rng.uniform(JOB_H / 2, JOB_H)), 3)},ps{rng.integers(num_ps)},,bitflip,,"
-
-
-def _one_of(rng: np.random.Generator, weights: Mapping[str, float]) -> str:
-    shares = np.array([*weights.values()], dtype=np.float64)
-    return str(rng.choice([*weights], p=shares / shares.sum()))
+def _fault(rng: np.random.Generator, name: str, phase: str) -> Fault:
+    return Fault(
+        name=name,
+        phase=phase,
+        step=int(rng.uniform(0, _LATEST.get(phase, 0.5)) * NUM_STEPS),
+        delay_s=float(rng.choice([0.0, 0.0, 0.0, rng.uniform(0, _DELAY_S.get(phase, 0.1))])),
+        held_s=float(rng.uniform(*HARMLESS[name])) if name in HARMLESS else None,
+    )

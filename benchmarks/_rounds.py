@@ -20,7 +20,7 @@ from benchmarks._common import config_of, parser, settings_of
 from harness.config.yaml_file import to_yaml
 from harness.core.seeds import generator
 
-NUM_STEPS, BATCH_SIZE, JOB_H = 240, 8, 24.0
+NUM_STEPS, BATCH_SIZE, JOB_H = 160, 8, 24.0
 DEADLINE_S = 120.0
 """Of one run, which takes some seconds."""
 

@@ -1,19 +1,26 @@
 """Runs that are ended at random steps and go on: a random run a round, and its record against that of a whole run.
 
-A round draws a strategy, an engine, a cache, a save mode, an optimizer, the clock of a trace of planned kills, and how
-often resume points are written. The command is ended one to three times, by SIGKILL (two of three) or SIGTERM, at drawn
-steps, and started again with `--resume`. Then it runs to its end. Checked: every event of its record (machine parts
-aside), and so every loss, charge and digest, equals that of the same run on engine local that was not ended.
+A round takes a strategy in its turn, and draws an engine, a cache, a save mode, an optimizer, the clock of a trace of
+planned kills, and how often resume points are written. The command is ended one to three times, by SIGKILL (two of
+three) or SIGTERM, at drawn steps, and started again with `--resume`. Then it runs to its end. Checked:
+
+    record     every event (machine parts aside), and so every loss, charge and digest, equals that of the same run on
+               engine local that was not ended
+    SIGTERM    its line names a step, at most one below the last one recorded; the next start goes on from there
+
+How often each strategy, engine and cache was ended is printed, and which was not.
 
     python benchmarks/resume.py --rounds 50 --seed 1
     python benchmarks/resume.py --first 17 --rounds 1 --seed 1      one round again, by its number
 """
 
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,13 +42,18 @@ from benchmarks._rounds import (
     rounds_parser,
     write_config,
 )
+from harness.core.events import Event, Recovered
+from harness.core.names import CLIENT_NAMES
+from harness.core.strategies import STRATEGIES
 from harness.run.verify import compare_records
 
-_STRATEGIES = (
-    *("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_mfu", "cpr_ssu", "cpr_random", "cpr_mass"),
-    *("cpr_scar", "cpr_mirror", "differential", "buddy"),
-)
+COVERED: Mapping[str, Sequence[str]] = {
+    "strategy": [*STRATEGIES],
+    "engine": ["local", "rpc"],
+    "cache": [*CLIENT_NAMES],
+}
 _POLL_S = 0.002
+_GOES_ON = re.compile(r"goes on from step (\d+)")
 
 
 @dataclass(frozen=True)
@@ -62,10 +74,10 @@ class Round:
     endings: tuple[Ending, ...]
 
 
-def drawn(rng: np.random.Generator) -> Round:
-    """A random round."""
+def drawn(rng: np.random.Generator, number: int) -> Round:
+    """The random round of a number."""
     num_ps = int(rng.integers(2, 5))
-    strategy = str(rng.choice(_STRATEGIES))
+    strategy = COVERED["strategy"][number % len(STRATEGIES)]
     modes = ["none", "lookahead"] + ([] if strategy == "cpr_mirror" else ["stale"])
     mode = str(rng.choice(["sync", "async"]))
     kills = [] if strategy == "none" else sorted(rng.uniform(0, JOB_H, rng.integers(0, 5)).round(3).tolist())
@@ -103,7 +115,7 @@ def drawn(rng: np.random.Generator) -> Round:
 
 def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping[str, Any]) -> Verdict:
     """Carry out a round in ``folder``."""
-    each, verdict = drawn(rng), Verdict()
+    each, verdict = drawn(rng, number), Verdict()
     write_trace(folder / "trace.csv", each.kills)
     trace = {"path": str(folder / "trace.csv"), "clock": each.clock}
     config = write_config(folder, settings, each.settings, {"trace": trace})
@@ -113,40 +125,79 @@ def tried(number: int, rng: np.random.Generator, folder: Path, settings: Mapping
         verdict.wrong.append(f"whole run: exit code {whole.code}: {whole.last_line()}")
         whole.end()
         return verdict
-    attempt = Attempt(config, folder, "--resume")
-    for ending in each.endings:
-        if not _ended(attempt, ending):
-            break
-        verdict.counts[f"ended by {ending.number.name}",] += 1
-        attempt = Attempt(config, folder, "--resume")
-    if not attempt.wait(time.monotonic() + DEADLINE_S) or attempt.code:
-        verdict.wrong.append(f"{_words(each)}: exit code {attempt.code}: {attempt.last_line()}")
+    attempt, wrong = _ended_and_run_again(each, config, folder, verdict.counts)
+    verdict.wrong = [f"{_words(each)}: {line}" for line in wrong]
+    if attempt.code is None:
         attempt.end()
         return verdict
-    said = attempt.output.read_text(errors="replace")
-    if verdict.counts:
-        went_on = "went on from a resume point" if "goes on from step" in said else "started afresh"
-        verdict.counts[went_on,] += 1
-    verdict.wrong += [f"unusable: {line}" for line in said.splitlines() if line.endswith("; not used")]
     verdict.wrong += [f"{_words(each)}: {line}" for line in compare_records(whole.out, attempt.out)]
     if (attempt.out / "resume").exists():
         verdict.wrong.append(f"{_words(each)}: the finished run has resume points")
     return verdict
 
 
+def _ended_and_run_again(
+    each: Round, config: Path, folder: Path, counts: Counter[tuple[str, ...]]
+) -> tuple[Attempt, list[str]]:
+    """The last attempt, and what is wrong with those before it and with how they went on."""
+    wrong: list[str] = []
+    last: Ending | None = None
+    attempt = Attempt(config, folder, "--resume")
+    for ending in each.endings:
+        if not _ended(attempt, ending):
+            break
+        last = ending
+        counts["ended by", ending.number.name] += 1
+        if ending.number == signal.SIGTERM:
+            wrong += judged_stop(attempt.last_line(), attempt.events())
+        attempt = Attempt(config, folder, "--resume")
+    if not attempt.wait(time.monotonic() + DEADLINE_S) or attempt.code:
+        return attempt, [*wrong, f"exit code {attempt.code}: {attempt.last_line()}"]
+    said = attempt.output.read_text(errors="replace")
+    if last is not None:
+        went_on = bool(_GOES_ON.search(said))
+        counts["went on", "from a resume point" if went_on else "afresh"] += 1
+        counts.update(_covered_by(each))
+        if last.number == signal.SIGTERM and not went_on:
+            wrong.append("it started afresh after SIGTERM")
+    return attempt, wrong + [f"unusable: {line}" for line in said.splitlines() if line.endswith("; not used")]
+
+
+def judged_stop(line: str, events: Sequence[Event]) -> list[str]:
+    """What is wrong with the last line of a command that SIGTERM ended, by the record that it left."""
+    step = 0
+    for event in events:
+        step = event.resume_step if isinstance(event, Recovered) and event.rollback else max(step, event.step)
+    named = _GOES_ON.search(line)
+    if named is None:
+        return [f"SIGTERM at step {step}: no step is named: {line}"]
+    if int(named[1]) < step - 1:
+        return [f"SIGTERM at step {step}: it goes on from step {named[1]}, so more than one step is lost"]
+    return []
+
+
+def not_covered(counts: Counter[tuple[str, ...]]) -> list[str]:
+    """Strategies, engines and caches of which no run was ended."""
+    return [f"{kind} {name}" for kind, names in COVERED.items() for name in names if not counts[kind, name]]
+
+
+def _covered_by(each: Round) -> list[tuple[str, str]]:
+    values = each.settings
+    return [
+        ("strategy", values["strategy"]["name"]),
+        ("engine", values["engine"]),
+        ("cache", values["cache"]["mode"]),
+    ]
+
+
 def _ended(attempt: Attempt, ending: Ending) -> bool:
-    """End the command at its step; False if it ended before."""
-    while _step(attempt) < ending.step:
+    """End the command once it has recorded that step or a later one; False if it ended before."""
+    while (last := attempt.last_event()) is None or last[1] < ending.step:
         if attempt.wait(time.monotonic() + _POLL_S) or time.monotonic() > attempt.began_s + DEADLINE_S:
             return False
     with suppress(ProcessLookupError):
         os.kill(attempt.pid, ending.number)
     return attempt.wait(time.monotonic() + DEADLINE_S) and attempt.code != 0
-
-
-def _step(attempt: Attempt) -> int:
-    events = attempt.events()
-    return events[-1].step if events else 0
 
 
 def _words(each: Round) -> str:
@@ -158,13 +209,15 @@ def _words(each: Round) -> str:
 
 
 def main() -> None:
-    """Carry out the rounds, print counts and what differed; exit code 1 if anything did."""
+    """Carry out the rounds, print counts, what was wrong and what is missing; exit code 1 if anything was wrong."""
     options = rounds_parser(__doc__, rounds=50).parse_args()
     total = carried_out(options, "resume", tried)
-    lines = table(("what", "number"), [[what, str(number)] for (what,), number in sorted(total.counts.items())])
-    summary = f"{options.rounds:,} rounds of seed {options.seed}: {len(total.wrong)} differences"
-    counts = {what: number for (what,), number in total.counts.items()}
-    report(options, [*lines, "", summary, *total.wrong], {"results": counts, "wrong": total.wrong})
+    lines = table(("what", "", "rounds"), [[*what, str(number)] for what, number in sorted(total.counts.items())])
+    missing = not_covered(total.counts)
+    summary = f"{options.rounds:,} rounds of seed {options.seed}: {len(total.wrong)} wrong; never ended: "
+    summary += ", ".join(missing) or "none"
+    counts = [{"what": kind, "name": name, "count": number} for (kind, name), number in sorted(total.counts.items())]
+    report(options, [*lines, "", summary, *total.wrong], {"results": counts, "wrong": total.wrong, "missing": missing})
     sys.exit(1 if total.wrong else 0)
 
 

@@ -3,14 +3,17 @@
 import importlib
 import os
 import runpy
+import signal
 import sys
 from functools import partial
 from pathlib import Path
 
 from benchmarks import _memory, grid
+from benchmarks._processes import adopt_orphans, descendants
 from benchmarks._turns import Tick, chunks
 from harness.cluster import wire
 from harness.config.model import Config
+from harness.processes.leash import end_with_parent
 from harness.processes.spawn import nest_fork_server
 from harness.record.code import current_code
 from tests.forked import ran
@@ -33,6 +36,29 @@ def benchmark_alone(name: str, *arguments: str) -> None:
     sys.argv = [name, *arguments]
     sys.path[:] = [str(FOLDER), *(path for path in sys.path if Path(path) not in (FOLDER.parent, Path()))]
     runpy.run_path(str(FOLDER / name), run_name="__main__")
+
+
+def left_by_a_stray() -> None:
+    """Print the number of a process that left its session and lost its parent, and what chaos finds left."""
+    adopt_orphans()
+    others = {*descendants()}
+    reader, writer = os.pipe()
+    if (child := os.fork()) == 0:
+        os.setsid()
+        if (stray := os.fork()) == 0:
+            end_with_parent()
+            os.setsid()
+            signal.pause()
+        os.write(writer, str(stray).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    sys.stdout.write(f"{os.read(reader, 20).decode()}\n")
+    for pid in descendants():
+        if pid not in others:
+            sys.stdout.write(f"process:{pid}\n")
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+    assert {*descendants()} == others
 
 
 def grid_benchmark(*arguments: str) -> None:

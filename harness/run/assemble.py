@@ -6,6 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -166,6 +167,8 @@ def run(
         if problem := problem_of(run_spec, supervisor):
             shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
             raise RunFailed(problem)
+        with suppress(OSError):  # what is left of a killed rank does no harm
+            store.remove_unfinished()
         recorder.done()
     for left in (folder.root, *([] if config.store.keep_finished else [store.root])):
         shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way

@@ -41,12 +41,19 @@ class CheckpointStore:
         self._fsync = fsync
         try:
             root.mkdir(parents=True, exist_ok=True)
-            for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
-                temp.unlink(missing_ok=True)
+            self.remove_unfinished()
             if fsync:
                 fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
         except OSError as error:
             raise StoreError(f"{root}: cannot be used as a checkpoint folder: {error.strerror}") from error
+
+    def remove_unfinished(self) -> None:
+        """Remove the temporary files of writers that were killed. To be called while no process writes.
+
+        Raises OSError.
+        """
+        for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
+            temp.unlink(missing_ok=True)
 
     def next_sequence(self) -> int:
         """A sequence number above all in the folder, including those of saves that were never committed."""

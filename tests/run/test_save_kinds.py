@@ -14,6 +14,7 @@ from harness.config.model import Config
 from harness.core.events import Event, Recovered, Saved, Started, Trained
 from harness.core.placement import budget_rows
 from harness.core.plans import Rank
+from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from harness.run.verify import compare_records
@@ -128,3 +129,17 @@ def test_a_budget_that_binds_is_used_up_and_never_exceeded(config: Config, tmp_p
         _, events = run(config, tmp_path / name)
         written = {(event.save, event.num_rows) for event in charged(events)}
         assert written == {("tracked", num_chosen), ("priority", num_chosen + num_whole)}
+
+
+def test_a_finished_run_leaves_no_file_of_a_killed_writer(config: Config, tmp_path: Path) -> None:
+    """Law: what a rank had begun to write when it was killed is not kept with the checkpoints of its run."""
+    left = tmp_path / "run" / "checkpoints" / "ps0" / ".base-000001.bin.0a1b2c3d.tmp"
+
+    def train(*arguments: Any) -> None:
+        left.parent.mkdir()
+        left.write_bytes(b"half")
+        job.train(*arguments)
+
+    config = changed(config, trace__path=None, data__max_train_samples=64, strategy__interval_samples=32)
+    run(config, tmp_path / "run", Parts(train=train))
+    assert {path.suffix for path in left.parent.iterdir()} == {".bin"}
