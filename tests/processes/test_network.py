@@ -34,8 +34,8 @@ PATIENCE_S = 30.0
 
 @pytest.fixture
 def config(config: Config) -> Config:
-    """A run of 128 steps without failures."""
-    return changed(config, engine="rpc", trace__path=None, data__max_train_samples=512)
+    """A run of 32 steps without failures or saves."""
+    return changed(config, engine="rpc", trace__path=None, data__max_train_samples=128, strategy__name="none")
 
 
 @pytest.fixture
