@@ -24,7 +24,11 @@ def reap_orphans() -> None:
 
 
 def descendants() -> list[int]:
-    """Living descendants of this process."""
+    """Living descendants of this process, by two looks: one may miss a process whose parent ends during it."""
+    return sorted({*_seen_descendants(), *_seen_descendants()})
+
+
+def _seen_descendants() -> list[int]:
     parents = {pid: int(fields[1]) for pid in _pids() if (fields := _stat(pid))}
     found: list[int] = []
     new = {os.getpid()}
