@@ -51,8 +51,7 @@ def story_of(events: list[Event]) -> list[Event]:
     ]
 
 
-@pytest.mark.parametrize("save", ["sync", "async"])
-@pytest.mark.parametrize("strategy", ["full", "partial", "cpr_mfu"])
+@pytest.mark.parametrize(("strategy", "save"), [("full", "async"), ("partial", "sync"), ("cpr_mfu", "async")])
 def test_a_write_that_fails_costs_its_bytes_and_changes_nothing(
     config: Config, tmp_path: Path, strategy: str, save: str
 ) -> None:

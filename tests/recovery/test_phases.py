@@ -55,7 +55,7 @@ def run_phased(config: Config, run_dir: Path) -> tuple[Finished, list[Event]]:
 
 
 ENGINES = [
-    *(("partial", cache, "async") for cache in ("none", "lookahead", "stale")),
+    *(("partial", cache, "async") for cache in ("lookahead", "stale")),
     ("full", "lookahead", "sync"),
     ("cpr_mfu", "none", "sync"),
     ("cpr_mirror", "none", "async"),

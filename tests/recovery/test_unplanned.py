@@ -209,6 +209,7 @@ def test_chaos(config: Config, tmp_path: Path, mode: str) -> None:
     The run waits in its middle for the first kill, lest it end before.
     """
     config = changed(config, trace__path=None, trace__allow_unplanned=True, eval__every_steps=60, save__mode=mode)
+    config = changed(config, data__max_train_samples=512)
     # More than are killed: on a busy machine all of it may fall into one recovery.
     config = changed(config, cluster__max_replacements_in_a_row=20)
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")

@@ -98,7 +98,7 @@ def test_a_run_is_charged_as_the_simulator_says(
     config: Config, tmp_path: Path, name: str, prices: dict[str, object]
 ) -> None:
     """Emulated buckets, PLS and number of saves of a real run equal those computed without training."""
-    config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=512, **prices)
+    config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=256, **prices)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
     simulated = simulate(run_spec.strategy, job_of(config, r=0.5), run_spec.planned_kills)
