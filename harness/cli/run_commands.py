@@ -19,7 +19,7 @@ from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, StoreError, UserError
+from harness.core.errors import HarnessError, RunStopped, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, run_cells
@@ -205,6 +205,8 @@ def _train(config: Config, options: argparse.Namespace) -> int:
             write_reason(target, f"{type(error).__name__}: {error}")
             if isinstance(error, UserError):
                 discard_unstarted(target)
+            if has_resume_point(target) and not isinstance(error, RunStopped):
+                console.note(f"{target}: a resume point is kept; --resume goes on from it")
             raise
     if is_replaced:
         replace_run(run_dir)

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
 from harness.store.background import Background
-from harness.store.format import ContentReader, flip_bit, fsync_folder, replacing, verify
+from harness.store.format import ContentReader, flip_bit, fsync_folder, read_text, replacing, verify
 from harness.store.records import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
@@ -217,8 +217,4 @@ def _manifest_paths(root: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _load(path: Path) -> Manifest:
-    try:
-        text = path.read_bytes().decode(errors="replace")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-    return Manifest.from_text(text, str(path))
+    return Manifest.from_text(read_text(path), str(path))

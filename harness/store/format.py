@@ -59,6 +59,20 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
+def read_text(path: Path) -> str:
+    """A text file as a whole; bytes that are no UTF-8 are replaced. Raises StoreError that names the file."""
+    try:
+        with open(path, "rb", opener=_open) as file:
+            return (file.read() or b"").decode(errors="replace")
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+
+
+def _open(path: Path | str, flags: int = os.O_RDONLY) -> int:
+    """A file descriptor to read from. A FIFO is opened, and is empty, at once: nothing waits for its writer."""
+    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+
+
 def fsync_folder(folder: Path) -> None:
     """Make the names in ``folder`` durable."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -212,7 +226,7 @@ class ContentReader:
         self._num_read = 0
         self._handle = -1
         try:
-            self._handle = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._handle = _open(self.path)
             size_bytes = os.fstat(self._handle).st_size
             if size_bytes != record.num_bytes:
                 raise self.damage(f"expected {record.num_bytes} bytes, got {size_bytes}")

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from harness.core.errors import StoreError
 from harness.core.resumable import EventsPosition, State
-from harness.store.format import fsync_folder, replacing, verify
+from harness.store.format import fsync_folder, read_text, replacing, verify
 from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
 
 
@@ -127,11 +127,7 @@ class ResumeFolder:
 
     def read(self, path: Path) -> ResumePoint:
         """The point of ``path``, with all its files verified. Raises StoreError that names what is damaged."""
-        try:
-            text = path.read_bytes().decode(errors="replace")
-        except OSError as error:
-            raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
-        point = ResumePoint.from_text(text, str(path))
+        point = ResumePoint.from_text(read_text(path), str(path))
         for record in point.files.values():
             verify(self.root, record)
         return point

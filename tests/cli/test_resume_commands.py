@@ -12,7 +12,7 @@ from harness import api
 from harness.config.experiment import Cell, load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import RunStopped, StoreError
+from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.grid.process import is_done
 from harness.record.folder import claim_run
 from harness.run import assemble
@@ -66,6 +66,20 @@ def test_a_run_with_a_resume_point_does_what_it_is_told(command: Command) -> Non
     leave_a_resume_point()
     assert command("train", "one.yaml", "--afresh") == (0, ["out: this run was interrupted; it starts afresh"])
     assert compare_records(Path("whole"), Path("out")) == []
+
+
+def test_a_run_that_fails_says_that_it_can_go_on(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the resume point of a run that failed is named, beside the reason."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise RunFailed("the fork server has ended")
+
+    leave_a_resume_point()
+    with monkeypatch.context() as patched:
+        patched.setattr(assemble, "run", fail)
+        said = ["out: a resume point is kept; --resume goes on from it", "failed: the fork server has ended"]
+        assert command("train", "one.yaml", "--resume") == (1, said)
+    assert command("train", "one.yaml", "--resume") == (0, ["out: goes on from step 10 of 60"])
 
 
 def test_from_python_too(command: Command) -> None:

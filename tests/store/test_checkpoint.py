@@ -1,6 +1,7 @@
 """Laws of a checkpoint folder: it shows the newest whole checkpoint, says what it skipped, keeps what is named."""
 
 import json
+import os
 import pickle
 import struct
 import threading
@@ -48,6 +49,17 @@ def test_newest_is_what_was_committed(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == (None, [])
     _, newest = committed(tmp_path, 1, 2)
     assert CheckpointStore(tmp_path).newest(config_hash="run") == (newest, [])
+
+
+@pytest.mark.parametrize("name", [manifest_name(2), "ps0/base-000002.bin"])
+def test_a_fifo_in_the_place_of_a_file_is_damage(tmp_path: Path, name: str) -> None:
+    """Law: nothing waits for its writer; the previous checkpoint is shown."""
+    first, _ = committed(tmp_path, 1, 2)
+    (tmp_path / name).unlink()
+    os.mkfifo(tmp_path / name)
+    newest, (skipped,) = newest_checkpoint(tmp_path)
+    assert newest == first
+    assert str(tmp_path / name) in skipped
 
 
 def test_records_travel_unchanged(tmp_path: Path) -> None:
