@@ -5,8 +5,7 @@ A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -33,6 +32,7 @@ from harness.cluster.protocol import (
 )
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor_client import SupervisorClient
+from harness.cluster.underway import NOTHING, Calls, Underway, words_of
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import CHIEF, Rank, Struck, is_ps, ps_rank
 from harness.processes import control
@@ -74,7 +74,7 @@ def _reach(workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
     try:
         reply = rpc.rpc_sync(workers[rank], serve_rank, args=(request,), timeout=_timeout_s)
     except RuntimeError as error:
-        raise RankLost([rank], {}, {rank: _words(error)}) from error
+        raise RankLost([rank], {}, {rank: words_of(error)}) from error
     _guard()
     return reply
 
@@ -169,14 +169,6 @@ def _carry_out(job: Callable[[Cluster, SupervisorClient], None], link: ControlLi
         link.order()
 
 
-@dataclass(frozen=True)
-class Underway:
-    """Requests in flight, and ranks to which sending failed, with the transport's error texts."""
-
-    futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]]
-    detail: dict[Rank, str]
-
-
 class RpcCluster:
     """The :class:`harness.cluster.protocol.Cluster` of engine ``rpc``: calls PS ranks over torch RPC."""
 
@@ -227,7 +219,7 @@ class RpcCluster:
             try:
                 sent = tuple(self._send(rank, *call) for call in calls)
             except RuntimeError as error:
-                detail[rank] = _words(error)
+                detail[rank] = words_of(error)
             else:
                 futures[rank] = sent if isinstance(request, Several) else sent[0]
         return Underway(futures, detail)
@@ -248,6 +240,7 @@ class RpcCluster:
         self._num_in_flight = max(0, self._num_in_flight - 1)
         detail = dict(underway.detail)
         replies: dict[Rank, Reply] = {}
+        probes = self._probe(underway) if self._seeks_dead else None
         for rank, future in underway.futures.items():
             # A rank's own exceptions travel as Failure values, so an error raised here is the transport's:
             # end of file, broken pipe, connection refused, or no answer within the timeout.
@@ -258,9 +251,9 @@ class RpcCluster:
                     else wire.reply_of(future.wait())
                 )
             except RuntimeError as error:
-                detail[rank] = _words(error)
-        if self._seeks_dead:  # whoever was asked after the kill and has answered is not asked again
-            detail = self._find_dead(detail, () if self._was_in_flight else replies)
+                detail[rank] = words_of(error)
+        if probes is not None:
+            detail = self._find_dead(detail, probes)
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         replies = in_rank_order(replies, self._ranks)
@@ -277,35 +270,37 @@ class RpcCluster:
         lost = {**detail, **(self._link.call("lost_with", [*detail]) if self._has_hosts else {})}
         return RankLost(lost, {rank: reply for rank, reply in replies.items() if rank not in lost}, lost)
 
-    def _find_dead(self, dead: Mapping[Rank, str], alive: Iterable[Rank] = ()) -> dict[Rank, str]:
-        """The ``dead`` and all ranks not known to be ``alive`` that do not answer a no-op, with the transport's error
-        texts; and whoever was killed by plan, even if it answers: a stopped rank may be continued from outside.
+    def _probe(self, underway: Underway) -> Calls:
+        """Send a no-op to each rank that may have been killed unnoticed: all whose answer to ``underway`` is no proof.
 
-        A rank may have answered a request before it was killed. Without a world nothing was sent: then the next world
-        is not formed while ranks are dead.
+        The answer to a request that was in flight at the kill is none: the rank may have given it before. Deadlines of
+        requests and no-ops begin together, so that any number of ranks that hang cost one. Without a world nothing is
+        sent: the next one is not formed while ranks are dead.
         """
+        if self._generation < 0:
+            return Calls({}, {})
+        known = {*underway.detail, *(() if self._was_in_flight else underway.futures)}
+        return self._ask({rank: (connect,) for rank in self._ranks if rank not in known})
+
+    def _find_dead(self, dead: Mapping[Rank, str], probes: Calls) -> dict[Rank, str]:
+        """The ``dead`` and all ranks that do not answer ``probes``, with the transport's error texts; and those that
+        were killed by plan, even if they answer: a stopped rank may be continued from outside."""
         self._seeks_dead = False
         if self._generation < 0:
             return dict(dead)
-        known = {*dead, *alive}
-        dead = {**dead, **self._failing({rank: (connect,) for rank in self._ranks if rank not in known})}
+        dead = {**probes.failing(), **dead}
         return {**dead, **dict.fromkeys(self._link.call("survivors", [*dead]), _CONTINUED)}
 
-    def _failing(self, calls: Mapping[Rank, tuple[Any, ...]]) -> dict[Rank, str]:
-        """Call a function with arguments on each rank; those that fail, with the transport's error texts."""
+    def _ask(self, calls: Mapping[Rank, tuple[Any, ...]]) -> Calls:
+        """Call a function with arguments on each rank, without waiting."""
         futures: dict[Rank, Future[Any]] = {}
         detail: dict[Rank, str] = {}
         for rank, (function, *args) in calls.items():
             try:
                 futures[rank] = self._send(rank, function, tuple(args))
             except RuntimeError as error:
-                detail[rank] = _words(error)
-        for rank, future in futures.items():
-            try:
-                future.wait()
-            except RuntimeError as error:
-                detail[rank] = _words(error)
-        return detail
+                detail[rank] = words_of(error)
+        return Calls(futures, detail)
 
     def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
         """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped, or have stopped."""
@@ -333,16 +328,16 @@ class RpcCluster:
             self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
         else:
             self._form(formation)
-        if self._seeks_dead and (dead := self._find_dead({})):
+        if self._seeks_dead and (dead := self._find_dead({}, self._probe(NOTHING))):
             raise RankLost(dead, {}, dead)
 
     def _let_spares_take_over(self, takeovers: Mapping[Rank, Rank]) -> None:
         """Raises RankLost if a spare has died."""
         workers = {rank: group.worker_name(spare, self._generation) for rank, spare in takeovers.items()}
         self._workers = {**self._workers, **workers}
-        detail = self._failing({rank: (adopt, rank) for rank in takeovers})
+        detail = self._ask({rank: (adopt, rank) for rank in takeovers}).failing()
         if self._seeks_dead:
-            detail = self._find_dead(detail)
+            detail = self._find_dead(detail, self._probe(Underway({}, detail)))
         if detail:
             raise self._lost(detail, {})
 
@@ -385,7 +380,3 @@ def _is_step(requests: Mapping[Rank, Request]) -> bool:
 def _met_a_death(reply: Reply) -> bool:
     """Whether the rank could not serve a request because a rank that it reads from is dead."""
     return isinstance(reply, Failure) and isinstance(reply.error, RankLost)
-
-
-def _words(error: RuntimeError) -> str:
-    return str(error).splitlines()[0][:200]

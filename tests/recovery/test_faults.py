@@ -24,7 +24,13 @@ LATE = 1.1  # of a deadline
 HEAD = "hour,rank,phase,fault\n"
 HANGS = {
     "full": "5,ps1,,hang\n19,ps3,save,hang\n26,ps0,manifest,hang\n",
-    "partial": "12,ps2,lookup,hang\n16,ps0,apply,hang\n29,ps2,restore,hang\n30,ps1,,kill\n41,ps0,eval,hang\n",
+    "partial": """12,ps2,lookup,hang
+16,ps0,apply,hang
+29,ps1,restore,hang
+29,ps2,restore,hang
+30,ps1,,kill
+41,ps0,eval,hang
+""",
     "buddy": "29,ps2,restore,hang\n29,ps3,regroup,hang\n30,ps1,,kill\n",
 }
 CUTS = {
@@ -96,6 +102,9 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     seconds = [event.machine["seconds"] for event in real_events if isinstance(event, Lost)]
     deadline_s = JOIN_S if strategy == "buddy" else DEADLINE_S  # of a rank that joins, which nobody has asked anything
     assert min(each for each in seconds if each > DEADLINE_S / 2) <= LATE * deadline_s
+    together = [event.machine["seconds"] for event in real_events if isinstance(event, Lost) and len(event.ranks) > 1]
+    assert len(together) == (strategy == "partial")
+    assert all(each < 2 * DEADLINE_S for each in together), "ranks that hang together cost one deadline"
 
 
 class Continued(Renamed):
