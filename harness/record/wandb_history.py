@@ -102,7 +102,7 @@ class History:
             case Evaluated() if self._is_on_curve(event):
                 return [{"eval/auc": event.auc, "eval/log_loss": event.log_loss, "eval/accuracy": event.accuracy}]
             case Killed():
-                return [{"kill/rank": ps_index(event.rank), "kill/hour": event.hour, **self._totals}]
+                return [{"kill/rank": _number_of(event.rank), "kill/hour": event.hour, **self._totals}]
             case Recovered():
                 return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
         return []
@@ -117,13 +117,21 @@ class History:
 
     def _recovery(self, event: Recovered, rank: str) -> Row:
         return {
-            "recovery/rank": ps_index(rank),
+            "recovery/rank": _number_of(rank),
             "recovery/is_planned": int(rank not in self._unplanned),
             "recovery/is_rollback": int(event.rollback),
             "recovery/latency_s": latency_s(event),
             "recovery/rows": event.num_rows,
             "recovery/pls": event.pls.get(rank, 0.0),
         }
+
+
+def _number_of(rank: str) -> int | None:
+    """The number in the name of a PS rank; None in a damaged name, as of a record that is not sealed."""
+    try:
+        return ps_index(rank)
+    except ValueError:
+        return None
 
 
 def latency_s(event: Recovered) -> float | None:

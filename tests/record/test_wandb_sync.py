@@ -79,6 +79,16 @@ def test_a_damaged_config_is_a_line_a_mistake(tmp_path: Path) -> None:
         assert all(line.startswith(f"{recorder.run.config}: ") for line in str(caught.value).splitlines())
 
 
+def test_a_damaged_name_of_a_rank_is_no_number(tmp_path: Path) -> None:
+    """Law: a record that is not sealed has a view, whatever its ranks are called."""
+    with Recorder(tmp_path, made_config()) as recorder:
+        for event in made_events(made_config()):
+            recorder.record(altered(event, rank="psnull") if isinstance(event, Killed) else event)
+    view = view_of(recorder.run, {}, {})
+    assert view is not None
+    assert {row["kill/rank"] for row in view.rows if "kill/rank" in row} == {None}
+
+
 def test_a_marker_that_cannot_be_used_is_none(tmp_path: Path) -> None:
     """Law: a run whose marker is damaged is sent again."""
     run = RunDir(tmp_path)
