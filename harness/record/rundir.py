@@ -171,12 +171,26 @@ def read_config(path: Path) -> dict[str, Any]:
         raise StoreError(str(error)) from error
     if not isinstance(values, dict):
         raise StoreError(f"{file}: expected the resolved config of a run (a mapping), got {type(values).__name__}")
-    flat = flatten(values)
-    for key, types in (_REQUIRED | {key: types for key, types in _OPTIONAL.items() if key in flat}).items():
-        if key not in flat or not _is_of(types, flat[key]) or (key == "profile.job_h" and not flat[key] > 0):
+    for key, types in (_REQUIRED | _OPTIONAL).items():
+        value = _value_at(values, key)
+        if value is _ABSENT and key in _OPTIONAL:
+            continue
+        if not _is_of(types, value) or (key == "profile.job_h" and not value > 0):
             expected = "a number > 0" if key == "profile.job_h" else _said(types)
-            found = repr(flat[key]) if key in flat else "nothing"
+            found = "nothing" if value is _ABSENT else repr(value)
             raise StoreError(f"{file}: {key}: expected {expected}, got {found}; {_CURE}")
+    return values
+
+
+_ABSENT = object()
+
+
+def _value_at(values: object, key: str) -> Any:
+    """The value under a dotted key, which may be a mapping; ``_ABSENT`` if there is none."""
+    for name in key.split("."):
+        if not isinstance(values, Mapping) or name not in values:
+            return _ABSENT
+        values = values[name]
     return values
 
 

@@ -12,7 +12,7 @@ from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Evaluated, Killed, Started, Trained
 from harness.record import wandb_sink, wandb_worker
 from harness.record.recorder import Recorder
-from harness.record.rundir import RunDir
+from harness.record.rundir import RunDir, read_config
 from harness.record.wandb_session import Session
 from harness.record.wandb_sync import Uploader, view_of
 from harness.record.wandb_view import sent_marker
@@ -77,6 +77,17 @@ def test_a_damaged_config_is_a_line_a_mistake(tmp_path: Path) -> None:
         with pytest.raises(StoreError) as caught:
             view_of(recorder.run, {}, {})
         assert all(line.startswith(f"{recorder.run.config}: ") for line in str(caught.value).splitlines())
+
+
+@pytest.mark.parametrize(("key", "value"), [("detect_h", "{}"), ("o_load_h", "{a: 1}"), ("detect_h", "[1]")])
+def test_a_mapping_in_the_place_of_a_number_is_named(tmp_path: Path, key: str, value: str) -> None:
+    """Law: a key that the analysis computes with is there as a number, or is named, or is optional and absent."""
+    run = Recorder(tmp_path, made_config()).run
+    before = run.config.read_text()
+    found = next(line for line in before.splitlines() if line.strip().startswith(f"{key}:"))
+    run.config.write_text(before.replace(found, f"{found.split(':')[0]}: {value}"))
+    with pytest.raises(StoreError, match=rf"config\.yaml: profile\.{key}: expected a number"):
+        read_config(tmp_path)
 
 
 def test_a_damaged_name_of_a_rank_is_no_number(tmp_path: Path) -> None:
