@@ -13,10 +13,9 @@ from benchmarks._processes import adopt_orphans, descendants
 from benchmarks._turns import Tick, chunks
 from harness.cluster import wire
 from harness.config.model import Config
-from harness.processes.leash import end_with_parent
 from harness.processes.spawn import nest_fork_server
 from harness.record.code import current_code
-from tests.forked import ran
+from tests.forked import PATIENCE_S, ran
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"
@@ -46,7 +45,7 @@ def left_by_a_stray() -> None:
     if (child := os.fork()) == 0:
         os.setsid()
         if (stray := os.fork()) == 0:
-            end_with_parent()
+            signal.alarm(PATIENCE_S)  # its end, if what looks for it fails
             os.setsid()
             signal.pause()
         os.write(writer, str(stray).encode())
