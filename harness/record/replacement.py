@@ -34,12 +34,15 @@ def current_state(run_dir: Path, digest: str) -> State:
 def finish_replacement(run_dir: Path, digest: str) -> None:
     """Put a finished replacement in the place of ``run_dir``; complete a :func:`replace_run` that was cut short.
 
-    A no-op if the replacement is not finished, is damaged, is of another config or other code, or is at work.
+    If that one's replacement is of no use, or is gone, the former result is put back. Otherwise a no-op if the
+    replacement is not finished, is damaged, is of another config or other code, or is at work.
     Raises StoreError if the system refuses.
     """
     is_cut_short = _replaced(run_dir).exists()
     with suppress(AtWork):
-        if is_cut_short:
+        if is_cut_short and not run_dir.exists() and not _is_usable(replacement_of(run_dir), digest):
+            _put_back(run_dir)
+        elif is_cut_short:
             with lock_finished(run_dir if run_dir.exists() else replacement_of(run_dir)):
                 _take_place(run_dir)
         elif _is_usable(replacement_of(run_dir), digest) and _holds_run(run_dir, digest):
@@ -95,6 +98,16 @@ def _holds_run(folder: Path, digest: str) -> bool:
     except StoreError:
         return False
     return True
+
+
+def _put_back(run_dir: Path) -> None:
+    """Move the former result to its place again. Raises AtWork, StoreError."""
+    old = _replaced(run_dir)
+    with lock_finished(old):
+        old.rename(run_dir)
+    with suppress(OSError):  # not empty
+        old.parent.rmdir()
+    _log.warning("note: %s: its replacement cannot be used; the former result is put back", run_dir)
 
 
 def _take_place(run_dir: Path) -> None:

@@ -64,6 +64,19 @@ def test_a_replacement_that_is_cut_short_is_finished(
     assert [path.name for path in run_dir.parent.iterdir()] == ["run"]
 
 
+@pytest.mark.parametrize("is_gone", [False, True])
+def test_the_former_result_is_put_back_where_its_replacement_is_of_no_use(run_dir: Path, is_gone: bool) -> None:
+    """Law: a good result that has given way is not lost to a replacement that cannot take its place."""
+    old = run_dir.parent / ".old" / "run"
+    old.parent.mkdir()
+    run_dir.rename(old)
+    (shutil.rmtree if is_gone else damage)(replacement_of(run_dir))
+    assert current_state(run_dir, HASH) is State.DONE
+    assert seed_of(run_dir) == 0
+    assert (run_dir / "notes.txt").read_text() == "mine"
+    assert not old.parent.exists()
+
+
 def test_a_replacement_without_an_old_result_takes_its_place(run_dir: Path) -> None:
     """Law: the folder of a result that was removed by hand is free for the new one."""
     shutil.rmtree(run_dir)
