@@ -63,9 +63,9 @@ def start(name: str, *arguments: str) -> str:
 
 
 def test_lost_hosts_are_timed(tmp_path: Path) -> None:
-    """Two by SIGKILL and two by a cut cable, in turn; one rank stands still for a moment, and is given up or is not."""
+    """Two by SIGKILL and two by a cut cable, in turn; a rank that stands still for a moment is not given up."""
     path = tmp_path / "figures.json"
-    command = ["--rounds", "1", "--steps", "30", "--stalls", "1", "--rows", "3000", "--ps", "3", "--dead-after", "3"]
+    command = ["--rounds", "1", "--steps", "30", "--stalls", "1", "--rows", "3000", "--ps", "3", "--dead-after", "6"]
     try:
         with emulated(1, tmp_path):
             pass
@@ -75,8 +75,7 @@ def test_lost_hosts_are_timed(tmp_path: Path) -> None:
     figures = json.loads(path.read_text())
     assert all(0 < seconds < 30 for seconds in figures["killed"])
     assert [len(figures[kind]) for kind in ("killed", "cut", "loopback", "hosts")] == [2, 2, 1, 1]
-    assert figures["stalls"] == 1
-    assert figures["given_up"] in (0, 1)
+    assert (figures["stalls"], figures["given_up"]) == (1, 0)
 
 
 def test_every_kill_is_timed_and_its_parts_add_up(tmp_path: Path) -> None:
