@@ -100,8 +100,8 @@ def load(path: Path | str) -> "pd.DataFrame":
 
 
 def _is_whole(values: Sequence[Any]) -> bool:
-    """Whether some values are missing, and all others are whole numbers."""
-    return None in values and all(value is None or type(value) is int for value in values)
+    """Whether some values are missing, and all others are whole numbers of 64 bits."""
+    return None in values and all(value is None or (type(value) is int and abs(value) < 2**63) for value in values)
 
 
 def _mark_copies(rows: Sequence[dict[str, Any]]) -> None:

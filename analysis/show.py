@@ -247,8 +247,6 @@ def _number(value: float | None) -> str:
 
 
 def _checkpoint(path: Path) -> str:
-    if not path.is_dir():
-        return "No checkpoints."
     from harness.store import newest_checkpoint  # noqa: PLC0415 - torch takes a second to import
 
     manifest, skipped = newest_checkpoint(path)

@@ -219,6 +219,12 @@ def _describe_one(spec: Schema) -> str:
         "object": "a mapping",
     }
     limits = (("minimum", ">="), ("exclusiveMinimum", ">"), ("maximum", "<="), ("exclusiveMaximum", "<"))
-    bounds = " and ".join(f"{sign} {spec[name]:.15g}" for name, sign in limits if name in spec)
+    bounds = " and ".join(f"{sign} {_limit(spec[name])}" for name, sign in limits if name in spec)
     form = f"that matches {spec['pattern']}" if "pattern" in spec else ""
     return " ".join(filter(None, [words.get(str(kind), str(kind)), bounds, form]))
+
+
+def _limit(value: float) -> str:
+    """A bound as text: of whole numbers of 64 bits as a power of two."""
+    is_power = isinstance(value, int) and abs(value) >= 2**53 and value.bit_count() == 1
+    return f"{'-' * (value < 0)}2^{value.bit_length() - 1}" if is_power else f"{value:.15g}"

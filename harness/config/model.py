@@ -198,7 +198,7 @@ class TraceConfig(_Model):
         MTBF and ranks per failure. `fixed:N`: N failures at random hours of the job, `fixed:N@H`: of its first H
         hours. `at:7+14`: failures at hours 7 and 14. The name of a preset of `run.py trace generate`: its law.
         `fit:TRACE.csv`, `empirical:TRACE.csv`: as `--model` of that command learns it."""
-    seed: int | None = None
+    seed: Annotated[int, Field(ge=-(2**63), lt=2**63)] | None = None
     """Number of the draw: of the trace of a `law`, of a `random` window, of the ranks of entries that give only a
         count; null: `seed`. Seeds of a grid then have a trace each; an axis `trace.seed` crosses seeds and traces."""
     window: Literal["densest", "median", "quietest", "random"] | None = None
@@ -303,7 +303,7 @@ class Config(_Model):
     plugins: tuple[str, ...] = ()
     """Modules that add strategies and other parts, by dotted name or by a path that ends in .py, relative to the
     working directory (docs/EXTENDING.md)."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial values, the data order and the sub-sampling."""
     engine: EngineName = "local"
     profile: Profile | str = "cpr56"

@@ -94,7 +94,10 @@ def code_of(run_dir: Path) -> Code | None:
 
 def difference_of(run_dir: Path) -> str | None:
     """How the code that computed a finished run differs from the present code, in words; None if it is the same."""
-    code = code_of(run_dir)
+    try:
+        code = Code.of_json(read_json(RunDir(run_dir).env).get("code"))
+    except StoreError as error:
+        return f"code not known: {error}"
     return "code not recorded" if code is None else code.difference(current_code())
 
 

@@ -18,9 +18,9 @@ def store_errors(file: Path, action: Literal["read", "written"]) -> Iterator[Non
 
     A FIFO raises it at once: whoever opens one to read waits for a writer.
     """
-    if action == "read" and file.is_fifo():
-        raise StoreError(f"{file}: cannot be read: expected a file, got a FIFO")
     try:
+        if action == "read" and file.is_fifo():
+            raise StoreError(f"{file}: cannot be read: expected a file, got a FIFO")
         yield
     except OSError as error:
         raise StoreError(f"{file}: cannot be {action}: {error.strerror}") from error

@@ -18,10 +18,10 @@ from typing import Literal
 
 from harness.core.errors import StoreError
 from harness.record.files import try_lock
-from harness.record.rundir import RunDir
+from harness.record.rundir import OLD, RunDir
 
 LOCK = ".lock"
-NEW, OLD = ".new", ".old"  # folders beside runs (harness.record.replacement)
+NEW = ".new"  # folder beside runs (harness.record.replacement)
 _MARK = "cpr-harness"
 _WAIT_S = 5.0  # for the processes of a killed runner to release the lock; a runner that lives is not waited for
 _RETRY_S = 0.05

@@ -14,8 +14,8 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.record import seal
 from harness.record.code import difference_of
-from harness.record.folder import LOCK, NEW, OLD, REMOVABLE, AtWork, State, inspect, lock_finished, remove
-from harness.record.rundir import RunDir
+from harness.record.folder import LOCK, NEW, REMOVABLE, AtWork, State, inspect, lock_finished, remove
+from harness.record.rundir import OLD, RunDir
 
 _log = logging.getLogger(__name__)
 

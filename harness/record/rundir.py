@@ -59,6 +59,9 @@ _ENV: dict[str, tuple[type, ...]] = {
 _FILES = frozenset(("config.yaml", "events.jsonl", "DONE"))
 """A folder with one of them is a run's: it may have lost the others."""
 
+OLD = ".old"
+"""Folder beside runs of the results that give way to a replacement (harness.record.replacement)."""
+
 Status = Literal["absent", "unfinished", "failed", "done"]
 
 
@@ -78,11 +81,15 @@ class RunDir:
 
     @property
     def status(self) -> Status:
-        """State of the run by the files present; ``unfinished`` if it runs, was killed, or was asked to stop."""
-        if not any((self.path / name).is_file() for name in _FILES):
-            return "absent"
-        if self.done.exists():
-            return "done"
+        """State of the run by the files present; ``unfinished`` if it runs, was killed, or was asked to stop.
+
+        Raises StoreError if the system refuses to say.
+        """
+        with store_errors(self.path, "read"):
+            if not any((self.path / name).is_file() for name in _FILES):
+                return "absent"
+            if self.done.exists():
+                return "done"
         reason = self.reason()
         return "unfinished" if reason is None or reason.startswith(RunStopped.__name__) else "failed"
 
@@ -254,19 +261,31 @@ def _said(types: Sequence[type]) -> str:
 def find_runs(path: Path) -> list[Path]:
     """Run directories at or below ``path``, sorted; folders inside a run and hidden folders are not searched.
 
+    So that no result is left out, a folder that cannot be read is among them, and the former result of a run whose
+    replacement was cut short before it was put in place.
     Raises StoreError if ``path`` is not a folder, or contains no run.
     """
     if not path.is_dir():
-        raise StoreError(f"{path}: no such folder")
+        raise StoreError(f"{path}: {'expected a folder, got a file' if path.exists() else 'no such folder'}")
     found: list[Path] = []
-    for folder, names, files in os.walk(path):
+    unread: list[OSError] = []
+    for folder, names, files in os.walk(path, onerror=unread.append):
+        if OLD in names:
+            found += _given_way(Path(folder))
         names[:] = [name for name in names if not name.startswith(".")]
         if not _FILES.isdisjoint(files):
             found.append(Path(folder))
             names.clear()
+    found += [Path(error.filename) for error in unread]
     if not found:
         raise StoreError(f"{path}: no run found; expected a run folder (one with config.yaml) or a folder above runs")
     return sorted(found)
+
+
+def _given_way(folder: Path) -> list[Path]:
+    """Former results of runs of ``folder`` in whose place there is nothing."""
+    with store_errors(folder / OLD, "read"):
+        return [old for old in (folder / OLD).iterdir() if not (folder / old.name).exists()]
 
 
 def write_reason(run_dir: Path, reason: str) -> None:

@@ -37,7 +37,9 @@ def verify(run: RunDir, names: Iterable[str] = SEALED) -> None:
 
     Raises StoreError that names a file which is not as it was when the run ended.
     """
-    if not run.done.exists() or (seal := _read(run.done)) is None:
+    with store_errors(run.done, "read"):
+        is_done = run.done.exists()
+    if not is_done or (seal := _read(run.done)) is None:
         return
     for name in names:
         expected, found = seal["digests"][name], digest_of(run.path / name)

@@ -5,7 +5,7 @@ ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks t
 trainer0/dense-000012.bin
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,15 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
 from harness.store.background import Background
-from harness.store.format import ContentReader, flip_bit, fsync_folder, read_text, replacing, verify
+from harness.store.format import (
+    ContentReader,
+    flip_bit,
+    fsync_folder,
+    numbered_paths,
+    read_text,
+    replacing,
+    verify,
+)
 from harness.store.records import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
@@ -156,8 +164,8 @@ def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Ma
     Writes nothing. The manifest is None if there is no valid one.
 
     Raises:
-        StoreError: a checkpoint of another format version, or of another ``config_hash`` where one is given:
-            falling back to an older one would hide the mistake.
+        StoreError: the folder cannot be read, or has a checkpoint of another format version, or of another
+            ``config_hash`` where one is given: falling back to an older one would hide the mistake.
     """
     skipped: list[str] = []
     verified: dict[FileRecord, StoreError | None] = {}
@@ -209,11 +217,9 @@ def _verify_once(root: Path, record: FileRecord, verified: dict[FileRecord, Stor
         raise error
 
 
-def _manifest_paths(root: Path) -> Iterator[tuple[int, Path]]:
-    """Sequence numbers and paths of all manifests in ``root``, newest first."""
-    paths = root.glob("manifest-*.json")
-    numbered = ((number, path) for path in paths if (number := sequence_of(path.name)) is not None)
-    yield from sorted(numbered, reverse=True)
+def _manifest_paths(root: Path) -> list[tuple[int, Path]]:
+    """Sequence numbers and paths of all manifests in ``root``, newest first. Raises StoreError."""
+    return numbered_paths(root, "manifest")
 
 
 def _load(path: Path) -> Manifest:

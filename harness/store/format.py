@@ -25,7 +25,7 @@ from torch import Tensor
 
 from harness.core.errors import StoreError
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name
+from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
 from harness.store.rows import CHUNK_BYTES, rows_in
 
 MAGIC = b"CPRSTORE"
@@ -33,6 +33,20 @@ _PREFIX = struct.Struct("<8sII")
 _HEADER_HASH = struct.Struct("<Q")
 _HEADER_START = _PREFIX.size + _HEADER_HASH.size
 _PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
+
+
+def numbered_paths(root: Path, prefix: str) -> list[tuple[int, Path]]:
+    """Number and path of the descriptions ``PREFIX-NUMBER.json`` in ``root``, newest first; none if it is not there.
+
+    Raises StoreError if the folder cannot be read: what it holds would be taken for absent.
+    """
+    try:
+        names = [name for name in os.listdir(root) if name.startswith(f"{prefix}-") and name.endswith(".json")]
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoreError(f"{root}: cannot be read: {error.strerror}") from error
+    return sorted(((number, root / name) for name in names if (number := sequence_of(name)) is not None), reverse=True)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:

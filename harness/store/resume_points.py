@@ -9,7 +9,7 @@ that was the newest at that boundary, and the files of a save that was still bei
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from harness.core.errors import StoreError
 from harness.core.resumable import EventsPosition, State
-from harness.store.format import fsync_folder, read_text, replacing, verify
+from harness.store.format import fsync_folder, numbered_paths, read_text, replacing, verify
 from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
 
 
@@ -119,11 +119,9 @@ class ResumeFolder:
                 with suppress(OSError):  # the point stands whether or not the old files go
                     path.unlink(missing_ok=True)
 
-    def paths(self) -> Iterator[Path]:
-        """The descriptions of all points, newest first."""
-        paths = self.root.glob("point-*.json")
-        numbered = ((number, path) for path in paths if (number := sequence_of(path.name)) is not None)
-        yield from (path for _, path in sorted(numbered, reverse=True))
+    def paths(self) -> list[Path]:
+        """The descriptions of all points, newest first. Raises StoreError if the folder cannot be read."""
+        return [path for _, path in numbered_paths(self.root, "point")]
 
     def read(self, path: Path) -> ResumePoint:
         """The point of ``path``, with all its files verified. Raises StoreError that names what is damaged."""

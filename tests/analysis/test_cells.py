@@ -10,12 +10,13 @@ import pandas as pd
 import pytest
 
 import analysis
-from analysis.cells import COLUMNS
+from analysis.cells import COLUMNS, cells_of
 from harness.core.errors import StoreError
 from harness.core.events import Finished
 from harness.record.recorder import read_events
 from tests.analysis.shown import shown
 from tests.made_runs import made_config, made_events, unseal, write_run
+from tests.unprivileged import unprivileged
 
 
 def test_every_run_below_is_a_row(grid: Path) -> None:
@@ -223,10 +224,45 @@ def test_a_config_that_is_none_is_one_line(tmp_path: Path) -> None:
         assert escape(f"damaged: {name}: {line}") in page
 
 
+def test_a_cell_that_cannot_be_read_is_damaged(tmp_path: Path) -> None:
+    """Law: no cell is left out of the table, whichever of its folder's rights are missing."""
+    rights = {"whole": 0o755, "closed": 0, "names": 0o444, "entry": 0o111}
+    for seed, (name, mode) in enumerate(rights.items()):
+        write_run(tmp_path / name, made_config("full", seed=seed))
+        (tmp_path / name).chmod(mode)
+    analysis.load(tmp_path)  # all imports
+    with unprivileged(tmp_path):
+        cells = {cell["cell"]: cell for cell in cells_of(analysis.load("."))}
+        assert {name: cell["status"] for name, cell in cells.items()} == {
+            name: "damaged" if name in ("closed", "names") else "done" for name in rights
+        }
+        for name in ("closed", "names"):
+            assert "cannot be read: Permission denied" in cells[name]["failure"]
+            with pytest.raises(StoreError, match=f"{name}: cannot be read: Permission denied"):
+                analysis.show(name)
+
+
+def test_a_result_that_has_given_way_is_a_cell(tmp_path: Path) -> None:
+    """Law: between the two moves of a replacement the former result is shown; before and after it is not."""
+    run_dir = tmp_path / "runs" / "cell"
+    write_run(run_dir, made_config("full"))
+    old = tmp_path / "runs" / ".old"
+    old.mkdir()
+    run_dir.rename(old / "cell")
+    write_run(tmp_path / "runs" / "other", made_config("partial"))
+    found = {cell["cell"]: cell["status"] for cell in cells_of(analysis.load(tmp_path / "runs"))}
+    assert found == {".old/cell": "done", "other": "done"}
+    write_run(run_dir, made_config("full"))
+    assert [cell["cell"] for cell in cells_of(analysis.load(tmp_path / "runs"))] == ["cell", "other"]
+
+
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
     """No folder, and no run in it, are the user's mistakes."""
     with pytest.raises(StoreError, match="no such folder"):
         analysis.load(tmp_path / "absent")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file: expected a folder, got a file"):
+        analysis.load(tmp_path / "file")
     with pytest.raises(StoreError, match="no run found"):
         analysis.load(tmp_path)
 

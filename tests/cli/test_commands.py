@@ -120,7 +120,7 @@ def test_help_does_not_wait_for_libraries() -> None:
     [
         ("train one.yaml strategy.interval_sample=3", "unknown key strategy.interval_sample; did you mean strategy.interval_samples? (strategy.interval_sample=3 on the command line)"),
         ("train one.yaml trainer.batch_size=abc", "trainer.batch_size: 'abc' is not a whole number >= 1 (trainer.batch_size=abc on the command line)"),
-        ("train one.yaml seed=[0,1]", "seed: [0, 1] is not a whole number >= 0; a list is an axis of `run.py grid` (seed=[0,1] on the command line)"),
+        ("train one.yaml seed=[0,1]", "seed: [0, 1] is not a whole number >= 0 and < 2^63; a list is an axis of `run.py grid` (seed=[0,1] on the command line)"),
         ("train one.yaml strategy.name=bogus", "strategy.name: 'bogus' is not one of none, never_save, full, partial, cpr_vanilla, cpr_random, cpr_mfu, cpr_ssu, cpr_mass, cpr_scar, cpr_mirror, differential, buddy (strategy.name=bogus on the command line)"),
         ("train two.yaml", "two.yaml: no such file"),
         ("train grid.yaml", "grid.yaml: expected one configuration, got `grids:`; run it by `run.py grid grid.yaml`"),

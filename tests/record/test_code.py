@@ -45,6 +45,8 @@ def test_every_run_records_the_code_that_computed_it(tmp_path: Path) -> None:
     assert difference_of(tmp_path / "run") is None
     (tmp_path / "run" / "env.json").write_text("{}")
     assert difference_of(tmp_path / "run") == "code not recorded"
+    (tmp_path / "run" / "env.json").write_text("{")
+    assert (difference_of(tmp_path / "run") or "").startswith(f"code not known: {tmp_path}/run/env.json: not JSON")
 
 
 def test_what_decides_no_result_has_no_part() -> None:

@@ -18,6 +18,7 @@ from harness.store import (
     CheckpointStore,
     FileRecord,
     Manifest,
+    ResumeFolder,
     RowRange,
     ShardStore,
     newest_checkpoint,
@@ -26,6 +27,7 @@ from harness.store import (
 )
 from harness.store.records import manifest_name
 from tests.store.helpers import chosen, manifest, rows_of, write_files
+from tests.unprivileged import unprivileged
 
 
 def committed(root: Path, *sequences: int, keep: int = 2) -> list[Manifest]:
@@ -49,6 +51,16 @@ def test_newest_is_what_was_committed(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == (None, [])
     _, newest = committed(tmp_path, 1, 2)
     assert CheckpointStore(tmp_path).newest(config_hash="run") == (newest, [])
+
+
+def test_a_folder_that_cannot_be_read_is_not_empty(tmp_path: Path) -> None:
+    """Law: neither checkpoints nor resume points are taken for absent because the system refuses to list them."""
+    (tmp_path / "closed").mkdir(mode=0)
+    with unprivileged(tmp_path):
+        with pytest.raises(StoreError, match="closed: cannot be read: Permission denied"):
+            newest_checkpoint(Path("closed"))
+        with pytest.raises(StoreError, match="closed: cannot be read: Permission denied"):
+            ResumeFolder(Path("closed"), fsync=False).paths()
 
 
 @pytest.mark.parametrize("name", [manifest_name(2), "ps0/base-000002.bin"])
