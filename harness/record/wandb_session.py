@@ -20,6 +20,8 @@ from threading import Thread
 from types import ModuleType
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from harness.core.errors import ConfigError
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_history import AXES
@@ -123,9 +125,20 @@ def default_entity() -> str:
 
 
 def server_url() -> str:
-    """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own."""
+    """Address of the wandb server: WANDB_BASE_URL, else that of `wandb login`, else wandb's own.
+
+    Raises ConfigError if wandb's settings cannot be used.
+    """
     wandb = _import_wandb()
-    return wandb.sdk.wandb_setup.singleton().settings.base_url
+    try:
+        return wandb.sdk.wandb_setup.singleton().settings.base_url
+    except ValidationError as error:
+        wandb.teardown()  # wandb 0.31 would go on with the settings read so far, and so with another server
+        found = [(".".join(map(str, each["loc"])), each["msg"], each["input"]) for each in error.errors()]
+        mistakes = [f"{name}: {message}, got {value!r}" for name, message, value in found]
+        raise ConfigError(
+            f"wandb: {'; '.join(mistakes)}; the settings are WANDB_* of the environment, and wandb's settings files"
+        ) from error
 
 
 def require_key() -> None:

@@ -275,6 +275,28 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     wandb.teardown()
 
 
+@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://127.0.0.1:99999"])
+def test_an_address_that_is_none_is_one_line(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Law: online it is refused before a step is run, and by sync; an offline run goes on without its view."""
+    import wandb
+
+    wandb.teardown()
+    monkeypatch.setenv("WANDB_BASE_URL", url)
+    with pytest.raises(ConfigError, match="wandb: base_url: .*, got '.*'; the settings are WANDB_") as refused:
+        Recorder(tmp_path / "online", made_config("full", wandb={"mode": "online"}))
+    assert "\n" not in str(refused.value)
+    with pytest.raises(ConfigError, match="wandb: base_url: "):
+        Uploader({})
+    write_run(tmp_path / "offline", made_config("full", wandb={"mode": "offline"}))
+    (line,) = _lines(caplog)
+    assert line.startswith("note: wandb: ")
+    assert RunDir(tmp_path / "offline").status == "done"
+    monkeypatch.undo()
+    wandb.teardown()
+
+
 def await_no_core() -> None:
     """Wait until no wandb-core of this process is left: one that was killed may take a moment to end."""
     until_s = time.monotonic() + _DEADLINE_S
