@@ -6,7 +6,6 @@ tracker and no event, so a run that goes on from one ends with the record of a r
 
 import logging
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.client.protocol import EmbeddingClient
@@ -16,7 +15,7 @@ from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
 from harness.record.code import current_code, difference_of
-from harness.record.recorder import Recorder, check_position
+from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.failover import FailoverClient
@@ -188,21 +187,31 @@ class PointKeeper:
 
 
 def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
-    """The newest resume point of a run from which it can go on; why a newer one is not used is logged, a line each."""
-    check = partial(_check, run_spec=run_spec, run=run)
+    """The newest resume point of a run from which it can go on; why a newer one is not used is logged, a line each.
+
+    Raises StoreError if there is none, but would be with another record: whoever has a copy of that can go on.
+    """
+    changed: StoreError | None = None
     for path in folder.paths():
         try:
             point = folder.read(path)
-            check(point, path.name)
+            _check(point, path.name, run_spec=run_spec, run=run)
         except StoreError as error:
             _log.warning("note: %s; not used", error)
+            continue
+        try:
+            check_environment(run, check_position(run.events, point.events))
+        except StoreError as error:
+            changed = changed or error
         else:
             return point
+    if changed is not None:
+        raise StoreError(f"{changed}; restore it from a copy, or remove {folder.root} to start afresh")
     return None
 
 
 def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -> None:
-    """Raise StoreError unless the run of this config and code can go on from ``point``."""
+    """Raise StoreError unless ``point`` is of this config and code, and its checkpoint is whole."""
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")
@@ -212,4 +221,3 @@ def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -
         read_checkpoint(run.checkpoints, point.checkpoint)
     for record in point.saving:
         verify(run.checkpoints, record)
-    check_position(run.events, point.events)

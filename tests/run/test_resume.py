@@ -136,15 +136,24 @@ def test_a_run_that_goes_on_has_the_record_of_one_that_was_not_interrupted(
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
 
 
-def test_a_run_with_another_environment_does_not_go_on(short: Config, tmp_path: Path) -> None:
-    """Law: env.json is that of the first event, or the command ends in one line and its resume point stays."""
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("env.json", "expected what the run wrote"), ("events.jsonl", r"expected the \d+ bytes that were recorded")],
+)
+def test_a_run_with_another_record_does_not_go_on(
+    short: Config, tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, message: str
+) -> None:
+    """Law: the record is as the run left it, or the command ends in one line and the resume point stays."""
     config = case(short, "partial", "none", "sync")
     assert stopped(config, tmp_path, 20) is not None
-    before = (tmp_path / "env.json").read_text()
-    (tmp_path / "env.json").write_text(before.replace('"digest": "', '"digest": "0'))
-    with pytest.raises(StoreError, match=r"env\.json: expected what the run wrote"):
-        assemble.run(config, tmp_path, resumes=True)
-    (tmp_path / "env.json").write_text(before)
+    before = (tmp_path / name).read_text()
+    (tmp_path / name).write_text(before.replace('"digest":', '"digost":', 1).replace('"seed":', '"sead":', 1))
+    with caplog.at_level(logging.INFO, "harness"):
+        for _ in range(2):
+            with pytest.raises(StoreError, match=rf"{name}: {message}.*; restore it from a copy, or remove .*resume"):
+                assemble.run(config, tmp_path, resumes=True)
+    assert "goes on" not in caplog.text
+    (tmp_path / name).write_text(before)
     resumed(config, tmp_path)
     assert analysis.is_sound(tmp_path)
 
@@ -277,7 +286,7 @@ def flip(path: Path) -> None:
 @pytest.mark.parametrize(
     "pattern",
     [
-        *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin", "events.jsonl"),
+        *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin"),
         *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin"),
     ],
 )
