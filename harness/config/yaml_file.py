@@ -23,6 +23,7 @@ from ruamel.yaml.representer import SafeRepresenter
 from harness.core.errors import ConfigError, printable
 
 _MAX_DEPTH = 20  # values inside each other; a grid file needs seven
+_MAX_CHARACTERS = 2**20  # of a text; the library reads 100,000 a second, and a grid file has a few thousand
 _MAX_SHOWN = 80  # characters of a word of the command line
 _WORDS = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
@@ -141,6 +142,8 @@ class _Document:
         self._source = source
         self._groups = groups
         self._values: dict[int, Any] = {}  # by id of the node: an alias is its anchor's node
+        if len(text) > _MAX_CHARACTERS:
+            raise ConfigError(f"{source}: expected a configuration of at most {_MAX_CHARACTERS:,} characters, got more")
         yaml = YAML(typ="safe", pure=True)
         yaml.max_depth = _MAX_DEPTH
         try:

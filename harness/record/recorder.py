@@ -76,6 +76,8 @@ class Recorder:
                 fsync_folder(self.run.path)
         else:
             self._stream = self._go_on(since)
+        place = os.fstat(self._stream.fileno())
+        self._place = place.st_dev, place.st_ino
 
     def _go_on(self, since: EventsPosition) -> IO[bytes]:
         """Cut the file at ``since``, and give the view the events before it."""
@@ -105,7 +107,8 @@ class Recorder:
     def record(self, event: Event) -> None:
         """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
 
-        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written.
+        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written, or (found at
+        a Saved or Finished event) is not in its folder any more.
         """
         line = to_line(event).encode()
         with store_errors(self.run.events, "written"):
@@ -113,10 +116,27 @@ class Recorder:
             self._stream.flush()
             if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
+        if isinstance(event, Saved | Finished) and not self._is_in_place():
+            raise self._moved()
         self._num_events += 1
         self._digest.update(line)
         self._is_finished |= isinstance(event, Finished)
         self._view.record(event)
+
+    def _is_in_place(self) -> bool:
+        """Whether the record is still where the run's folder was: it may have been moved, and another be there."""
+        try:
+            found = self.run.events.stat()
+        except OSError:
+            return False
+        return (found.st_dev, found.st_ino) == self._place
+
+    def _moved(self) -> StoreError:
+        return StoreError(
+            f"{self.run.events}: expected the file that this run writes, got "
+            f"{'another one' if self.run.events.exists() else 'none'}; {self.run.path} was moved or removed during the "
+            "run, and the record so far with it"
+        )
 
     def done(self) -> None:
         """Close the record of a run that succeeded."""
@@ -145,6 +165,10 @@ class Recorder:
         except StoreError:
             if ok:
                 raise
+        if not self._is_in_place():
+            if ok:
+                raise self._moved()
+            return  # the reason would be told of another run
         if ok:
             time = self._now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}

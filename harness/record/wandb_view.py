@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from harness.core.errors import StoreError
-from harness.record.files import read_json, write_text
+from harness.record.files import read_json, store_errors, write_text
 from harness.record.rundir import RunDir
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_history import Row
@@ -30,7 +30,8 @@ class RunView:
 
 def mark_sent(run: RunDir, view: RunView, *, server: str, url: str | None) -> None:
     """Record that ``server`` has all of ``view``, at ``url``. Raises StoreError."""
-    run.wandb.mkdir(parents=True, exist_ok=True)
+    with store_errors(run.wandb, "written"):
+        run.wandb.mkdir(exist_ok=True)
     marker = {"server": server, "digest": view.digest, "id": view.facts.id, "url": url}
     write_text(run.wandb / "sent.json", json.dumps(marker, indent=1) + "\n")
 

@@ -196,7 +196,8 @@ def write_content(
     path = root / rank / content_name(kind, sequence)
     try:
         if not path.parent.is_dir():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            root.mkdir(exist_ok=True)  # not what is above it: where that is gone, a run has lost its folder
+            path.parent.mkdir(exist_ok=True)
             if fsync:
                 fsync_folder(root)
     except OSError as error:

@@ -356,6 +356,12 @@ def test_list_valued_keys_sweep_over_lists_of_lists(write: Write) -> None:
     assert slugs(both) == ["local-full-seed0-bottom_mlp64x16", "local-full-seed0-bottom_mlp16"]
 
 
+def test_a_text_of_megabytes_is_no_configuration(write: Write) -> None:
+    """Law: it is refused before it is read, which would take minutes."""
+    with pytest.raises(ConfigError, match="expected a configuration of at most 1,048,576 characters, got more"):
+        load_config(write("name: " + 2**20 * "x"))
+
+
 def test_resolved_experiment_reads_back(write: Write) -> None:
     """Law: grid.yaml is an experiment file with the same cells, overrides worked in."""
     experiment = experiment_of(write(GRID), "profile=[busy,{base: busy, mtbf_h: 2}]", "seed=4", "out=else")

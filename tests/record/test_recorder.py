@@ -11,7 +11,7 @@ import pytest
 
 from harness.config.model import Config
 from harness.core.errors import RunFailed, RunStopped, StoreError
-from harness.core.events import Event, Finished
+from harness.core.events import Event, Finished, Saved
 from harness.record.recorder import Recorder, read_events, read_record
 from harness.record.rundir import RunDir, read_config
 from harness.record.sink import EventSink
@@ -126,6 +126,36 @@ def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
         done.record(event)
     with pytest.raises(StoreError, match=r"done/DONE: cannot be written: No space left on device"):
         done.done()
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+@pytest.mark.parametrize("where", [Saved, Finished, None])
+def test_a_record_that_was_moved_is_not_sealed(tmp_path: Path, *, is_replaced: bool, where: type[Event] | None) -> None:
+    """Law: if its folder is gone, or holds another run, the run fails at its next save and writes nothing there."""
+    events, run_dir = made_events(made_config()), tmp_path / "run"
+
+    def run() -> None:
+        with Recorder(run_dir, made_config()) as recorder:
+            for event in events:
+                if where is not None and isinstance(event, where) and run_dir.exists():
+                    move()
+                recorder.record(event)
+            move()
+            recorder.done()
+
+    def move() -> None:
+        run_dir.rename(tmp_path / "moved")
+        if is_replaced:
+            Recorder(run_dir, made_config("full")).close(ok=False)
+
+    found = "another one" if is_replaced else "none"
+    with pytest.raises(StoreError, match=rf"run/events\.jsonl: expected the file that this run writes, got {found}"):
+        run()
+    assert run_dir.exists() is is_replaced
+    if is_replaced:
+        assert {path.name for path in run_dir.iterdir()} == {"config.yaml", "env.json", "events.jsonl", "error.txt"}
+        assert RunDir(run_dir).reason() == "the run ended before it was done"
+    assert RunDir(tmp_path / "moved").status == "unfinished"
 
 
 def test_a_finished_run_is_not_done_until_it_says_so(tmp_path: Path) -> None:

@@ -284,7 +284,7 @@ def test_an_address_that_is_none_is_one_line(
 
     wandb.teardown()
     monkeypatch.setenv("WANDB_BASE_URL", url)
-    with pytest.raises(ConfigError, match="wandb: base_url: .*, got '.*'; the settings are WANDB_") as refused:
+    with pytest.raises(ConfigError, match=r"wandb: base_url: .*, got '.*'; the settings are WANDB_") as refused:
         Recorder(tmp_path / "online", made_config("full", wandb={"mode": "online"}))
     assert "\n" not in str(refused.value)
     with pytest.raises(ConfigError, match="wandb: base_url: "):
