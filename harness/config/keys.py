@@ -226,5 +226,6 @@ def _describe_one(spec: Schema) -> str:
 
 def _limit(value: float) -> str:
     """A bound as text: of whole numbers of 64 bits as a power of two."""
-    is_power = isinstance(value, int) and abs(value) >= 2**53 and value.bit_count() == 1
-    return f"{'-' * (value < 0)}2^{value.bit_length() - 1}" if is_power else f"{value:.15g}"
+    if isinstance(value, int) and abs(value) >= 2**53 and value.bit_count() == 1:
+        return f"{'-' * (value < 0)}2^{value.bit_length() - 1}"
+    return f"{value:.15g}"
