@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.core.errors import StoreError
-from harness.record.files import try_lock
+from harness.record.files import fsync_folder, try_lock
 from harness.record.rundir import OLD, RunDir
 
 LOCK = ".lock"
@@ -134,7 +134,10 @@ def has_resume_point(run_dir: Path) -> bool:
 
 def drop_resume_points(run_dir: Path) -> None:
     """Remove the resume points of a finished run, which was killed after it had its result and before it could."""
-    shutil.rmtree(run_dir / "resume", ignore_errors=True)
+    with suppress(OSError):  # what is left of them is in nobody's way
+        if (run_dir / "resume").exists():
+            fsync_folder(run_dir)  # it may have been killed before DONE's name was on disk
+            shutil.rmtree(run_dir / "resume")
 
 
 def failed_at_its_end(run_dir: Path) -> str | None:

@@ -9,6 +9,7 @@ import pytest
 
 from harness.config.model import Config
 from harness.core.events import Event, Saved
+from harness.record.folder import drop_resume_points, has_resume_point
 from harness.record.recorder import Recorder, check_environment, check_position, read_record
 from harness.record.rundir import RunDir, read_whole_config
 from harness.record.seal import is_sealed, verify
@@ -101,6 +102,32 @@ def go_on(run_dir: Path, config: Config, events: list[Event], point: ResumePoint
         recorder.done()
     for name in ("resume", "checkpoints"):
         shutil.rmtree(run_dir / name, ignore_errors=True)
+
+
+def test_resume_points_go_after_the_name_of_the_result_is_on_disk(tmp_path: Path) -> None:
+    """Law: a run is killed before the name of its DONE file is on disk; no command removes its points before it is."""
+    root, left, run_dir = tmp_path / "disk", tmp_path / "left", tmp_path / "disk" / "run"
+    root.mkdir()
+    config = made_config("cpr_mfu")
+    events = [altered(event, machine={}) for event in made_events(config)]
+    point = interrupted(run_dir, config, events)
+    statuses: list[str] = []
+
+    def check() -> None:
+        if (run_dir / "DONE").exists():
+            statuses.append(RunDir(disk.after("late names", left) / "run").status)
+            if len(statuses) == 1:
+                raise Ended
+            assert has_resume_point(run_dir) or statuses[-1] == "done"
+
+    disk = Disk(root, check)
+    with suppress(Ended), disk.installed():
+        go_on(run_dir, config, events, point)
+    assert statuses != ["done"]
+    with disk.installed():
+        drop_resume_points(run_dir)
+    assert statuses[-1] == "done"
+    assert not has_resume_point(run_dir)
 
 
 def test_a_crash_at_any_call_of_a_run_that_goes_on_leaves_its_resume_point(tmp_path: Path) -> None:
