@@ -14,6 +14,7 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.record import seal
 from harness.record.code import difference_of
+from harness.record.files import fsync_folder
 from harness.record.folder import LOCK, NEW, REMOVABLE, AtWork, State, inspect, lock_finished, remove
 from harness.record.rundir import OLD, RunDir
 
@@ -114,8 +115,10 @@ def _take_place(run_dir: Path) -> None:
     """Move the replacement to ``run_dir``, if it is not there, and remove the old result."""
     new, old = replacement_of(run_dir), _replaced(run_dir)
     if not run_dir.exists():
+        fsync_folder(new)  # it may have been killed before DONE's name was on disk
         new.rename(run_dir)
     if old.exists():
+        fsync_folder(run_dir.parent)  # the old result goes once the new one would survive a loss of power
         for path in old.iterdir():
             if path.name not in (*REMOVABLE, LOCK):
                 path.rename(run_dir / path.name)

@@ -12,6 +12,8 @@ from harness.core.errors import StoreError
 from harness.record import replacement
 from harness.record.folder import AtWork, OtherRun, State, claim_run, has_resume_point, inspect, lock_finished
 from harness.record.replacement import current_state, prepare_replacement, replace_run, replacement_of
+from harness.record.rundir import RunDir
+from tests.crashes import Disk
 from tests.made_runs import made_config, unseal, write_run
 
 HASH, OTHER = "0123456789", "f" * 10
@@ -62,6 +64,23 @@ def test_a_replacement_that_is_cut_short_is_finished(
     assert seed_of(run_dir) == 1
     assert (run_dir / "notes.txt").read_text() == "mine"
     assert [path.name for path in run_dir.parent.iterdir()] == ["run"]
+
+
+def test_the_old_result_goes_after_the_new_one_is_on_disk(run_dir: Path, tmp_path: Path) -> None:
+    """Law: whatever the disk forgets, a result that was begun to be removed has its replacement in its place."""
+    seeds: list[int] = []
+
+    def check() -> None:
+        if run_dir.exists() and not (run_dir.parent / ".old" / "run" / "DONE").exists() and seed_of(run_dir) == 1:
+            left = disk.after("late names", tmp_path / "left") / "run"
+            assert RunDir(left).status == "done"
+            seeds.append(seed_of(left))
+
+    disk = Disk(run_dir.parent, check)
+    with disk.installed():
+        replace_run(run_dir)
+    assert {*seeds} == {1}
+    assert len(seeds) > 3
 
 
 @pytest.mark.parametrize("is_gone", [False, True])
