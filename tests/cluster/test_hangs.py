@@ -3,7 +3,7 @@
 import re
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
 from tests.cluster.hangs import DEADLINE_S, JOIN_S
+from tests.cluster.noted import Noted
 from tests.cluster.test_rpc import alive
 from tests.forked import PATIENCE_S, said_by
 from tests.runs import changed
@@ -39,49 +40,6 @@ class Kill(NamedTuple):
 
     silence_s: float
     idle_s: float
-
-
-class Timed:
-    """A process of whose ``kill`` there is a note."""
-
-    def __init__(self, inner: RankProcess, note: Callable[[int], None]) -> None:
-        self.inner, self.pid, self.host, self._note = inner, inner.pid, inner.host, note
-
-    @property
-    def exitcode(self) -> int | None:
-        """As of the inner one."""
-        return self.inner.exitcode
-
-    def kill(self) -> None:
-        """Note it, and do it."""
-        self._note(self.pid)
-        self.inner.kill()
-
-    def pause(self) -> None:
-        """As the inner one."""
-        self.inner.pause()
-
-    def resume(self) -> None:
-        """As the inner one."""
-        self.inner.resume()
-
-    @property
-    def is_paused(self) -> bool:
-        """As of the inner one."""
-        return self.inner.is_paused
-
-    def cut_off(self) -> None:
-        """As the inner one."""
-        self.inner.cut_off()
-
-    @property
-    def cut_problem(self) -> str | None:
-        """As of the inner one."""
-        return self.inner.cut_problem
-
-    def join(self, timeout_s: float) -> None:
-        """As the inner one."""
-        self.inner.join(timeout_s)
 
 
 class TimedLauncher(ForkLauncher):
@@ -101,11 +59,11 @@ class TimedLauncher(ForkLauncher):
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
         """Fork a timed process."""
-        return Timed(super().spawn(context, main, work), self._note)
+        return Noted(super().spawn(context, main, work), self._note)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
         """Of the inner ones."""
-        return super().watched([process.inner for process in processes if isinstance(process, Timed)])
+        return super().watched([process.inner for process in processes if isinstance(process, Noted)])
 
 
 def assert_killed(note: Path, timed: TimedLauncher) -> Kill:

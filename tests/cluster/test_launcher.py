@@ -9,52 +9,7 @@ from harness.config.model import Config
 from harness.core.plans import PlannedKill
 from harness.run.assemble import Parts
 from tests.cluster import worlds
-
-
-class Renamed:
-    """A rank's process behind another one's methods, as a process of another host would be."""
-
-    def __init__(self, inner: RankProcess, notes: list[tuple]) -> None:
-        self.inner = inner
-        self._notes = notes
-        self.pid = inner.pid
-        self.host = inner.host
-
-    @property
-    def exitcode(self) -> int | None:
-        """As of the inner one."""
-        return self.inner.exitcode
-
-    def kill(self) -> None:
-        """Write it down, and do it."""
-        self._notes.append(("kill", self.pid))
-        self.inner.kill()
-
-    def pause(self) -> None:
-        """As the inner one."""
-        self.inner.pause()
-
-    def resume(self) -> None:
-        """As the inner one."""
-        self.inner.resume()
-
-    @property
-    def is_paused(self) -> bool:
-        """As of the inner one."""
-        return self.inner.is_paused
-
-    def cut_off(self) -> None:
-        """As the inner one."""
-        self.inner.cut_off()
-
-    @property
-    def cut_problem(self) -> str | None:
-        """As of the inner one."""
-        return self.inner.cut_problem
-
-    def join(self, timeout_s: float) -> None:
-        """As the inner one."""
-        self.inner.join(timeout_s)
+from tests.cluster.noted import Noted
 
 
 class Noting:
@@ -75,13 +30,13 @@ class Noting:
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Write it down, and fork."""
-        process = Renamed(self._fork.spawn(context, main, work), self.notes)
+        process = Noted(self._fork.spawn(context, main, work), lambda pid: self.notes.append(("kill", pid)))
         self.notes.append(("spawn", context.rank, context.place.generation if context.place else None, process.pid))
         return process
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
         """Of the inner processes."""
-        return self._fork.watched([process.inner for process in processes if isinstance(process, Renamed)])
+        return self._fork.watched([process.inner for process in processes if isinstance(process, Noted)])
 
     def check(self) -> None:
         """As the inner one."""

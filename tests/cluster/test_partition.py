@@ -15,19 +15,19 @@ from harness.core.plans import PlannedKill
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
+from tests.cluster.noted import Noted
 from tests.cluster.test_hangs import short
-from tests.cluster.test_launcher import Renamed
 from tests.runs import changed
 
 ONE_CUT = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,), cut_off=frozenset({"ps1"})),)
 
 
-class Watched(Renamed):
+class Watched(Noted):
     """A process of which ``seen`` has how often it has ticked: when it goes on, cut off, and when it is killed."""
 
     def __init__(self, inner: RankProcess, note: Path, seen: list[tuple[str, int, int]]) -> None:
-        super().__init__(inner, [])
-        self._note, self._seen = note, seen
+        super().__init__(inner)
+        self._ticks, self._seen = note, seen
 
     def resume(self) -> None:
         """Look, while it stands still, and do it."""
@@ -41,7 +41,7 @@ class Watched(Renamed):
 
     def _look(self, what: str) -> None:
         if self.exitcode is None:
-            self._seen.append((what, self.pid, int.from_bytes(self._note.read_bytes(), "little")))
+            self._seen.append((what, self.pid, int.from_bytes(self._ticks.read_bytes(), "little")))
 
 
 class Watching(ForkLauncher):
@@ -63,11 +63,11 @@ class Watching(ForkLauncher):
         return super().watched([each.inner if isinstance(each, Watched) else each for each in inner])
 
 
-class Refusing(Renamed):
+class Refusing(Noted):
     """A process that the system does not let be cut off."""
 
     def __init__(self, inner: Any, problem: str) -> None:
-        super().__init__(inner, [])
+        super().__init__(inner)
         self._problem = problem
 
     @property
