@@ -1,6 +1,7 @@
 """One run on the console: its config, a timeline of saves, kills and recoveries, and its results."""
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -247,9 +248,14 @@ def _number(value: float | None) -> str:
 
 
 def _checkpoint(path: Path) -> str:
+    if not os.path.lexists(path):
+        return "No checkpoints."
     from harness.store import newest_checkpoint  # noqa: PLC0415 - torch takes a second to import
 
-    manifest, skipped = newest_checkpoint(path)
+    try:
+        manifest, skipped = newest_checkpoint(path)
+    except StoreError as error:
+        return f"No checkpoint can be read; {error}."
     reasons = "".join(f"; {reason}" for reason in skipped)
     if manifest is None:
         return f"No checkpoint can be read{reasons}." if reasons else "No checkpoints."

@@ -19,7 +19,7 @@ from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, RunStopped, StoreError, UserError
+from harness.core.errors import HarnessError, Moved, RunStopped, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, run_cells
@@ -201,6 +201,8 @@ def _train(config: Config, options: argparse.Namespace) -> int:
         try:
             with progress.run_progress(run_dir.name) as on_status, interrupts.stoppable(options.grace) as stop:
                 assemble.run(config, target, on_status=on_status, resumes=options.resume, stop=stop)
+        except Moved:  # what is there belongs to others
+            raise
         except HarnessError as error:
             write_reason(target, f"{type(error).__name__}: {error}")
             if isinstance(error, UserError):

@@ -12,7 +12,7 @@ from typing import Any
 from harness.cli import console
 from harness.config.experiment import Experiment
 from harness.config.group import group_of
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, StoreError
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_session import require_key, server_problem
 from harness.record.wandb_sync import Uploader, view_of
@@ -63,11 +63,17 @@ def _sync(folder: Path, target: Mapping[str, Any]) -> None:
     uploader = Uploader(target)
     differences = _auc_differences(folder)
     counts: Counter[str] = Counter()
+    problems: list[str] = []
     for path in paths:
         difference = differences.get(path)
-        counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
+        try:
+            counts[uploader.send(path, {} if difference is None else {"delta_auc": difference})] += 1
+        except StoreError as error:
+            problems.append(str(error))
     outcomes = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     console.say(" ".join(["wandb:", outcomes, *([uploader.project_url] if uploader.project_url else [])]))
+    if problems:
+        raise StoreError("\n".join(problems))
 
 
 def _auc_differences(folder: Path) -> dict[Path, float]:
@@ -101,8 +107,15 @@ def dashboard(options: argparse.Namespace) -> None:
 def _facts(folder: Path, target: Mapping[str, Any]) -> list[RunFacts]:
     from harness.record.rundir import RunDir, find_runs
 
-    views = [view_of(RunDir(path), {}, target) for path in find_runs(folder)]
-    return [view.facts for view in views if view is not None]
+    facts: list[RunFacts] = []
+    for path in find_runs(folder):
+        try:
+            view = view_of(RunDir(path), {}, target)
+        except StoreError as error:
+            console.note(f"note: {error}; left out")
+        else:
+            facts += [view.facts] if view is not None else []
+    return facts
 
 
 WANDB_COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {"sync": sync, "dashboard": dashboard}

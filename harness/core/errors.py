@@ -6,6 +6,7 @@
     │   ├── DataError        a TSV row, a prepared data folder
     │   ├── TraceError       a failure trace
     │   └── StoreError       a checkpoint, a run folder
+    │       └── Moved        a folder of a run that is at work has been moved or removed
     ├── RankLost             ranks died; every other rank has answered. Recovery handles it; users never see it
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
     ├── RunStopped           a run was asked to stop, and left a resume point: exit code 128 + the signal's number
@@ -49,6 +50,10 @@ class TraceError(UserError):
 
 class StoreError(UserError):
     """An unusable checkpoint or run folder."""
+
+
+class Moved(StoreError):
+    """A folder of a run that is at work has been moved or removed. What is in its place belongs to others."""
 
 
 def printable(text: str, most: int = _MOST_CHARACTERS) -> str:

@@ -4,14 +4,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.config.experiment import Cell
 from harness.config.model import Config
-from harness.core.errors import HarnessError, RunStopped
+from harness.core.errors import HarnessError, Moved, RunStopped
 from harness.core.events import Finished
 from harness.processes.leash import continue_after_parent, hold_leash, ignore_interrupts
 from harness.processes.spawn import nest_fork_server
@@ -87,6 +87,8 @@ def _run(run_cell: RunCell, cell: Cell, pipe: Connection, stop: StopRequest) -> 
         return run_cell(cell.config, cell.run_dir, on_status=_StatusSender(pipe), stop=stop)
     except RunStopped as stopped:
         return stopped
+    except Moved as error:
+        return one_line(error)
     except HarnessError as error:
         write_reason(cell.run_dir, f"{type(error).__name__}: {error}")
         return one_line(error)
@@ -117,5 +119,6 @@ def _output_to(path: Path) -> Iterator[None]:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     yield
-    if path.stat().st_size == 0:
-        path.unlink()
+    with suppress(FileNotFoundError):  # the folder of the run was moved
+        if path.stat().st_size == 0:
+            path.unlink()

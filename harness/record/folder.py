@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from enum import Enum
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
@@ -128,8 +129,14 @@ def empty_run(run_dir: Path) -> None:
 
 
 def has_resume_point(run_dir: Path) -> bool:
-    """Whether an interrupted run left a resume point, usable or not, in ``run_dir``."""
-    return any((run_dir / "resume").glob("point-*.json"))
+    """Whether an interrupted run left a resume point, usable or not, in ``run_dir``. Raises StoreError."""
+    folder = run_dir / "resume"
+    try:
+        return any(fnmatch(name, "point-*.json") for name in os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise StoreError(f"{folder}: cannot be read: {error.strerror}") from error
 
 
 def drop_resume_points(run_dir: Path) -> None:
@@ -153,10 +160,10 @@ def failed_at_its_end(run_dir: Path) -> str | None:
 def discard_unstarted(run_dir: Path) -> None:
     """Remove a claimed run folder that has no event yet, so that bad input leaves nothing on disk.
 
-    A folder with an event stays as it is. Files that are not a run's stay in any case.
+    A folder with an event or a resume point stays as it is. Files that are not a run's stay in any case.
     """
     events = run_dir / "events.jsonl"
-    if events.exists() and events.stat().st_size > 0:
+    if (events.exists() and events.stat().st_size > 0) or has_resume_point(run_dir):
         return
     for name in (*REMOVABLE, LOCK):
         remove(run_dir / name)

@@ -9,6 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import IO, Any, Self
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
+from harness.core.place import Place
 from harness.core.resumable import EventsPosition
 from harness.record.environment import environment, utc_now
 from harness.record.files import digest_of, fsync_folder, new_digest, store_errors
@@ -76,8 +78,7 @@ class Recorder:
                 fsync_folder(self.run.path)
         else:
             self._stream = self._go_on(since)
-        place = os.fstat(self._stream.fileno())
-        self._place = place.st_dev, place.st_ino
+        self._place = Place(self.run.events)
 
     def _go_on(self, since: EventsPosition) -> IO[bytes]:
         """Cut the file at ``since``, and give the view the events before it."""
@@ -96,7 +97,8 @@ class Recorder:
         return self._digests[self.run.env.name]
 
     def position(self) -> EventsPosition:
-        """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError."""
+        """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError, Moved."""
+        self._place.check()
         with store_errors(self.run.events, "written"):
             self._stream.flush()
             if self._fsync:
@@ -107,8 +109,8 @@ class Recorder:
     def record(self, event: Event) -> None:
         """Append ``event`` to the file. With ``store.fsync`` a Saved or Finished event also forces the file to disk.
 
-        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written, or (found at
-        a Saved or Finished event) is not in its folder any more.
+        Raises RunFailed if a number in ``event`` is not finite, StoreError if the file cannot be written, Moved (at a
+        Saved or Finished event) if it is not in its folder any more.
         """
         line = to_line(event).encode()
         with store_errors(self.run.events, "written"):
@@ -116,27 +118,12 @@ class Recorder:
             self._stream.flush()
             if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
-        if isinstance(event, Saved | Finished) and not self._is_in_place():
-            raise self._moved()
+        if isinstance(event, Saved | Finished):
+            self._place.check()
         self._num_events += 1
         self._digest.update(line)
         self._is_finished |= isinstance(event, Finished)
         self._view.record(event)
-
-    def _is_in_place(self) -> bool:
-        """Whether the record is still where the run's folder was: it may have been moved, and another be there."""
-        try:
-            found = self.run.events.stat()
-        except OSError:
-            return False
-        return (found.st_dev, found.st_ino) == self._place
-
-    def _moved(self) -> StoreError:
-        return StoreError(
-            f"{self.run.events}: expected the file that this run writes, got "
-            f"{'another one' if self.run.events.exists() else 'none'}; {self.run.path} was moved or removed during the "
-            "run, and the record so far with it"
-        )
 
     def done(self) -> None:
         """Close the record of a run that succeeded."""
@@ -165,16 +152,15 @@ class Recorder:
         except StoreError:
             if ok:
                 raise
-        if not self._is_in_place():
-            if ok:
-                raise self._moved()
-            return  # the reason would be told of another run
         if ok:
+            self._place.check()
             time = self._now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
             write_seal(self.run, time=time, num_events=self._num_events, digests=digests)
         else:
-            write_reason(self.run.path, reason or "the run ended before it was done")
+            with suppress(StoreError):  # the reason would be told of another run
+                self._place.check()
+                write_reason(self.run.path, reason or "the run ended before it was done")
 
     def __enter__(self) -> Self:
         return self

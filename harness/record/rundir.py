@@ -85,11 +85,13 @@ class RunDir:
 
         Raises StoreError if the system refuses to say.
         """
-        with store_errors(self.path, "read"):
+        try:
             if not any((self.path / name).is_file() for name in _FILES):
                 return "absent"
             if self.done.exists():
                 return "done"
+        except OSError as error:
+            raise StoreError(f"{self.path}: cannot be read: {error.strerror}") from error
         reason = self.reason()
         return "unfinished" if reason is None or reason.startswith(RunStopped.__name__) else "failed"
 
@@ -267,25 +269,24 @@ def find_runs(path: Path) -> list[Path]:
     """
     if not path.is_dir():
         raise StoreError(f"{path}: {'expected a folder, got a file' if path.exists() else 'no such folder'}")
-    found: list[Path] = []
-    unread: list[OSError] = []
-    for folder, names, files in os.walk(path, onerror=unread.append):
-        if OLD in names:
-            found += _given_way(Path(folder))
-        names[:] = [name for name in names if not name.startswith(".")]
-        if not _FILES.isdisjoint(files):
-            found.append(Path(folder))
-            names.clear()
-    found += [Path(error.filename) for error in unread]
+    found = _runs_below(path)
     if not found:
         raise StoreError(f"{path}: no run found; expected a run folder (one with config.yaml) or a folder above runs")
     return sorted(found)
 
 
-def _given_way(folder: Path) -> list[Path]:
-    """Former results of runs of ``folder`` in whose place there is nothing."""
-    with store_errors(folder / OLD, "read"):
-        return [old for old in (folder / OLD).iterdir() if not (folder / old.name).exists()]
+def _runs_below(path: Path) -> list[Path]:
+    found: list[Path] = []
+    errors: list[OSError] = []
+    for folder, names, files in os.walk(path, onerror=errors.append):
+        if OLD in names:
+            given_way = _runs_below(Path(folder, OLD))
+            found += [old for old in given_way if old.name == OLD or not Path(folder, old.name).exists()]
+        names[:] = [name for name in names if not name.startswith(".")]
+        if not _FILES.isdisjoint(files):
+            found.append(Path(folder))
+            names.clear()
+    return found + [Path(error.filename) for error in errors if not isinstance(error, FileNotFoundError)]
 
 
 def write_reason(run_dir: Path, reason: str) -> None:

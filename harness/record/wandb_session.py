@@ -132,13 +132,18 @@ def server_url() -> str:
     wandb = _import_wandb()
     try:
         return wandb.sdk.wandb_setup.singleton().settings.base_url
-    except ValidationError as error:
+    except (ValidationError, wandb.Error) as error:
         wandb.teardown()  # wandb 0.31 would go on with the settings read so far, and so with another server
-        found = [(".".join(map(str, each["loc"])), each["msg"], each["input"]) for each in error.errors()]
-        mistakes = [f"{name}: {message}, got {value!r}" for name, message, value in found]
         raise ConfigError(
-            f"wandb: {'; '.join(mistakes)}; the settings are WANDB_* of the environment, and wandb's settings files"
+            f"wandb: {_mistakes(error)}; its settings are WANDB_* of the environment, and its settings files"
         ) from error
+
+
+def _mistakes(error: Exception) -> str:
+    """What is wrong with wandb's settings, without their values: some are secret."""
+    if not isinstance(error, ValidationError):
+        return " ".join(str(error).split())
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
 
 
 def require_key() -> None:

@@ -204,6 +204,8 @@ def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> Resu
         except StoreError as error:
             changed = changed or error
         else:
+            if changed is not None:
+                _log.warning("note: %s; not used", changed)
             return point
     if changed is not None:
         raise StoreError(f"{changed}; restore it from a copy, or remove {folder.root} to start afresh")

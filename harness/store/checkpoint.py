@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from harness.core.errors import StoreError
+from harness.core.place import Place
 from harness.core.plans import Rank
 from harness.store.background import Background
 from harness.store.format import (
@@ -50,6 +51,7 @@ class CheckpointStore:
         try:
             root.mkdir(parents=True, exist_ok=True)
             self.remove_unfinished()
+            self._place = Place(root)
             if fsync:
                 fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
         except OSError as error:
@@ -73,8 +75,9 @@ class CheckpointStore:
 
         Raises:
             StoreError: a file that it names is missing or truncated, the sequence number is not the highest, or the
-            disk failed. The previous checkpoint then remains valid.
+            disk failed. The previous checkpoint then remains valid. Moved: the folder is another one now.
         """
+        self._place.check()
         self.wait()
         older = dict(_manifest_paths(self.root))
         if older and manifest.sequence <= max(older):

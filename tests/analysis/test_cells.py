@@ -256,6 +256,19 @@ def test_a_result_that_has_given_way_is_a_cell(tmp_path: Path) -> None:
     assert [cell["cell"] for cell in cells_of(analysis.load(tmp_path / "runs"))] == ["cell", "other"]
 
 
+def test_a_folder_of_results_that_gave_way_may_hold_other_things(tmp_path: Path) -> None:
+    """Law: only runs in it are cells; one that cannot be read is a damaged cell, and refuses no table."""
+    write_run(tmp_path / "run", made_config("full"))
+    (tmp_path / ".old" / "2025").mkdir(parents=True)
+    (tmp_path / ".old" / "notes.txt").touch()
+    assert [cell["cell"] for cell in cells_of(analysis.load(tmp_path))] == ["run"]
+    (tmp_path / ".old").chmod(0)
+    with unprivileged(tmp_path):
+        found = {cell["cell"]: cell["status"] for cell in cells_of(analysis.load("."))}
+    (tmp_path / ".old").chmod(0o755)
+    assert found == {"run": "done", ".old": "damaged"}
+
+
 def test_a_folder_without_runs_is_one_line(tmp_path: Path) -> None:
     """No folder, and no run in it, are the user's mistakes."""
     with pytest.raises(StoreError, match="no such folder"):
@@ -275,6 +288,15 @@ def test_options_of_other_strategies_are_not_swept(tmp_path: Path) -> None:
     for name, options in (("full", {}), ("cpr_mfu", {"r": 0.5}), ("cpr_ssu", {})):
         write_run(tmp_path / "swept" / name, made_config(name, strategy=options))
     assert [key for key in analysis.load(tmp_path / "swept").columns if "." in key] == ["strategy.r"]
+
+
+def test_whole_numbers_of_any_size_make_a_table(tmp_path: Path) -> None:
+    """Law: a config may have a number that pandas has no type for, beside cells where it is null."""
+    for name, num in (("huge", 2**63), ("null", None)):
+        write_run(tmp_path / name, made_config("full", strategy={"interval_samples": num}))
+    frame = analysis.load(tmp_path).set_index("cell")
+    assert int(frame.loc["huge", "strategy.interval_samples"]) == 2**63
+    assert pd.isna(frame.loc["null", "strategy.interval_samples"])
 
 
 def test_whole_numbers_and_null_read_as_in_the_config(tmp_path: Path) -> None:

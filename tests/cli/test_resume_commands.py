@@ -12,7 +12,7 @@ from harness import api
 from harness.config.experiment import Cell, load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import RunFailed, RunStopped, StoreError
+from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
 from harness.grid.process import is_done
 from harness.record.folder import claim_run
 from harness.run import assemble
@@ -80,6 +80,39 @@ def test_a_run_that_fails_says_that_it_can_go_on(command: Command, monkeypatch: 
         said = ["out: a resume point is kept; --resume goes on from it", "failed: the fork server has ended"]
         assert command("train", "one.yaml", "--resume") == (1, said)
     assert command("train", "one.yaml", "--resume") == (0, ["out: goes on from step 10 of 60"])
+
+
+@pytest.mark.parametrize("change", [lambda file: file.write_text(""), Path.unlink], ids=["emptied", "removed"])
+def test_a_run_that_lost_its_record_keeps_the_rest(command: Command, change: Callable[[Path], object]) -> None:
+    """Law: nothing of an interrupted run is removed because its record is gone; with a copy of that it goes on."""
+    assert command("train", "one.yaml", "out=whole")[0] == 0
+    leave_a_resume_point()
+    events = Path("out/events.jsonl")
+    copy = events.read_bytes()
+    change(events)
+    code, errors = command("train", "one.yaml", "--resume")
+    assert code == 2
+    assert "out/events.jsonl: " in errors[-1]
+    assert errors[-1].endswith("restore it from a copy, or remove out/resume to start afresh")
+    events.write_bytes(copy)
+    assert command("train", "one.yaml", "--resume") == (0, ["out: goes on from step 10 of 60"])
+    assert compare_records(Path("whole"), Path("out")) == []
+
+
+def test_a_command_whose_folder_was_moved_leaves_nothing_there(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: what is in the place of the folder belongs to another run: no reason is written to it, nothing removed."""
+
+    def move(*_: object, **__: object) -> None:
+        Path("out").rename("moved")
+        Path("out").mkdir()
+        Path("out/config.yaml").write_text("other")
+        raise Moved("out/events.jsonl: moved")
+
+    monkeypatch.setattr(assemble, "run", move)
+    assert command("train", "one.yaml") == (2, ["error: out/events.jsonl: moved"])
+    assert [path.name for path in Path("out").iterdir()] == ["config.yaml"]
 
 
 def test_from_python_too(command: Command) -> None:

@@ -41,6 +41,17 @@ def test_sync_sends_a_grid_once(wandb_server: WandbServer, grid: Path, capsys: p
     assert capsys.readouterr().out == f"wandb: 3 sent {project}\nwandb: 3 sent before {project}\n"
 
 
+def test_sync_sends_what_can_be_read(wandb_server: WandbServer, grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Law: a damaged run costs its own line, and the exit code; the others are sent."""
+    (grid / "full" / "events.jsonl").write_text("")
+    assert run.main(["sync", str(grid)]) == 2
+    assert {sent["displayName"] for sent in wandb_server.runs.values()} == {"none", "cpr_mfu"}
+    out, err = capsys.readouterr()
+    assert out.startswith("wandb: 2 sent")
+    assert err.startswith(f"error: {grid}/full/events.jsonl: expected what the run wrote")
+    assert err.count("\n") == 1
+
+
 def test_sync_to_a_silent_server_fails_in_one_line(
     silent_server: str, grid: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from harness.record.folder import (
     discard_unstarted,
     inspect,
 )
+from tests.unprivileged import unprivileged
 
 HASH = "0123456789"
 
@@ -30,6 +31,22 @@ def fill(run_dir: Path, *, done: bool) -> None:
     (run_dir / "events.jsonl").write_text("{}\n")
     if done:
         (run_dir / "DONE").write_text("")
+
+
+def test_resume_points_that_cannot_be_listed_are_not_absent(tmp_path: Path) -> None:
+    """Law: an interrupted run is not removed because the system does not say whether it has a resume point."""
+    with claim_run(tmp_path / "run", HASH):
+        fill(tmp_path / "run", done=False)
+        (tmp_path / "run" / "resume").mkdir(mode=0)
+    for path in (tmp_path / "run", *(tmp_path / "run").iterdir()):
+        path.chmod(0o777 if path.name != "resume" else 0)
+    with (
+        unprivileged(tmp_path),
+        pytest.raises(StoreError, match="run/resume: cannot be read: Permission denied"),
+        claim_run(Path("run"), HASH, "resume"),
+    ):
+        pass
+    assert (tmp_path / "run" / "events.jsonl").exists()
 
 
 def test_states(tmp_path: Path) -> None:

@@ -10,12 +10,13 @@ from pathlib import Path
 import pytest
 
 from harness.config.model import Config
-from harness.core.errors import RunFailed, RunStopped, StoreError
+from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
 from harness.core.events import Event, Finished, Saved
 from harness.record.recorder import Recorder, read_events, read_record
 from harness.record.rundir import RunDir, read_config
 from harness.record.sink import EventSink
 from tests.made_runs import altered, made_config, made_events, write_run
+from tests.unprivileged import unprivileged
 
 
 def test_events_survive_the_file(tmp_path: Path) -> None:
@@ -128,6 +129,17 @@ def test_a_full_disk_hides_no_failure(tmp_path: Path) -> None:
         done.done()
 
 
+def test_a_record_that_the_system_does_not_show_is_one_line(tmp_path: Path) -> None:
+    """Law: where the system does not say whether the record is in its place, the run fails, and says that."""
+    recorder = Recorder(tmp_path / "run", made_config())
+    recorder.run.path.chmod(0)
+    save = next(event for event in made_events(made_config()) if isinstance(event, Saved))
+    with unprivileged(tmp_path), pytest.raises(StoreError, match=r"events\.jsonl: cannot be read: Permission denied"):
+        recorder.record(save)
+    recorder.run.path.chmod(0o755)
+    recorder.close(ok=False)
+
+
 @pytest.mark.parametrize("is_replaced", [False, True])
 @pytest.mark.parametrize("where", [Saved, Finished, None])
 def test_a_record_that_was_moved_is_not_sealed(tmp_path: Path, *, is_replaced: bool, where: type[Event] | None) -> None:
@@ -148,8 +160,8 @@ def test_a_record_that_was_moved_is_not_sealed(tmp_path: Path, *, is_replaced: b
         if is_replaced:
             Recorder(run_dir, made_config("full")).close(ok=False)
 
-    found = "another one" if is_replaced else "none"
-    with pytest.raises(StoreError, match=rf"run/events\.jsonl: expected the file that this run writes, got {found}"):
+    now = "another one is there" if is_replaced else "nothing is there"
+    with pytest.raises(Moved, match=rf"run/events\.jsonl: moved or removed during the run; {now}"):
         run()
     assert run_dir.exists() is is_replaced
     if is_replaced:

@@ -275,19 +275,27 @@ def test_online_without_a_key_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_pa
     wandb.teardown()
 
 
-@pytest.mark.parametrize("url", ["nonsense", "ftp://127.0.0.1", "http://127.0.0.1:99999"])
-def test_an_address_that_is_none_is_one_line(
-    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("WANDB_BASE_URL", url) for url in ("nonsense", "ftp://127.0.0.1", "http://127.0.0.1:99999")),
+        ("WANDB_PROJECT", "a/b"),
+        ("WANDB_HTTPS_PROXY", "http://user:secret@127.0.0.1:99999"),
+    ],
+)
+def test_settings_that_cannot_be_used_are_one_line(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     """Law: online it is refused before a step is run, and by sync; an offline run goes on without its view."""
     import wandb
 
     wandb.teardown()
-    monkeypatch.setenv("WANDB_BASE_URL", url)
-    with pytest.raises(ConfigError, match=r"wandb: base_url: .*, got '.*'; the settings are WANDB_") as refused:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ConfigError, match=r"wandb: .*; its settings are WANDB_") as refused:
         Recorder(tmp_path / "online", made_config("full", wandb={"mode": "online"}))
     assert "\n" not in str(refused.value)
-    with pytest.raises(ConfigError, match="wandb: base_url: "):
+    assert "secret" not in str(refused.value)
+    with pytest.raises(ConfigError, match=r"wandb: .*; its settings are WANDB_"):
         Uploader({})
     write_run(tmp_path / "offline", made_config("full", wandb={"mode": "offline"}))
     (line,) = _lines(caplog)

@@ -16,7 +16,7 @@ from harness.core.plans import PHASES
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from harness.run.verify import compare_records
-from tests.cluster.test_launcher import Renamed
+from tests.cluster.noted import Noted
 from tests.runs import changed, run
 
 DEADLINE_S, JOIN_S = 3.0, 4.0
@@ -107,7 +107,7 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     assert all(each < 2 * DEADLINE_S for each in together), "ranks that hang together cost one deadline"
 
 
-class Continued(Renamed):
+class Continued(Noted):
     """A process that something else continues: at once when it is told to stop first, and as soon as it has stopped."""
 
     _was_told = False
@@ -134,7 +134,7 @@ class Continuing(ForkLauncher):
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
         """Fork one."""
-        return Continued(super().spawn(context, main, work), [])
+        return Continued(super().spawn(context, main, work))
 
     def watched(self, processes: Iterable[Any]) -> list[Any]:
         """Of the inner ones."""
@@ -201,11 +201,11 @@ SLOW = """hour,rank,fault,factor,repair_h
 """
 
 
-class Paused(Renamed):
+class Paused(Noted):
     """A process that counts how often it is paused and resumed."""
 
     def __init__(self, inner: Any, name: str, counts: dict[str, list[int]]) -> None:
-        super().__init__(inner, [])
+        super().__init__(inner)
         self._count = counts.setdefault(name, [0, 0])
 
     def pause(self) -> None:
