@@ -19,10 +19,10 @@ from typing import IO, Any, Self
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
-from harness.core.place import Place
 from harness.core.resumable import EventsPosition
 from harness.record.environment import environment, utc_now
 from harness.record.files import digest_of, fsync_folder, new_digest, store_errors
+from harness.record.place import Place
 from harness.record.rundir import RunDir, prepare, reopen, write_reason
 from harness.record.seal import write_seal
 from harness.record.sink import EventSink
@@ -96,9 +96,13 @@ class Recorder:
         """Digest of env.json as the run wrote it, for its first event."""
         return self._digests[self.run.env.name]
 
+    def check_place(self) -> None:
+        """Raises Moved if the record is not in its folder any more, StoreError if the system does not say."""
+        self._place.check()
+
     def position(self) -> EventsPosition:
         """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError, Moved."""
-        self._place.check()
+        self.check_place()
         with store_errors(self.run.events, "written"):
             self._stream.flush()
             if self._fsync:
@@ -119,7 +123,7 @@ class Recorder:
             if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
         if isinstance(event, Saved | Finished):
-            self._place.check()
+            self.check_place()
         self._num_events += 1
         self._digest.update(line)
         self._is_finished |= isinstance(event, Finished)
@@ -153,13 +157,13 @@ class Recorder:
             if ok:
                 raise
         if ok:
-            self._place.check()
+            self.check_place()
             time = self._now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
             write_seal(self.run, time=time, num_events=self._num_events, digests=digests)
         else:
             with suppress(StoreError):  # the reason would be told of another run
-                self._place.check()
+                self.check_place()
                 write_reason(self.run.path, reason or "the run ended before it was done")
 
     def __enter__(self) -> Self:

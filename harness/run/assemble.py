@@ -130,7 +130,11 @@ def run(
     facts = {"data": run_spec.data_facts, "trace": run_spec.trace_facts}
     with Recorder(run_dir, config, **facts, since=point and point.events) as recorder:
         store = CheckpointStore(
-            recorder.run.checkpoints, keep=config.store.keep, fsync=config.store.fsync, drops_later=True
+            recorder.run.checkpoints,
+            keep=config.store.keep,
+            fsync=config.store.fsync,
+            drops_later=True,
+            check=recorder.check_place,
         )
         if point is not None:
             store.rewind(point.checkpoint, point.saving)

@@ -5,13 +5,12 @@ ps0/base-000010.bin  ps0/delta-000012.bin …          written by the PS ranks t
 trainer0/dense-000012.bin
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from harness.core.errors import StoreError
-from harness.core.place import Place
 from harness.core.plans import Rank
 from harness.store.background import Background
 from harness.store.format import (
@@ -37,11 +36,21 @@ class CheckpointStore:
         keep: number of newest manifests that a commit keeps with their files; at least 1. More may remain until the
         next commit, or after a kill. fsync: whether a commit survives a power failure, and not only a kill.
         drops_later: whether old files are deleted in a thread, which ends before the next commit or :meth:`wait`
-        returns: deletion takes 0.1 s per gigabyte, during which training would stall.
+        returns: deletion takes 0.1 s per gigabyte, during which training would stall. check: called before a commit
+        changes anything; raises if ``root`` is not the folder that was opened any more.
     """
 
-    def __init__(self, root: Path, *, keep: int = 2, fsync: bool = True, drops_later: bool = False) -> None:
+    def __init__(
+        self,
+        root: Path,
+        *,
+        keep: int = 2,
+        fsync: bool = True,
+        drops_later: bool = False,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         assert keep >= 1, "a commit keeps at least itself"
+        self._check = check
         self._drops_later = drops_later
         self._dropping: Background[None] | None = None
         self._pinned: tuple[set[int], set[str]] = set(), set()  # sequences of manifests, paths of files
@@ -51,7 +60,6 @@ class CheckpointStore:
         try:
             root.mkdir(parents=True, exist_ok=True)
             self.remove_unfinished()
-            self._place = Place(root)
             if fsync:
                 fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
         except OSError as error:
@@ -75,9 +83,9 @@ class CheckpointStore:
 
         Raises:
             StoreError: a file that it names is missing or truncated, the sequence number is not the highest, or the
-            disk failed. The previous checkpoint then remains valid. Moved: the folder is another one now.
+            disk failed. The previous checkpoint then remains valid. And what ``check`` raises.
         """
-        self._place.check()
+        self._check()
         self.wait()
         older = dict(_manifest_paths(self.root))
         if older and manifest.sequence <= max(older):

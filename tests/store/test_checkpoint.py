@@ -13,7 +13,7 @@ import pytest
 import torch
 import xxhash
 
-from harness.core.errors import Moved, StoreError
+from harness.core.errors import StoreError
 from harness.store import (
     CheckpointStore,
     FileRecord,
@@ -51,20 +51,6 @@ def test_newest_is_what_was_committed(tmp_path: Path) -> None:
     assert newest_checkpoint(tmp_path) == (None, [])
     _, newest = committed(tmp_path, 1, 2)
     assert CheckpointStore(tmp_path).newest(config_hash="run") == (newest, [])
-
-
-def test_a_folder_that_was_replaced_is_not_committed_to(tmp_path: Path) -> None:
-    """Law: a store whose folder was moved neither commits to nor removes from the one in its place."""
-    root = tmp_path / "checkpoints"
-    store = CheckpointStore(root, keep=1)
-    store.commit(write_files(root, 1))
-    root.rename(tmp_path / "moved")
-    with pytest.raises(Moved, match="checkpoints: moved or removed during the run; nothing is there"):
-        store.commit(write_files(tmp_path / "moved", 2))
-    (other,) = committed(root, 1)
-    with pytest.raises(Moved, match="checkpoints: moved or removed during the run; another one is there"):
-        store.commit(write_files(root, 2))
-    assert newest_checkpoint(root) == (other, [])
 
 
 def test_no_folder_is_made_for_a_run_that_lost_its_own(tmp_path: Path) -> None:
