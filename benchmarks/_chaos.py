@@ -160,7 +160,7 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
         "eval": {"points": 8},
         "wandb": {"mode": "offline" if rng.random() < _VIEWED else "disabled"},
     }
-    clock = "samples" if flips else _clock(rng, turn, settings["engine"])
+    clock = "samples" if flips else _clock(rng, turn, settings["engine"], strategy)
     if clock == "samples":
         saves = name not in _SAVES_ONCE
         trace = trace_of(rng, turn, num_ps, saves=saves, has_pairs=name == "buddy", flips=flips)
@@ -171,12 +171,16 @@ def drawn(rng: np.random.Generator, number: int) -> Round:
     return Round(settings, trace, faults, pauses=bool(rng.random() < _PAUSED))
 
 
-def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str) -> str:
-    """That of a trace; others than ``samples`` know deaths between steps only."""
+def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str, strategy: Mapping[str, Any]) -> str:
+    """That of a trace; others than ``samples`` know deaths between steps only.
+
+    A trainer that is to die with ranks does not know when they are killed at a second.
+    """
     fault, phase = turn
     if fault not in DEATH_FAULTS or phase != "boundary" or rng.random() < 0.2:
         return "samples"
-    return "seconds" if fault == "kill" and engine == "rpc" and rng.random() < 0.6 else "wall"
+    is_by_second = fault == "kill" and engine == "rpc" and rng.random() < 0.6
+    return "seconds" if is_by_second and not strategy.get("trainer_dies") else "wall"
 
 
 def _strategy(rng: np.random.Generator, turn: tuple[str, str], phases: set[str], *, flips: bool) -> dict[str, Any]:

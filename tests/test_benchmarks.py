@@ -26,11 +26,13 @@ from benchmarks.resume import COVERED, judged_stop, not_covered
 from benchmarks.step import dense
 from benchmarks.trackers import memory_fracs
 from benchmarks.verification import Cost
+from harness.config.combinations import refuse_combinations
+from harness.config.costs import job_costs
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Killed, Lost, Recovered, Regrouped, Trained
 from harness.core.seeds import generator
-from harness.core.strategies import STRATEGIES, options_of
+from harness.core.strategies import STRATEGIES, make_strategy, options_of
 from harness.data.dataset import Dataset
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_TABLES, SIZES
@@ -473,6 +475,14 @@ def test_a_thousand_rounds_of_chaos_draw_everything() -> None:
     lines = [line.split(",") for each in rounds for line in each.trace.splitlines() if line.count(",") == 5]
     faults = Counter((fault, phase or "boundary") for _, _, phase, fault, *_ in lines)
     assert min(faults[cell] for cell in (*TURNS, ("bitflip", "boundary"))) >= 28
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rounds_of_chaos_are_runs_that_can_be(seed: int) -> None:
+    """Law: no round is drawn whose settings exclude each other."""
+    for number in range(1000):
+        config = Config.model_validate(drawn(generator(seed, "chaos", number), number).settings)
+        refuse_combinations(config, make_strategy(config.strategy, job_costs(config, 1000)))
 
 
 def test_a_fault_that_came_too_rarely_is_named() -> None:
