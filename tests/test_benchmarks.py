@@ -30,6 +30,7 @@ from harness.config.combinations import refuse_combinations
 from harness.config.costs import job_costs
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.errors import ConfigError
 from harness.core.events import Event, Killed, Lost, Recovered, Regrouped, Trained
 from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, make_strategy, options_of
@@ -480,9 +481,14 @@ def test_a_thousand_rounds_of_chaos_draw_everything() -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_rounds_of_chaos_are_runs_that_can_be(seed: int) -> None:
     """Law: no round is drawn whose settings exclude each other."""
+    refused: dict[int, str] = {}
     for number in range(1000):
         config = Config.model_validate(drawn(generator(seed, "chaos", number), number).settings)
-        refuse_combinations(config, make_strategy(config.strategy, job_costs(config, 1000)))
+        try:
+            refuse_combinations(config, make_strategy(config.strategy, job_costs(config, 1000)))
+        except ConfigError as error:
+            refused[number] = str(error)
+    assert refused == {}
 
 
 def test_a_fault_that_came_too_rarely_is_named() -> None:

@@ -112,7 +112,10 @@ class ForkedProcess:
 
 
 def _states(pid: int, pattern: str) -> set[str]:
-    """The states (``man 5 proc``) in the files of a process that match ``pattern``; "?" if a thread ended meanwhile."""
+    """The scheduler's states of a process or its threads, a letter each ("R", "S", "T", …: ``man 5 proc``).
+
+    ``pattern``: of their stat files below ``/proc/PID``. "?" alone if one ended meanwhile.
+    """
     try:
         stats = [file.read_text() for file in Path(f"/proc/{pid}").glob(pattern)]
     except OSError:
