@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from harness.cluster.protocol import Cluster, CopyFromBuddy, Initialise, Reply, Request, Restore, in_rank_order
+from harness.cluster.protocol import Cluster, CopyFromBuddy, Initialise, Reply, Request, Restore, in_rank_order, no_op
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
@@ -95,6 +95,7 @@ class FailoverClient:
         self._before_recovery = before_recovery
         self._max_in_a_row = max_replacements_in_a_row
         self._clock = clock
+        self._waits_since_s = clock()  # of a recovery: since when it has waited for ranks
         self._holder: RowHolder | None = None
 
     @property
@@ -180,13 +181,14 @@ class FailoverClient:
         for _ in range(self._max_in_a_row):
             casualties |= lost.ranks
             reschedule_s += detect_s
-            since_s = self._clock()
+            since_s = self._waits_since_s = self._clock()
             try:
                 self._cluster.replace(
                     lost.detail, progress.step, progress.samples, detect_s, lambda: self._injections.strike("regroup")
                 )
                 began_s, since_s = since_s, self._clock()
                 reschedule_s += since_s - began_s
+                self._waits_since_s = since_s
                 plan = self._plan(casualties, progress)
                 if plan.rollback:
                     self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
@@ -195,7 +197,8 @@ class FailoverClient:
                 load_s += self._clock() - since_s
                 break
             except RankLost as again:
-                lost, detect_s = again, self._clock() - since_s
+                lost, detect_s = again, self._clock() - self._waits_since_s
+                load_s += self._waits_since_s - since_s
         else:
             raise RunFailed(
                 f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
@@ -260,13 +263,19 @@ class FailoverClient:
                     resets_states=plan.resets_states,
                     newer=newer,
                 )
-        sent = self._cluster.start(requests)
-        self._injections.strike("restore")
-        return sum(reply.num_rows for reply in self._cluster.finish(sent).values()), uploaded
+        replies = self._serve(requests, lambda: self._injections.strike("restore"))
+        return sum(reply.num_rows for reply in replies.values()), uploaded
 
     def _replicate(self, plan: RecoveryPlan, casualties: frozenset[Rank]) -> None:
         """Make all replicas whole again, after all shards were restored."""
         if self._replication is not None:
             copies = self._replication.copies(plan, casualties)
-            self._cluster.call(copies)
+            self._serve(copies)
             self._replication.copied(copies)
+
+    def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
+        """Serve requests of a recovery. The seconds until a death is found count from the wait, not from before it."""
+        sent = self._cluster.start(requests)
+        meanwhile()
+        self._waits_since_s = self._clock()
+        return self._cluster.finish(sent)

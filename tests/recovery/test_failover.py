@@ -1,6 +1,7 @@
 """What a shard holds after a recovery and after a save, seen from inside the ranks of a whole run."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,7 +10,9 @@ from harness.cluster.protocol import Reply, Request, Restore, Save
 from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import RunFailed
+from harness.core.events import Lost, Recovered
 from harness.model.dlrm import DenseNetwork
+from harness.recovery.mirror import Mirror
 from harness.run.assemble import Parts
 from harness.store import ShardStore, newest_checkpoint
 from tests.runs import changed, run, saving_every
@@ -86,3 +89,24 @@ def test_a_rerun_that_differs_fails_the_run(config: Config, tmp_path: Path, monk
     monkeypatch.setattr(DenseNetwork, "train", drifting)
     with pytest.raises(RunFailed, match=r"its loss after a rollback is .*, expected .* as in its first run"):
         run(changed(config, strategy__name="full"), tmp_path / "run")
+
+
+def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a restore did before it waited for a dead rank is load, not detection; the clock moves there only."""
+    now_s, restore = [0.0], Mirror.restore
+
+    def slow(self, *args, **options):
+        now_s[0] += 100.0
+        return restore(self, *args, **options)
+
+    monkeypatch.setattr(Mirror, "restore", slow)
+    monkeypatch.setattr("harness.run.job.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+    (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n30,ps1,\n")
+    config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
+    _, events = run(config, tmp_path / "run")
+    lost = [(event.ranks, event.machine["seconds"]) for event in events if isinstance(event, Lost)]
+    assert lost == [(["ps1"], 0.0), (["ps2"], 0.0)]
+    recovered = [event.machine for event in events if isinstance(event, Recovered)]
+    assert recovered == [{"seconds": 300.0, "reschedule_seconds": 0.0}], "ps1 alone, then both"
