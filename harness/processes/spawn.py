@@ -1,5 +1,6 @@
 """Start of processes: forked in milliseconds from a fork server that has done the imports."""
 
+import gc
 import inspect
 import multiprocessing
 import os
@@ -105,6 +106,7 @@ def nest_fork_server() -> bool:
         alive_r, alive_w = os.pipe()
         with _interrupts_blocked(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12 on: the leash's thread runs
+            gc.freeze()  # or a collection on either side copies the pages of all that was imported
             pid = os.fork()
             if pid == 0:
                 _serve_forks(owner, listener.fileno(), alive_r)
