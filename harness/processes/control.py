@@ -106,9 +106,9 @@ class Handshakes:
             self._end(sock)
 
     def _end(self, sock: socket.socket) -> None:
-        sock.close()
         with self._lock:
-            self._num_pending -= 1
+            self._num_pending -= 1  # first: who sees the end may be the next at once
+        sock.close()
 
 
 def _hang_up(sock: socket.socket) -> None:
