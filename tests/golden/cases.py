@@ -1,0 +1,165 @@
+"""The runs whose records are golden: every strategy with every client and save mode, faults, phases, resume, hosts.
+
+``python -m tests.golden FOLDER`` writes their records.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pandas as pd
+
+import analysis
+from harness.config.model import Config
+from harness.core.errors import RunStopped
+from harness.core.strategies import BUILT_IN
+from harness.processes.stop import StopRequest
+from harness.record.recorder import read_events
+from harness.run import assemble
+from tests.golden.translation import as_before
+from tests.runs import BUSY, changed, saving_every, small_config
+
+CLIENTS = ("none", "lookahead", "stale")
+MODES = ("sync", "async")
+PHASES = (BUSY.parent / "phases.csv").read_text()
+HEAD = "hour,rank,phase,fault,factor,repair_h\n"
+DEATHS = "hour,rank,repair_h\n9,ps1,\n20,ps0,4\n21,ps2,\n37,ps3,\n37,ps1,\n50,2,\n"
+DISKS = HEAD + "5,ps1,,disk_full,,\n16,ps2,,,,\n20,ps0,,slow,3,6\n27,ps1,,,,\n30,ps1,save,disk_error,,\n50,ps1,,,,\n"
+HANGS = HEAD + "12,ps2,lookup,hang,,\n29,ps1,restore,hang,,\n30,ps1,,kill,,\n41,ps0,apply,partition,,\n49,ps3,,hang,,\n"
+HOSTS = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
+
+
+@dataclass(frozen=True)
+class Case:
+    """One golden run, of 60 steps with a save every 9, under ``trace`` (None: no failures).
+
+    ``stops``: it is interrupted at these steps, counted from each start, and goes on from its resume point.
+    """
+
+    settings: Mapping[str, Any]
+    trace: str | None = DEATHS
+    stops: tuple[int, ...] = ()
+    engines: tuple[str, ...] = ("local",)
+
+    def config(self, data: Path, folder: Path, engine: str) -> Config:
+        """The run's config; its trace is written into ``folder``."""
+        path = folder / "trace.csv"
+        if self.trace is not None:
+            path.write_text(self.trace)
+        config = changed(
+            small_config(data),
+            engine=engine,
+            name="golden",
+            trace__path=None if self.trace is None else str(path),
+            trainer__backend="compiled",
+            data__max_train_samples=240,
+            eval__every_steps=25,
+            cache__lookahead=8,
+            cache__staleness=3,
+            cache__workers=2,
+            metrics__log_every_steps=7,
+            **self.settings,
+        )
+        return saving_every(config, 36) if "interval_samples" in type(config.strategy).model_fields else config
+
+
+def _cases() -> Iterator[tuple[str, Case]]:
+    for number, strategy in enumerate(BUILT_IN):
+        for place, client in enumerate(CLIENTS):
+            for mode in MODES:
+                if (strategy, client) == ("cpr_mirror", "stale"):
+                    continue
+                settings = {"strategy__name": strategy, "cache__mode": client, "save__mode": mode}
+                on_rpc = MODES[(number + place) % 2] == mode and place == number % 3
+                stops = ((11, 17) if place == number % 3 else ()) if strategy != "none" else ()
+                engines = ("local", "rpc") if on_rpc else ("local",)
+                yield f"{strategy}-{client}-{mode}", Case(settings, stops=stops, engines=engines)
+    both = ("local", "rpc")
+    for strategy, client, mode in (
+        ("partial", "lookahead", "async"), ("partial", "stale", "sync"), ("full", "none", "async"),
+        ("full", "lookahead", "sync"), ("cpr_mfu", "none", "sync"), ("cpr_mirror", "none", "async"),
+        ("buddy", "lookahead", "async"), ("differential", "none", "async"), ("cpr_scar", "stale", "sync"),
+    ):  # fmt: skip
+        settings = {"strategy__name": strategy, "cache__mode": client, "save__mode": mode}
+        on_rpc = both if strategy in ("buddy", "cpr_mirror") else ("local",)
+        yield f"phases-{strategy}-{client}", Case(settings, PHASES, engines=on_rpc)
+        yield f"disks-{strategy}-{client}", Case(settings, DISKS)
+    deadlines = {"cluster__rpc_timeout_s": 1.6, "cluster__join_timeout_s": 2.6}
+    for strategy in ("partial", "full"):
+        yield f"hangs-{strategy}", Case({"strategy__name": strategy, **deadlines}, HANGS, engines=both)
+    flip = DEATHS.replace("hour,rank,repair_h", "hour,rank,fault").replace(",4\n", ",\n") + "53,ps2,bitflip\n"
+    yield "flip", Case({"strategy__name": "partial"}, flip)
+    hosts = {"cluster__num_ps": 6, "cluster__hosts": ("a", "b", "c")}
+    for strategy in ("full", "cpr_ssu"):
+        yield f"hosts-{strategy}", Case({"strategy__name": strategy, **hosts}, HOSTS, engines=both)
+    yield "spares", Case({"strategy__name": "cpr_mfu", "cluster__spares": 2}, DEATHS, engines=both)
+    wall = {"trace__clock": "wall", "cluster__spares": 1}
+    for strategy in ("full", "partial", "cpr_scar"):
+        yield f"wall-{strategy}", Case({"strategy__name": strategy, **wall})
+    for optimizer in ("adagrad", "rowwise_adagrad"):
+        reset = {"strategy__restore_optimizer": "reset", "trainer__optimizer": optimizer}
+        for strategy in ("cpr_mfu", "cpr_mirror", "partial"):
+            yield f"{optimizer}-{strategy}", Case({"strategy__name": strategy, **reset}, stops=(20,))
+    for bits in (8, 2):
+        settings = {"strategy__name": "differential", "strategy__bits": bits, "strategy__recovery": "partial"}
+        yield f"quantised-{bits}", Case(settings, stops=(30,))
+    yield "buddy-with-saves", Case({"strategy__name": "buddy", "strategy__interval_samples": 36}, stops=(25,))
+    yield "fallback", Case({"strategy__name": "cpr_mfu", "strategy__pls_target": 0.001})
+    yield "dies", Case({"strategy__name": "cpr_mirror", "strategy__trainer_dies": True}, stops=(20, 20))
+    yield "priced", Case({"strategy__name": "partial", "profile": "cpr56_priced", "save__mode": "async"})
+    yield "by-table", Case({"strategy__name": "cpr_mfu", "cluster__placement": "table"}, engines=both)
+    yield "no-failure", Case({"strategy__name": "full"}, None)
+
+
+CASES: dict[str, Case] = dict(_cases())
+
+COLUMNS = (
+    *("status", "disagreement", "strategy", "num_ps", "auc", "log_loss", "accuracy", "train_loss", "pls"),
+    *("update_pls", "update_pls_tracked", "overhead_frac", "save_h", "load_h", "lost_h", "reschedule_h", "job_h"),
+    *("node_h", "wire_bytes", "memory_bytes", "payload_bytes", "num_saves", "num_failures", "num_lost_ranks"),
+    *("num_unplanned", "cache_hit_rate", "cache_peak_rows", "cache_bytes", "failure"),
+)
+"""Of a row of the table: all that is no time of this machine and no name of a file."""
+
+
+class _Countdown:
+    """A stop request that is set when it has been asked for the ``num_asked``-th time: once a boundary."""
+
+    def __init__(self, num_asked: int) -> None:
+        self._left = num_asked
+
+    @property
+    def is_set(self) -> bool:
+        """Whether to stop now."""
+        self._left -= 1
+        return self._left <= 0
+
+
+def carry_out(case: Case, engine: str, data: Path, folder: Path) -> Path:
+    """Carry out a case on ``engine``, on ``local`` with its interruptions; the run's folder."""
+    folder.mkdir(parents=True)
+    config = case.config(data, folder, engine)
+    run_dir = folder / "run"
+    resumes = False
+    for at in case.stops if engine == "local" else ():
+        with suppress(RunStopped):
+            assemble.run(config, run_dir, stop=cast(StopRequest, _Countdown(at)), resumes=resumes)
+        resumes = True
+        if (run_dir / "DONE").exists():
+            return run_dir
+    assemble.run(config, run_dir, resumes=resumes)
+    return run_dir
+
+
+def record_of(run_dir: Path) -> str:
+    """Its events in the form that they had at first, without the machine part, and its row of the analysis' table.
+
+    One JSON object a line. The row says too whether the record adds up.
+    """
+    events = [as_before(event.to_json()) for event in read_events(run_dir / "events.jsonl")]
+    (row,) = analysis.load(run_dir.parent).to_dict("records")
+    shown = {column: None if pd.isna(row[column]) else row[column] for column in COLUMNS}
+    return "".join(json.dumps(line, sort_keys=True) + "\n" for line in (*events, shown))

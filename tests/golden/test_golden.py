@@ -1,0 +1,31 @@
+"""Every golden run gives the very events that it gave before the core was restructured, on each of its engines."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.golden import digest
+from tests.golden.cases import CASES, carry_out, record_of
+from tests.golden.data import golden_clicks
+
+DIGESTS: dict[str, str] = json.loads(Path(__file__).with_name("records.json").read_text())
+RUNS = [(name, engine) for name, case in CASES.items() for engine in case.engines]
+
+
+@pytest.fixture(scope="session")
+def clicks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The prepared click log, for all of them."""
+    return golden_clicks(tmp_path_factory.mktemp("golden"))
+
+
+def test_every_golden_run_has_its_record() -> None:
+    """No record is left over, and none is missing."""
+    assert DIGESTS.keys() == CASES.keys()
+
+
+@pytest.mark.parametrize(("name", "engine"), RUNS)
+def test_a_run_gives_its_golden_record(name: str, engine: str, clicks: Path, tmp_path: Path) -> None:
+    """Law: losses, digests of all parameters, charges and the order of events are those of before, to the bit."""
+    record = record_of(carry_out(CASES[name], engine, clicks, tmp_path / "golden"))
+    assert digest(record) == DIGESTS[name], "write both records with `python -m tests.golden FOLDER` and compare them"
