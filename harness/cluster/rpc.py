@@ -34,7 +34,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.underway import NOTHING, Calls, Underway, words_of
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import CHIEF, Rank, Struck, is_ps, ps_rank
+from harness.core.plans import Rank, Struck, is_ps, is_spare, ps_rank
 from harness.processes import control
 from harness.processes.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
 
@@ -360,13 +360,13 @@ class RpcCluster:
     def _join(self, formation: Formation) -> None:
         self._generation = -1
         self._answered = set()
-        self._link.join(formation.place(CHIEF))
+        self._link.join(formation.place(self._link.rank_context.rank))
         self._generation = formation.generation
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._ranks}
         self._link.send("tell", "formed", {"generation": self._generation})
-        for spare in formation.members:
-            if not is_ps(spare) and spare != CHIEF:
-                rpc.rpc_async(group.worker_name(spare, self._generation), connect)
+        for member in formation.members:
+            if is_spare(member):
+                rpc.rpc_async(group.worker_name(member, self._generation), connect)
 
 
 _CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"

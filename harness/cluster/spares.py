@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from harness.cluster.connections import Connections
 from harness.cluster.processes import Processes
-from harness.core.plans import CHIEF, Rank, spare_name
+from harness.core.plans import Rank, spare_name
 
 
 class Spares:
@@ -59,10 +59,10 @@ class Spares:
                 spawn(spare)
                 self.names.append(spare)
 
-    def announce(self) -> None:
-        """Tell the trainer when all spares are connected."""
-        if all(spare in self._connections for spare in self.names):
-            self._connections.send(CHIEF, "spares")
+    @property
+    def are_connected(self) -> bool:
+        """Whether all spares are connected."""
+        return all(spare in self._connections for spare in self.names)
 
     def _new_names(self) -> list[Rank]:
         """Names for the spares that are missing."""

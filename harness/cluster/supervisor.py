@@ -13,7 +13,7 @@ from harness.cluster.supervisor_client import Resumption, WrittenPoint
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Flipped, Killed, Lost, Machine, Regrouped, Slowed, WriteFailed
 from harness.core.hosts import host_name
-from harness.core.plans import DEATH_FAULTS, PlannedKill, Rank, Slowdown, Struck, merge_kills, ps_index
+from harness.core.plans import DEATH_FAULTS, PlannedKill, Rank, Slowdown, Struck, merge_kills, rank_order
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
 
@@ -235,7 +235,7 @@ class Supervisor:
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
         """Ranks that planned kills ended and that are not among the ``dead`` which a search found. With kills by the
         second nobody: one may come after the search."""
-        return [] if self._seconds_per_hour is not None else sorted(self._killed.difference(dead), key=ps_index)
+        return [] if self._seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
 
     def slow_down(self, step: int, samples: int, number: int) -> None:
         """Begin the slowdown of that number, after ``step`` finished steps, and record it."""
@@ -318,7 +318,7 @@ class Supervisor:
             lost: rank to the transport's error text.
             seconds: from the request that failed to its failure.
         """
-        ranks = sorted(lost, key=ps_index)
+        ranks = sorted(lost, key=rank_order)
         unplanned = [rank for rank in ranks if rank not in self._killed]
         self.num_unplanned += len(unplanned)
         self._killed -= set(ranks)

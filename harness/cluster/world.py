@@ -22,7 +22,7 @@ from harness.cluster.rendezvous import Rendezvous
 from harness.cluster.spares import Spares
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, is_ps, ps_rank
+from harness.core.plans import CHIEF, Rank, all_ranks, is_ps
 from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
@@ -82,7 +82,7 @@ class World:
         self.port: int = listener.getsockname()[1]
         self._options = options
         self._authkey = secrets.token_bytes(32)
-        self.names = (*(ps_rank(k) for k in range(num_ps)), CHIEF)
+        self.names = all_ranks(num_ps)
         self._ps, self._trainer = ps, trainer
         self._processes = Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
@@ -375,7 +375,8 @@ class World:
             self._has_met_trainer = True
             self._progress.hear("hello")
         if generation is None:
-            self._spares.announce()
+            if self._spares.are_connected:
+                self._connections.send(CHIEF, "spares")
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", self._formation.place(rank))
 

@@ -3,7 +3,7 @@
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
-from harness.core.plans import CHIEF, ps_rank
+from harness.core.plans import all_ranks
 from harness.core.strategy import Strategy
 
 
@@ -30,10 +30,10 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             f"trainer.progress_timeout_s: expected more than 2 · cluster.rpc_timeout_s + cluster.join_timeout_s "
             f"({wait_s:g}), got {progress_s:g}; the trainer waits so long for a rank that does not answer"
         )
-    ranks = {CHIEF, *map(ps_rank, range(config.num_ps))}
-    if unknown := sorted(config.cluster.place.keys() - ranks):
+    *ps_ranks, trainer = all_ranks(config.num_ps)
+    if unknown := sorted(config.cluster.place.keys() - {*ps_ranks, trainer}):
         raise ConfigError(
-            f"cluster.place: expected ranks ps0 to ps{config.num_ps - 1} and {CHIEF}, got {', '.join(unknown)}"
+            f"cluster.place: expected ranks ps0 to {ps_ranks[-1]} and {trainer}, got {', '.join(unknown)}"
         )
     if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
         raise ConfigError(

@@ -6,7 +6,7 @@ Both engines ask this module who dies with a host. A host is named by its index 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from harness.core.plans import CHIEF, Rank, ps_rank
+from harness.core.plans import Rank, all_ranks
 
 
 class HostMap:
@@ -25,7 +25,7 @@ class HostMap:
     """
 
     def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int]) -> None:
-        self.ranks = (*map(ps_rank, range(num_ps)), CHIEF) if num_hosts else ()
+        self.ranks = all_ranks(num_ps) if num_hosts else ()
         self._left = [*range(num_hosts)]
         self.lost: list[int] = []
         self._host: dict[Rank, int] = {}

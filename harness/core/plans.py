@@ -22,9 +22,6 @@ WriteFault = Literal["disk_full", "disk_error"]
 WRITE_FAULTS: dict[Fault, WriteFault] = {"disk_full": "disk_full", "disk_error": "disk_error"}
 """The faults by which the first write of a save fails."""
 
-CHIEF: Rank = "trainer0"
-"""The trainer rank that runs the step loop and executes plans."""
-
 
 def ps_rank(index: int) -> Rank:
     """Name of PS rank number ``index``."""
@@ -36,14 +33,43 @@ def ps_index(rank: Rank) -> int:
     return int(rank.removeprefix("ps"))
 
 
+def trainer_rank(index: int) -> Rank:
+    """Name of trainer rank number ``index``."""
+    return f"trainer{index}"
+
+
+CHIEF: Rank = trainer_rank(0)
+"""The trainer rank whose files and digests stand for those of the dense network."""
+
+
 def is_ps(rank: Rank) -> bool:
     """Whether ``rank`` is the name of a PS rank."""
     return rank.startswith("ps")
 
 
+def is_trainer(rank: Rank) -> bool:
+    """Whether ``rank`` is the name of a trainer rank."""
+    return rank.startswith("trainer")
+
+
+def rank_order(rank: Rank) -> tuple[bool, int]:
+    """Sort key of ranks: PS ranks by number, then trainer ranks by number."""
+    return is_trainer(rank), int(rank.removeprefix("ps").removeprefix("trainer"))
+
+
+def all_ranks(num_ps: int) -> tuple[Rank, ...]:
+    """The ranks of a run, in rank order."""
+    return (*map(ps_rank, range(num_ps)), CHIEF)
+
+
 def spare_name(index: int) -> Rank:
     """Name of spare number ``index``, a process that takes over the name of a PS rank that has died."""
     return f"spare{index}"
+
+
+def is_spare(name: Rank) -> bool:
+    """Whether ``name`` is that of a spare."""
+    return name.startswith("spare")
 
 
 def buddy_of(rank: Rank, num_ps: int) -> Rank:
@@ -191,7 +217,7 @@ def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
         for rank, hour, line in zip(kill.ranks, kill.hours, kill.lines, strict=True)
         if (rank in kill.host_of) >= loses_host
     }
-    ranks = tuple(sorted(first, key=ps_index))
+    ranks = tuple(sorted(first, key=rank_order))
     return PlannedKill(
         step=step,
         ranks=ranks,

@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.cluster.protocol import Cluster, CopyFromBuddy, Initialise, Reply, Request, Restore, in_rank_order, no_op
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan, ps_index
+from harness.core.plans import Progress, Rank, RecoveryPlan, rank_order
 from harness.core.strategy import Strategy
 from harness.recovery.accounting import Accounting, CompletedRecovery, UploadedRows
 from harness.recovery.checkpointer import Checkpoints
@@ -204,7 +204,7 @@ class FailoverClient:
                 f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
                 "(cluster.max_replacements_in_a_row)"
             )
-        dead = sorted(casualties, key=ps_index)
+        dead = sorted(casualties, key=rank_order)
         holder = None if plan.rollback else self._holder
         if holder is not None:
             holder.shards_restored(casualties - plan.replicated)
@@ -244,7 +244,7 @@ class FailoverClient:
     def _restore(self, plan: RecoveryPlan, progress: Progress) -> tuple[int, Mapping[Rank, UploadedRows]]:
         """Give the ranks of ``plan`` their rows; the number of rows, and what of them the trainer's mirror gave."""
         uploaded: dict[Rank, UploadedRows] = {}
-        ranks = self.ranks if plan.rollback else sorted(plan.ranks, key=ps_index)
+        ranks = self.ranks if plan.rollback else sorted(plan.ranks, key=rank_order)
         newest = self._checkpoints.newest
         requests: dict[Rank, Request] = {}
         for rank in ranks:

@@ -11,7 +11,7 @@ from harness.config.hosts import host_map
 from harness.config.model import Config
 from harness.core.errors import TraceError
 from harness.core.hosts import HostMap, host_name
-from harness.core.plans import CHIEF
+from harness.core.plans import is_trainer
 from harness.traces.trace import Entry, Trace, read_trace
 
 
@@ -56,10 +56,10 @@ def _misfit(host: int, config: Config, hosts: HostMap, lines: dict[int, int]) ->
     if host in lines:
         return f"{name} was lost at line {lines[host]} already, and does not come back"
     ranks = hosts.on(host)
-    if CHIEF in ranks:
+    if trainer := next(filter(is_trainer, ranks), None):
         return (
-            f"{name} ({cluster.hosts[host]}) has {CHIEF}, without which a run ends; name another host, or put {CHIEF} "
-            "elsewhere by cluster.place"
+            f"{name} ({cluster.hosts[host]}) has {trainer}, without which a run ends; name another host, or put "
+            f"{trainer} elsewhere by cluster.place"
         )
     return None if ranks else f"{name} ({cluster.hosts[host]}) has no rank at that hour; name a host that has one"
 

@@ -20,6 +20,7 @@ from harness.core.plans import (
     longest,
     ps_index,
     ps_rank,
+    rank_order,
 )
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
@@ -168,7 +169,7 @@ def _slowdowns(entries: Sequence[Entry], job_h: float, total_samples: int, batch
 
 def _planned(step: int, entry: Entry, ranks: Iterable[Rank]) -> PlannedKill:
     """What ``entry`` alone does to ``ranks``, from boundary ``step`` on."""
-    ranks = tuple(sorted(ranks, key=ps_index))
+    ranks = tuple(sorted(ranks, key=rank_order))
     return PlannedKill(step=step, ranks=ranks, hours=(entry.hour,) * len(ranks), lines=(entry.line,) * len(ranks))
 
 
@@ -196,7 +197,7 @@ def _planned_kill(step: int, phase: KillPhase, named: Sequence[tuple[Rank, Entry
     """The kill of all ranks that entries name. A rank dies by its first entry, or by the first one of its host."""
     lost = {rank: entry for rank, entry in reversed(named) if entry.host is not None}
     killed = dict(reversed(named)) | lost
-    ranks = tuple(sorted(killed, key=ps_index))
+    ranks = tuple(sorted(killed, key=rank_order))
     return PlannedKill(
         step=step,
         ranks=ranks,

@@ -1,0 +1,14 @@
+"""Names of ranks."""
+
+from harness.core.plans import PlannedKill, all_ranks, merge_kills, ps_rank, rank_order, trainer_rank
+
+
+def test_ranks_are_sorted_by_number_and_trainers_come_last() -> None:
+    ranks = [*map(ps_rank, range(12)), *map(trainer_rank, range(12))]
+    assert sorted(sorted(ranks), key=rank_order) == ranks
+    assert all_ranks(2) == ("ps0", "ps1", "trainer0")
+
+
+def test_a_kill_may_name_trainers() -> None:
+    kills = [PlannedKill(step=1, ranks=(rank,), hours=(1.0,), lines=(2,)) for rank in ("trainer1", "ps10", "ps9")]
+    assert merge_kills(1, kills).ranks == ("ps9", "ps10", "trainer1")
