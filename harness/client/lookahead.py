@@ -13,7 +13,7 @@ have changed; if it has for a window that is planned, all windows are planned an
 When a shard is restored alone, its cached rows are discarded and fetched again: the run equals the uncached run with
 the same kills.
 
-Keys are rows in the rank-major order of all rows (``Placement.positions``). U distinct keys of a window, H rows that
+Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, D embedding dim, X columns of a row: D values, then state of the optimizer.
 """
 
@@ -140,11 +140,6 @@ class LookaheadClient:
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch, from the ranks: all updates have been flushed."""
         return look_up(self._failover, plan, progress)
-
-    @property
-    def buffer_bytes(self) -> int:
-        """Memory of all slots."""
-        return self._cache.num_bytes
 
     def summary(self) -> dict[str, float]:
         """Traffic counts, the number of evicted rows, and ``minimum_bytes``.

@@ -4,8 +4,8 @@ The order of batches is known, so a plan is a function of the batches and of whe
 background and does not depend on failures. A row enters the cache before the window that needs it and stays while one
 of the next two windows needs it, in one slot from first to last.
 
-Keys are rows in the rank-major order of all rows (``Placement.positions``). N distinct rows of a batch, U distinct rows
-of a window, H rows that the cache holds, A = the N of all steps of a window, one after the other.
+Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). N distinct rows of a batch, U distinct
+rows of a window, H rows that the cache holds, A = the N of all steps of a window, one after the other.
 """
 
 from collections.abc import Sequence

@@ -28,7 +28,7 @@ from harness.data.dataset import Batch, Dataset
 from harness.recovery.failover import FailoverClient
 
 Keys = NDArray[np.int64]
-"""Rows in the rank-major order of all rows (``Placement.positions``)."""
+"""Rows in the rank-major order of all rows (``Placement.rank_base_R``)."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,6 @@ class Pulled:
     plan: BatchPlan
     rows_SX: Tensor
     slots_N: Tensor | None = None
-
-    @property
-    def rows_ND(self) -> Tensor:
-        """The rows, in the order of the plan, (N, X)."""
-        return self.rows_SX if self.slots_N is None else self.rows_SX.index_select(0, self.slots_N)
 
 
 class EmbeddingClient(Protocol):

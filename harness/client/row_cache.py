@@ -29,12 +29,6 @@ class RowCache:
         self.dirty_S = np.zeros(0, np.int32)
         self.is_cached_S = np.zeros(0, bool)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of all slots, used or free."""
-        arrays = (self.values_SX.numpy(), self.dirty_S, self.is_cached_S)
-        return sum(array.nbytes for array in arrays)
-
     def state(self) -> State:
         """See :class:`harness.core.resumable.Resumable`."""
         return {"values_SX": self.values_SX, "dirty_S": self.dirty_S, "is_cached_S": self.is_cached_S}

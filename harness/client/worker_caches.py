@@ -1,6 +1,6 @@
 """The cached embedding rows of several workers, each row with its clocks: the state of ``client.stale``.
 
-Keys are rows in the rank-major order of all rows (``Placement.positions``). M all keys, W workers, E rows that some
+Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). M all keys, W workers, E rows that some
 worker caches (entries), S cached copies (slots; a worker has at most one of a row), N keys of a request, P slots that
 are flushed, D embedding dim, X columns of a row: D values, then state of the optimizer.
 

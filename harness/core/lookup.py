@@ -21,7 +21,7 @@ class BatchPlan:
     """The distinct rows that one batch looks up, and which sample reads which.
 
     ``keys_N`` are the distinct rows, ascending, by position in the rank-major order of all rows
-    (``Placement.positions``); ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch
+    (``Placement.rank_base_R``); ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch
     each, ``sampled_N`` (bool) whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k +
     1]`` belong to rank k: ``rows[k]``, ``counts[k]`` and ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows
     access ``b * F + f`` reads; ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses
@@ -55,11 +55,6 @@ class BatchPlan:
     def _by_rank(self, values_N: np.ndarray) -> tuple[Tensor, ...]:
         return tuple(torch.from_numpy(values_N[first:last]) for first, last in pairwise(self.bounds))
 
-    @property
-    def splits(self) -> tuple[int, ...]:
-        """Number of distinct rows of each rank."""
-        return tuple(last - first for first, last in pairwise(self.bounds))
-
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
     """Deduplicate the rows of a batch and group them by rank, with one sort."""
@@ -81,27 +76,22 @@ def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) 
     )
 
 
-def coalesce(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
-    """Sum the gradients of accesses that read the same row, in the order of the batch: (A, D) -> (N, D)."""
-    return sum_runs(grads_AD, plan.order_A, plan.starts_N)
-
-
-def coalesce_vectors(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
-    """Sum the gradients of accesses that read the same row, as ``coalesce``: (B, V, D) -> (N, D).
+def coalesce(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
+    """Sum the gradients of accesses that read the same row, in the order of the batch: (B, V, D) -> (N, D).
 
     A sample has V = F + 1 vectors; the first is the output of the bottom MLP, which is skipped.
     """
-    num_samples, num_vectors, dim = grads_BVD.shape
-    values_XD = grads_BVD.view(num_samples * num_vectors, dim)
-    return _sum_runs(values_XD, plan.order_A, plan.starts_N, num_vectors - 1, num_vectors)
+    num_vectors = grads_BVD.shape[1]
+    values_XD = grads_BVD.flatten(0, 1)
+    return sum_runs(values_XD, plan.order_A, plan.starts_N, num_tables=num_vectors - 1, num_vectors=num_vectors)
 
 
-def sum_runs(values_AD: Tensor, order_P: Tensor, starts_N: Tensor) -> Tensor:
-    """Sums of ``values_AD[order_P]`` over runs that begin at ``starts_N``, the first at 0: (N, D)."""
-    return _sum_runs(values_AD, order_P, starts_N, 1, 1)
+def sum_runs(
+    values_XD: Tensor, order_P: Tensor, starts_N: Tensor, *, num_tables: int = 1, num_vectors: int = 1
+) -> Tensor:
+    """Sums over runs that begin at ``starts_N``, the first at 0, each in its order: (N, D).
 
-
-def _sum_runs(values_XD: Tensor, order_P: Tensor, starts_N: Tensor, num_tables: int, num_vectors: int) -> Tensor:
-    """Sum each run in order, so that both engines get the same bits."""
+    Of ``values_XD[order_P]``, or of vectors of samples, as :func:`harness.kernels.rows.sum_runs` has it.
+    """
     summed_ND = row_loops.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
     return torch.from_numpy(summed_ND)

@@ -57,7 +57,7 @@ class Placement:
 
     @cached_property
     def rank_base_R(self) -> I64:
-        """(R+1,) where each rank starts in the rank-major order of all rows."""
+        """(R+1,) where each rank starts in the rank-major order of all rows: rank by rank, each rank's flat array."""
         return np.concatenate([[0], np.cumsum(self.offsets_RT[:, -1])])
 
     def local_rows(self, rank_index: int, table: int) -> int:
@@ -76,14 +76,9 @@ class Placement:
         """(first, stride): local row ``j`` of ``table`` on this rank is row ``first + j * stride`` of the table."""
         return (rank_index, self.num_ps) if self.kind == "row" else (0, 1)
 
-    def positions(self, ids_BF: NDArray[np.integer]) -> I64:
-        """Position of each row in the rank-major order of all rows, ``rank_base + local flat row``: (B, F)."""
-        local_BF, owner_BF = np.divmod(ids_BF.astype(np.int64), len(self.origins_OT))
-        return local_BF + self.origins_OT[owner_BF, np.arange(ids_BF.shape[1])]
-
     @cached_property
     def origins_OT(self) -> I64:
-        """Offsets (O, T): row ``i`` of table t has position ``i // O + origins_OT[i % O, t]``. O = R, or 1 by table."""
+        """(O, T): row ``i`` of table t is at ``i // O + origins_OT[i % O, t]`` of the rank-major order. O = R, or 1."""
         origins_RT = self.offsets_RT[:, :-1] + self.rank_base_R[:-1, None]
         if self.kind == "row":
             return origins_RT

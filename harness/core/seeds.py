@@ -10,11 +10,9 @@ from operator import index
 import numpy as np
 from numpy.typing import NDArray
 
-U64 = NDArray[np.uint64]
+from harness.kernels.splitmix import word
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX2 = np.uint64(0x94D049BB133111EB)
+U64 = NDArray[np.uint64]
 
 
 def derive(seed: int, *labels: str | int) -> int:
@@ -31,25 +29,7 @@ def generator(seed: int, *labels: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(derive(seed, *labels)))
 
 
-def mix64(values_N: U64, *, out: U64 | None = None) -> U64:
-    """SplitMix64's finaliser (Steele, Lea & Flood, OOPSLA 2014), element-wise: a bijection on 64-bit words.
-
-    A counter-based generator: ``mix64(key + i * golden)`` is the i-th word of the stream ``key``, in any order.
-    ``out`` may be ``values_N`` itself.
-    """
-    z = np.multiply(values_N, np.uint64(1), out=out) if out is not None else values_N.copy()
-    scratch = z >> np.uint64(30)
-    z ^= scratch
-    z *= _MIX1
-    np.right_shift(z, np.uint64(27), out=scratch)
-    z ^= scratch
-    z *= _MIX2
-    np.right_shift(z, np.uint64(31), out=scratch)
-    z ^= scratch
-    return z
-
-
 def words(key: int | U64, counters_N: U64) -> U64:
-    """Words (64 bits) at positions ``counters_N`` of the stream ``key``. An array of keys broadcasts against them."""
+    """Words (64 bits) at positions ``counters_N`` of the stream ``key``; an array of keys broadcasts against them."""
     with np.errstate(over="ignore"):
-        return mix64(counters_N * _GOLDEN + np.asarray(key, dtype=np.uint64))
+        return word(np.asarray(key, dtype=np.uint64), counters_N)

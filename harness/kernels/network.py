@@ -20,6 +20,7 @@ from numba.np.numpy_support import carray
 from harness.kernels.adagrad import adagrad
 from harness.kernels.native import pointer, prefetch
 from harness.kernels.products import multiply
+from harness.kernels.rows import sum_some_runs
 
 LAYER = np.dtype(
     [
@@ -226,18 +227,8 @@ def cross_entropy(job: Any, top: Any, first: int, last: int) -> None:
 def coalesce(job: Any, first: int, last: int) -> None:
     """Gradients of some rows: each the sum over its accesses, in the order of the batch."""
     dim, num_vectors, num_tables = job.dim, job.num_vectors, job.num_vectors - 1
-    num_accesses = job.num_samples * num_tables
-    order_A = carray(pointer(job.order_A), num_accesses, np.int64)
+    order_A = carray(pointer(job.order_A), job.num_samples * num_tables, np.int64)
     starts_N = carray(pointer(job.starts), job.num_rows, np.int64)
     grads_XD = matrix(job.vector_grads, job.num_samples * num_vectors, dim)
     out_ND = matrix(job.row_grads, job.num_rows, dim)
-    for n in range(first, last):
-        end = starts_N[n + 1] if n + 1 < job.num_rows else num_accesses
-        for a in range(starts_N[n], end):
-            value = order_A[a] + order_A[a] // num_tables + 1
-            if a == starts_N[n]:
-                for d in range(dim):
-                    out_ND[n, d] = grads_XD[value, d]
-            else:
-                for d in range(dim):
-                    out_ND[n, d] += grads_XD[value, d]
+    sum_some_runs(grads_XD, order_A, starts_N, num_tables, num_vectors, first, last, out_ND)

@@ -16,6 +16,31 @@ from harness.kernels.native import prefetch
 from harness.kernels.norms import distance
 
 
+@numba.njit(nogil=True, error_model="numpy")
+def sum_some_runs(  # noqa: PLR0917 - compiled functions take values by place
+    values_XD: Any,
+    order_P: Any,
+    starts_N: Any,
+    num_tables: int,
+    num_vectors: int,
+    first: int,
+    last: int,
+    out_ND: Any,
+) -> None:
+    """:func:`sum_runs` of the runs from ``first`` up to but excluding ``last``."""
+    skipped = num_vectors - num_tables
+    for n in range(first, last):
+        end = starts_N[n + 1] if n + 1 < len(starts_N) else len(order_P)
+        for p in range(starts_N[n], end):
+            value = order_P[p] + (order_P[p] // num_tables + 1) * skipped
+            if p == starts_N[n]:
+                for d in range(values_XD.shape[1]):
+                    out_ND[n, d] = values_XD[value, d]
+            else:
+                for d in range(values_XD.shape[1]):
+                    out_ND[n, d] += values_XD[value, d]
+
+
 @compiled_for(
     [
         float32[:, ::1](float32[:, ::1], int64[::1], int64[::1], int64, int64),
@@ -30,17 +55,7 @@ def sum_runs(values_XD: Any, order_P: Any, starts_N: Any, num_tables: int, num_v
     vector ``V - F + a % F`` of sample ``a // F``.
     """
     summed_ND = np.empty((len(starts_N), values_XD.shape[1]), values_XD.dtype)
-    skipped = num_vectors - num_tables
-    for n in range(len(starts_N)):
-        end = starts_N[n + 1] if n + 1 < len(starts_N) else len(order_P)
-        for p in range(starts_N[n], end):
-            value = order_P[p] + (order_P[p] // num_tables + 1) * skipped
-            if p == starts_N[n]:
-                for d in range(values_XD.shape[1]):
-                    summed_ND[n, d] = values_XD[value, d]
-            else:
-                for d in range(values_XD.shape[1]):
-                    summed_ND[n, d] += values_XD[value, d]
+    sum_some_runs(values_XD, order_P, starts_N, num_tables, num_vectors, 0, len(starts_N), summed_ND)
     return summed_ND
 
 

@@ -12,16 +12,9 @@ from numba.np.numpy_support import carray
 
 from harness.kernels.compiler import compiled_for
 from harness.kernels.native import pointer, prefetch
+from harness.kernels.splitmix import word
 
-
-@numba.njit(nogil=True)
-def _word(key: Any, number: Any) -> Any:
-    """Word ``number`` of the stream ``key``, as harness.core.seeds has it."""
-    word = key + uint64(number) * uint64(0x9E3779B97F4A7C15)
-    word = (word ^ (word >> uint64(30))) * uint64(0xBF58476D1CE4E5B9)
-    word = (word ^ (word >> uint64(27))) * uint64(0x94D049BB133111EB)
-    return word ^ (word >> uint64(31))
-
+_word = numba.njit(nogil=True)(word)
 
 LISTS = np.dtype(
     [(name, np.int64) for name in ("tables", "num_tables", "slots", "is_member", "num_words", "key", "in_order")]
@@ -73,7 +66,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
         row = candidates_N[n]
         candidates_N[num_new] = row
         num_new += int64(1) - int64((is_member_W[row >> 6] >> uint64(row & 63)) & uint64(1))
-    step_key = _word(uint64(own.key), step)
+    step_key = _word(uint64(own.key), uint64(step))
     t = 0
     for n in range(num_new):
         row = candidates_N[n]
@@ -91,7 +84,7 @@ def keep_sampled(rows: int, sampled: int, num_rows: int, lists: int, step: int) 
             slot = table.oldest
             table.oldest = slot + 1 if slot + 1 < table.num_slots else 0
         else:
-            slot = int64(((_word(step_key, row) >> uint64(32)) * uint64(table.num_slots)) >> uint64(32))
+            slot = int64(((_word(step_key, uint64(row)) >> uint64(32)) * uint64(table.num_slots)) >> uint64(32))
         if is_full:
             was = int64(slots_K[slot])
             is_member_W[was >> 6] &= ~(uint64(1) << uint64(was & 63))

@@ -38,7 +38,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from harness.core.lookup import BatchPlan, coalesce_vectors
+from harness.core.lookup import BatchPlan, coalesce
 from harness.kernels.adagrad import EPS
 
 _NUMBERS_PER_LINE = 16  # float32 of a cache line
@@ -81,7 +81,7 @@ class TorchBackend:
         vector_grads_BVD = interact_backward(vectors_BVD, self._top.backward(grad_B1))
         self._bottom.backward(vector_grads_BVD[:, 0])
         self._step_is_due = True
-        return loss, coalesce_vectors(vector_grads_BVD.cpu(), plan)
+        return loss, coalesce(vector_grads_BVD.cpu(), plan)
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last batch, if there is one.

@@ -73,11 +73,6 @@ class CheckpointStore:
         for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
             temp.unlink(missing_ok=True)
 
-    def next_sequence(self) -> int:
-        """A sequence number above all in the folder, including those of saves that were never committed."""
-        names = [path.name for path in (*self.root.glob("*.json"), *self.root.glob("*/*.bin"))]
-        return 1 + max((number for name in names if (number := sequence_of(name)) is not None), default=-1)
-
     def commit(self, manifest: Manifest) -> None:
         """Make ``manifest`` the newest checkpoint, then delete files that the newest ``keep`` manifests do not name.
 
@@ -149,10 +144,6 @@ class CheckpointStore:
         dropping, self._dropping = self._dropping, None
         if dropping is not None:
             dropping.result()
-
-    def newest(self, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:
-        """``newest_checkpoint`` of this folder."""
-        return newest_checkpoint(self.root, config_hash=config_hash)
 
     def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
         names = {manifest.name for manifest in kept}

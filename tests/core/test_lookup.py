@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core.lookup import BatchPlan, coalesce, coalesce_vectors, plan_batch
+from harness.core.lookup import BatchPlan, coalesce, plan_batch, sum_runs
 from harness.core.placement import Placement
 
 CARDINALITIES = (3, 40, 1, 500, 7)
@@ -34,6 +34,11 @@ def make_plan(batch_size: int = 64, *, kind: Kind = "row", num_ps: int = 3, seed
     """A plan in which every second sample is sampled."""
     ids_BF = skewed_ids(batch_size, seed)
     return plan_batch(ids_BF, Placement(kind, CARDINALITIES, num_ps), np.arange(batch_size) % 2 == 0)
+
+
+def summed(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
+    """The gradients of accesses of each row, summed."""
+    return sum_runs(grads_AD, plan.order_A, plan.starts_N)
 
 
 def naive_sum(grads_AD: Tensor, plan: BatchPlan) -> Tensor:
@@ -65,7 +70,6 @@ def test_a_plan_is_what_a_dictionary_would_count(kind: Kind, num_ps: int, batch_
     assert [rows.tolist() for rows in plan.rows] == [sorted(asked) for asked in naive]
     assert [counts.tolist() for counts in plan.counts] == [[asked[r][0] for r in sorted(asked)] for asked in naive]
     assert [flags.tolist() for flags in plan.sampled] == [[asked[r][1] for r in sorted(asked)] for asked in naive]
-    assert plan.splits == tuple(len(asked) for asked in naive)
     assert {rows.dtype for rows in plan.rows} == {torch.int64}
     assert {counts.dtype for counts in plan.counts} == {torch.int32}
     assert {flags.dtype for flags in plan.sampled} == {torch.bool}
@@ -80,7 +84,12 @@ def test_every_access_finds_its_row(kind: Kind, num_ps: int) -> None:
     plan = plan_batch(ids_BF, placement, np.zeros(97, dtype=bool))
     bases = placement.rank_base_R.tolist()
     places_N = torch.cat([rows + bases[rank] for rank, rows in enumerate(plan.rows)])
-    assert places_N[plan.inverse_A].tolist() == placement.positions(ids_BF).ravel().tolist()
+    owners_BF = ids_BF % num_ps if kind == "row" else np.broadcast_to(placement.table_owner_T, ids_BF.shape)
+    local_BF = ids_BF // num_ps if kind == "row" else ids_BF
+    expected_BF = (
+        placement.rank_base_R[owners_BF] + placement.offsets_RT[owners_BF, np.arange(ids_BF.shape[1])] + local_BF
+    )
+    assert places_N[plan.inverse_A].tolist() == expected_BF.ravel().tolist()
 
 
 def test_order_and_starts_list_each_rows_accesses_in_batch_order() -> None:
@@ -94,21 +103,21 @@ def test_order_and_starts_list_each_rows_accesses_in_batch_order() -> None:
 
 
 @pytest.mark.parametrize("dim", [1, 5, 16, 64, 128])
-def test_coalesce_is_the_sum(dim: int) -> None:
+def test_sum_of_runs_is_the_sum(dim: int) -> None:
     """Each row gets the sum of its accesses' gradients: float64's to 1e-6."""
     plan = make_plan(batch_size=128)
     grads_AD = torch.randn((len(plan.inverse_A), dim), generator=torch.Generator().manual_seed(dim)) / 128
     expected_ND = naive_sum(grads_AD.double(), plan)
     assert int(torch.cat(plan.counts).max()) > 100, "some row is met often"
-    torch.testing.assert_close(coalesce(grads_AD, plan).double(), expected_ND, rtol=0, atol=1e-6)
+    torch.testing.assert_close(summed(grads_AD, plan).double(), expected_ND, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("dim", [5, 16, 64, 128])
-def test_coalesce_adds_in_the_order_of_the_batch(dim: int) -> None:
+def test_sum_of_runs_adds_in_the_order_of_the_batch(dim: int) -> None:
     """Bit for bit the float32 sum of one access after the other; any other order would round differently."""
     plan = make_plan(batch_size=128)
     grads_AD = torch.randn((len(plan.inverse_A), dim), generator=torch.Generator().manual_seed(dim))
-    summed_ND = coalesce(grads_AD, plan)
+    summed_ND = summed(grads_AD, plan)
     assert torch.equal(summed_ND, naive_sum(grads_AD, plan))
     backwards_ND = torch.zeros_like(summed_ND).index_add_(0, plan.inverse_A.flip(0), grads_AD.flip(0))
     assert not torch.equal(summed_ND, backwards_ND)
@@ -119,17 +128,17 @@ def test_of_all_vectors_of_a_sample_the_first_is_no_row() -> None:
     plan = make_plan(batch_size=128)
     num_tables = len(plan.inverse_A) // 128
     grads_BVD = torch.randn((128, num_tables + 1, 16), generator=torch.Generator().manual_seed(0))
-    assert torch.equal(coalesce_vectors(grads_BVD, plan), coalesce(grads_BVD[:, 1:].reshape(-1, 16), plan))
+    assert torch.equal(coalesce(grads_BVD, plan), summed(grads_BVD[:, 1:].reshape(-1, 16), plan))
 
 
 @pytest.mark.usefixtures("_threads")
-def test_coalesce_does_not_depend_on_threads() -> None:
+def test_sum_of_runs_does_not_depend_on_threads() -> None:
     """One thread, two and three give the same bits."""
     plan = make_plan(batch_size=2048)
     grads_AD = torch.randn((len(plan.inverse_A), 16), generator=torch.Generator().manual_seed(0))
     results = []
     for num_threads in (1, 2, 3):
         torch.set_num_threads(num_threads)
-        results.append(coalesce(grads_AD, plan))
+        results.append(summed(grads_AD, plan))
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.store import ChosenRows, FileRecord, Manifest, ShardStore, write_dense
+from harness.store.records import sequence_of
 
 NUM_ROWS, DIM = 101, 3
 
@@ -31,6 +32,12 @@ def manifest(sequence: int, step: int, shards: dict[str, tuple[FileRecord, ...]]
         shards=shards,
         trainer=trainer,
     )
+
+
+def next_sequence(root: Path) -> int:
+    """A sequence number above all in the folder, including those of saves that were never committed."""
+    names = [path.name for path in (*root.glob("*.json"), *root.glob("*/*.bin"))]
+    return 1 + max((number for name in names if (number := sequence_of(name)) is not None), default=-1)
 
 
 def write_files(root: Path, sequence: int, num_ps: int = 2) -> Manifest:

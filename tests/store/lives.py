@@ -20,7 +20,7 @@ from harness.store import (
     write_dense,
 )
 from tests.crashes import LOSSES, Disk, Loss
-from tests.store.helpers import chosen, manifest, rows_of
+from tests.store.helpers import chosen, manifest, next_sequence, rows_of
 
 NUM_ROWS = 7
 RANKS = ("ps0", "ps1")
@@ -92,7 +92,7 @@ class History:
             self.num_saves += 1
             if step.reopens:
                 store = CheckpointStore(root, keep=1, fsync=fsync)
-            sequence = store.next_sequence()
+            sequence = next_sequence(root)
             shards: dict[str, tuple[FileRecord, ...]] = {}
             saved: dict[str, torch.Tensor] = {}
             for place, rank in enumerate(RANKS):

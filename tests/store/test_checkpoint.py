@@ -26,7 +26,7 @@ from harness.store import (
     write_dense,
 )
 from harness.store.records import manifest_name
-from tests.store.helpers import chosen, manifest, rows_of, write_files
+from tests.store.helpers import chosen, manifest, next_sequence, rows_of, write_files
 from tests.unprivileged import unprivileged
 
 
@@ -50,7 +50,7 @@ def test_newest_is_what_was_committed(tmp_path: Path) -> None:
     """The newest manifest comes back equal, with nothing skipped; an empty folder has none."""
     assert newest_checkpoint(tmp_path) == (None, [])
     _, newest = committed(tmp_path, 1, 2)
-    assert CheckpointStore(tmp_path).newest(config_hash="run") == (newest, [])
+    assert newest_checkpoint(tmp_path, config_hash="run") == (newest, [])
 
 
 def test_no_folder_is_made_for_a_run_that_lost_its_own(tmp_path: Path) -> None:
@@ -257,7 +257,7 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
         names = {each.name for each in manifests[-2:]}
         files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
         assert files == named | names | {"ps0/base-000010.bin"}
-    assert store.next_sequence() == 11
+    assert next_sequence(tmp_path) == 11
 
 
 def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,7 +272,7 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
     store.commit(first)
     with pytest.raises(ValueError, match="a bug"):
         store.wait()
-    assert store.newest() == (first, [])
+    assert newest_checkpoint(tmp_path) == (first, [])
 
 
 def test_a_commit_does_not_wait_until_old_files_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +292,7 @@ def test_a_commit_does_not_wait_until_old_files_are_gone(tmp_path: Path, monkeyp
     may_go.clear()
     newer = write_files(tmp_path, 2)
     store.commit(newer)
-    assert store.newest() == (newer, [])
+    assert newest_checkpoint(tmp_path) == (newer, [])
     assert len(list(tmp_path.glob("manifest-*.json"))) == 2
     may_go.set()
     store.wait()
@@ -305,7 +305,7 @@ def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:
     write_files(tmp_path, 2)
     (tmp_path / manifest_name(2)).write_text("{")
     store = CheckpointStore(tmp_path)
-    assert store.next_sequence() == 3
+    assert next_sequence(tmp_path) == 3
     store.commit(write_files(tmp_path, 3))
     assert {path.name[-11:] for path in tmp_path.rglob("*") if path.is_file()} == {
         "-000001.bin",

@@ -16,7 +16,7 @@ from harness.processes.spawn import fork_server
 from harness.store import CheckpointStore, ShardStore, newest_checkpoint, read_dense
 from harness.store.format import replacing
 from tests.store import victims
-from tests.store.helpers import rows_of, write_files
+from tests.store.helpers import next_sequence, rows_of, write_files
 
 WAIT_S = 60
 
@@ -65,9 +65,9 @@ def test_killed_before_its_manifest_shows_previous(tmp_path: Path, victim: victi
     assert_shows_first_checkpoint(tmp_path)
     store = CheckpointStore(tmp_path)
     assert not list(tmp_path.rglob("*.tmp"))
-    next_one = write_files(tmp_path, store.next_sequence())
+    next_one = write_files(tmp_path, next_sequence(tmp_path))
     store.commit(next_one)
-    assert store.newest() == (next_one, [])
+    assert newest_checkpoint(tmp_path) == (next_one, [])
 
 
 def test_a_file_that_cannot_grow_leaves_last_checkpoint(tmp_path: Path) -> None:
