@@ -47,7 +47,10 @@ class LocalRanks:
         for rank in self.names:
             self.drop(rank)
 
-    def replace(self, ranks: Iterable[Rank]) -> Machine:
+    def reached(self, step: int) -> None:
+        """A no-op: there are no spares."""
+
+    def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Create new servers with empty shards for ``ranks``."""
         self._make(ranks)
         return {"engine": "local"}

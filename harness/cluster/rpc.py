@@ -321,7 +321,8 @@ class RpcCluster:
         self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op
     ) -> None:
         """Have the supervisor replace dead ranks; let spares take over, or join a new world with the replacements."""
-        formation: Formation = self._link.call("replace", dict(lost), step, samples, seconds)
+        self._link.call("replace", dict(lost), step, samples, seconds)
+        formation: Formation = self._link.call("formation")
         meanwhile()
         self._awaits_spares = formation.keeps_spares
         if formation.generation == self._generation:

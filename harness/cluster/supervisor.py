@@ -40,10 +40,14 @@ class Ranks(Protocol):
         """From now on exactly the ranks in ``factors`` are slower, by these factors."""
         ...
 
-    def replace(self, ranks: Iterable[Rank]) -> Machine:
+    def reached(self, step: int) -> None:
+        """The run has finished ``step`` steps."""
+        ...
+
+    def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Give the names of dead ranks to processes with empty shards, and connect these with the others.
 
-        Returns the ``machine`` part of the regroup event.
+        ``step`` steps are finished. Returns the ``machine`` part of the regroup event.
         """
         ...
 
@@ -167,6 +171,8 @@ class Supervisor:
         if self._began_s is None and values.get("phase") == "train":
             self._began_s = self._clock()
         self._on_status(generation=self.generation, **values)
+        if "step" in values:
+            self._ranks.reached(values["step"])
 
     def advanced(self, step: int) -> None:
         """A no-op: a trainer in this process cannot be watched."""
@@ -334,7 +340,7 @@ class Supervisor:
         )
         started_s = self._clock()
         self.generation += 1
-        machine = self._ranks.replace(ranks)
+        machine = self._ranks.replace(ranks, step)
         machine = {**machine, "seconds": self._clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
 

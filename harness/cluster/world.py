@@ -167,12 +167,20 @@ class World:
 
     # --- generations ------------------------------------------------------------------------------------------------
 
-    def replace(self, ranks: Iterable[Rank]) -> Machine:
+    def formation(self) -> Formation:
+        """The present generation."""
+        return self._formation
+
+    def reached(self, step: int) -> None:
+        """See :class:`harness.cluster.supervisor.Ranks`: missing spares are started after a replacement."""
+        self._spares.refill(step, lambda spare: self._spawn(spare, None))
+
+    def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Give the names of dead ranks to spares or new processes.
 
         If the present generation has a spare for each, these take over, and the generation stays. Otherwise a new one
         begins, with what spares there are, new processes for the rest, and the survivors. The trainer gets no order:
-        its call of ``replace`` returns the formation, and it joins that.
+        it asks for the formation, and joins that.
 
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.
@@ -194,6 +202,7 @@ class World:
             for rank, spare in takeovers.items():
                 self._spares.take_over(spare, rank)
             self._begin_generation([rank for rank in dead if rank not in takeovers])
+        self._spares.refill_after(step)
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
         lost_hosts = {host: why for host, why in self._processes.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
@@ -224,10 +233,31 @@ class World:
         """Record that the trainer has joined ``generation``: all members are up."""
         self._is_formed = generation == self._formation.generation
 
+    # --- members that have ended or are mute ------------------------------------------------------------------------
+
+    def _look_after_members(self) -> None:
+        """Kill the members that are mute, and abandon the generation that is being formed if one has ended.
+
+        Raises RunFailed if the trainer is one of them; it is not replaced. Once a generation is formed, the trainer
+        finds the death of a PS rank by a request that fails.
+        """
+        if not self._trainer_has_ended():
+            self._give_up(self._overdue())
+        if self._trainer_has_ended():
+            raise RunFailed(f"{CHIEF} (pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}")
+        if self._rendezvous.is_awaited:
+            spares = self._spares.forget_dead()
+            if self.dead() or any(spare in self._formation.members for spare in spares):
+                self._rendezvous.abandon()
+
     def dead(self) -> dict[Rank, str]:
         """PS ranks whose process has ended, and how, in words."""
-        codes = {rank: self._processes[rank].exitcode for rank in self.names if rank != CHIEF}
-        return {rank: self._end_of(rank, code) for rank, code in codes.items() if code is not None}
+        ended = [rank for rank in self.names if is_ps(rank) and self._processes[rank].exitcode is not None]
+        hosts = self._processes.lost_with([rank for rank in ended if rank not in self._mute])
+        return {
+            rank: hosts.get(rank) or f"pid {self.pids[rank]} {self._end_of(rank, 'while a generation was formed')}"
+            for rank in ended
+        }
 
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
         """PS ranks on the hosts of ``ranks``, which did not answer, if these hosts were lost; and why.
@@ -236,39 +266,49 @@ class World:
         """
         return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
 
-    def _end_of(self, rank: Rank, exitcode: int) -> str:
-        pid = self._processes[rank].pid
-        if rank not in self._mute:
-            if lost := self._processes.lost_with([rank]):
-                return lost[rank]
-            return f"pid {pid} ended with exit code {exitcode} while a generation was formed"
-        return (
-            f"pid {pid} did not join within {self._options.join_timeout_s:g} s (cluster.join_timeout_s), and was killed"
-        )
+    def _overdue(self) -> dict[Rank, str]:
+        """Members that have not done in time what they must, and what that is. The trainer alone, if it is one."""
+        if why := self._problem_of_trainer():
+            return {CHIEF: why}
+        options = self._options
+        if self._is_formed or self._clock.read() - self._begun_s <= options.join_timeout_s:
+            return {}
+        late = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)] or [CHIEF]
+        why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s)"
+        if CHIEF in late:
+            return {CHIEF: why + "".join(f", nor did {rank}" for rank in late if rank != CHIEF)}
+        return dict.fromkeys(late, why)
 
-    # --- deadlines --------------------------------------------------------------------------------------------------
+    def _problem_of_trainer(self) -> str | None:
+        """What a trainer that still runs has failed to do; None if there is nothing."""
+        if CHIEF in self._connections:
+            return self._progress.problem
+        if CHIEF in self._connections.stuck:
+            return self._progress.silence  # in the middle of a message
+        if not self._has_met_trainer:
+            return None
+        self._processes[CHIEF].join(REAP_S)
+        self._processes.check()
+        return None if self._trainer_has_ended() else "closed its connection"
 
-    def _end_the_mute(self) -> None:
-        """Kill the ranks that have not joined a generation in time, and a trainer that is not heard. Raises RunFailed
-        if the trainer is one of them; it is not replaced."""
-        now_s, options = self._clock.read(), self._options
-        if CHIEF in self._connections and (why := self._progress.problem):
-            raise self._end_trainer(why)
-        if self._is_formed or now_s - self._begun_s <= options.join_timeout_s:
-            return
-        mute = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)]
-        if CHIEF in mute or not mute:
-            others = "".join(f", nor did {rank}" for rank in mute if rank != CHIEF)
-            why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s){others}"
-            raise self._end_trainer(why)
-        for rank, machine in self.kill(mute).items():
-            self._mute[rank] = {"pid": machine["pid"], "seconds": now_s - self._begun_s, "action": "killed"}
-        self._begun_s = now_s
+    def _trainer_has_ended(self) -> bool:
+        """Whether the trainer has ended and all that it sent was read."""
+        return CHIEF not in self._connections and self._processes[CHIEF].exitcode is not None
 
-    def _end_trainer(self, why: str) -> RunFailed:
-        """Kill the trainer; the error that says so."""
-        (machine,) = self.kill([CHIEF]).values()
-        return RunFailed(f"{CHIEF} (pid {machine['pid']}) {why}, and was killed")
+    def _give_up(self, overdue: Mapping[Rank, str]) -> None:
+        """Kill members, and note why."""
+        now_s = self._clock.read()
+        for rank, machine in self.kill([*overdue]).items():
+            seconds = now_s - self._begun_s
+            self._mute[rank] = {"pid": machine["pid"], "seconds": seconds, "action": "killed", "why": overdue[rank]}
+        if overdue:
+            self._begun_s = now_s
+
+    def _end_of(self, rank: Rank, when: str) -> str:
+        """How the process of a rank ended, in words."""
+        if rank in self._mute:
+            return f"{self._mute[rank]['why']}, and was killed"
+        return f"ended with exit code {self._processes[rank].exitcode} {when}"
 
     # --- serving ----------------------------------------------------------------------------------------------------
 
@@ -278,16 +318,14 @@ class World:
         """Serve the ranks until the trainer has finished. ``stop``: the trainer is told once this is set.
 
         ``on_tick`` is called between messages, and again before as many seconds as it returns have passed.
-        Besides ``services`` a trainer may call what :meth:`_own_services` adds. Raises the error that the trainer
-        reported, and RunFailed if it died.
+        Besides ``services`` a trainer may call methods about generations. Raises the error that the trainer reported,
+        and RunFailed if it died.
         """
-        services = {**services, **self._own_services(services)}
+        own = (self.formation, self.regroup, self.formed, self.dead, self.lost_with)
+        services = {**services, **{method.__name__: method for method in own}}
         while True:
-            # The trainer finds the death of a PS rank by a request that fails. Only while a generation is being formed
-            # must the supervisor report it, since no request can be sent yet.
             wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
-            is_awaited = self._rendezvous.is_awaited
-            watched = self._processes.watched(None if is_awaited else [CHIEF])
+            watched = self._processes.watched(None if self._rendezvous.is_awaited else [CHIEF])
             asked = [] if stop is None or stop.is_set else [stop.fileno()]
             ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
             if stop is not None and stop.is_set and CHIEF in self._connections:
@@ -299,44 +337,7 @@ class World:
             for connection, message in self._connections.received(ready):
                 if self._handle(connection, message, services):
                     return
-            if self._rendezvous.is_awaited and (self._has_lost_a_spare() or self.dead()):
-                self._rendezvous.abandon()
-            self._fail_without_trainer()
-            self._end_the_mute()
-
-    def _has_lost_a_spare(self) -> bool:
-        """Whether a spare that is a member of the present generation has ended since the last call."""
-        return any(spare in self._formation.members for spare in self._spares.forget_dead())
-
-    def _fail_without_trainer(self) -> None:
-        """Raise RunFailed if the trainer has ended, or has closed its connection, as its end does."""
-        if CHIEF in self._connections:
-            return
-        chief = self._processes[CHIEF]
-        if CHIEF in self._connections.stuck:
-            raise self._end_trainer(self._progress.silence)  # in the middle of a message
-        if self._has_met_trainer:
-            chief.join(REAP_S)
-            self._processes.check()
-        if chief.exitcode is not None:
-            raise RunFailed(f"{CHIEF} (pid {chief.pid}) ended with exit code {chief.exitcode} before its job was done")
-        if self._has_met_trainer:
-            raise self._end_trainer("closed its connection")
-
-    def _own_services(self, services: Services) -> Services:
-        """Functions about processes and generations, and two of ``services`` that change them."""
-
-        def replace_ranks(lost: Mapping[Rank, str], step: int, *args: Any) -> Formation:
-            services["replace"](lost, step, *args)
-            self._spares.refill_after(step)
-            return self._formation
-
-        def status(**values: Any) -> None:
-            services["status"](**values)
-            self._spares.refill(values.get("step", 0), lambda spare: self._spawn(spare, None))
-
-        own = {"dead": self.dead, "regroup": self.regroup, "formed": self.formed, "lost_with": self.lost_with}
-        return {**own, "formation": lambda: self._formation, "replace": replace_ranks, "status": status}
+            self._look_after_members()
 
     def _handle(self, connection: Connection, message: control.Message, services: Services) -> bool:
         """Handle one message; True if the trainer has finished."""

@@ -150,8 +150,8 @@ def test_a_survivor_that_dies_while_others_are_recovered_gets_its_step_again(
     reference, _ = run(changed(config, strategy__name="none"), tmp_path / "none")
 
     class Cruel(MortalRanks):
-        def replace(self, ranks):
-            machine = super().replace(ranks)
+        def replace(self, ranks, step):
+            machine = super().replace(ranks, step)
             if list(ranks) == ["ps1"]:
                 self.die("ps3")
             return machine
