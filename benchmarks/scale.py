@@ -148,7 +148,9 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
     victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(num_kills)]
     kills = [PlannedKill(step=0, ranks=(rank,), hours=(0.0,), lines=(0,)) for rank in victims]
     store = CheckpointStore(folder / "checkpoints", fsync=False)
-    supervisor = Supervisor(ranks=world, sink=notes, store=store, planned_kills=kills, on_status=lambda **_: None)
+    supervisor = Supervisor(
+        ranks=world, sink=notes.record, store=store, planned_kills=kills, on_status=lambda **_: None
+    )
 
     def kill_planned(*args: Any) -> Struck:
         notes.mark()

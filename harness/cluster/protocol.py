@@ -364,10 +364,8 @@ class Cluster(Protocol):
         ...
 
 
-class Ask(Protocol):
-    """The signature of a call of the PS ranks that survives their deaths: ``FailoverClient.ask``."""
-
-    def __call__(self, requests: Mapping[Rank, Request], progress: Progress, /) -> dict[Rank, Reply]: ...
+Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]
+"""A call of the PS ranks that survives their deaths: ``FailoverClient.ask``."""
 
 
 def in_rank_order(replies: Mapping[Rank, Reply], ranks: tuple[Rank, ...]) -> dict[Rank, Reply]:

@@ -266,9 +266,9 @@ class RpcCluster:
         return replies
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
-        """The error that ranks are dead: all of a host's if that was lost, as one failure. Their replies are void."""
+        """The error that ranks are dead: all of a host's if that was lost, as one failure."""
         lost = {**detail, **(self._link.call("lost_with", [*detail]) if self._has_hosts else {})}
-        return RankLost(lost, {rank: reply for rank, reply in replies.items() if rank not in lost}, lost)
+        return RankLost(lost, replies, lost)
 
     def _probe(self, underway: Underway) -> Calls:
         """Send a no-op to each rank that may have been killed unnoticed: all whose answer to ``underway`` is no proof.

@@ -52,27 +52,6 @@ class Ranks(Protocol):
         ...
 
 
-class Sink(Protocol):
-    """A consumer of events."""
-
-    def record(self, event: Event) -> None:
-        """Append ``event`` to the record."""
-        ...
-
-
-class Points(Protocol):
-    """The resume points of a run."""
-
-    @property
-    def resumption(self) -> Resumption:
-        """What the trainer is told when it starts."""
-        ...
-
-    def commit(self, written: WrittenPoint, supervisor: State) -> None:
-        """Commit a resume point with this state of the supervisor. Raises StoreError."""
-        ...
-
-
 class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
@@ -82,7 +61,9 @@ class Supervisor:
             trainer asks for them (``kill_planned``).
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
-        points: the run's resume points; a trainer that writes any needs them.
+        sink: appends an event to the record.
+        resumption: what the trainer is told of resume points when it starts; a trainer that writes any needs it.
+        commit_point: commits a resume point with this state of the supervisor. Raises StoreError.
         is_stopping: whether the run is asked to stop.
 
     Attributes:
@@ -94,16 +75,18 @@ class Supervisor:
         self,
         *,
         ranks: Ranks,
-        sink: Sink,
+        sink: Callable[[Event], None],
         store: CheckpointStore,
         planned_kills: Iterable[PlannedKill],
         on_status: Callable[..., None],
         seconds_per_hour: float | None = None,
         clock: Callable[[], float] = time.monotonic,
-        points: Points | None = None,
+        resumption: Resumption | None = None,
+        commit_point: Callable[[WrittenPoint, State], None] | None = None,
         is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._points = points
+        self._resumption = resumption
+        self._commit_point = commit_point
         self._is_stopping = is_stopping
         self._ranks = ranks
         self._sink = sink
@@ -160,7 +143,7 @@ class Supervisor:
             event = replace(event, machine={**event.machine, "resumed": self._resumed})
             self._resumed = []
         self._newest = event
-        self._sink.record(event)
+        self._sink(event)
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
@@ -179,13 +162,13 @@ class Supervisor:
 
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""
-        assert self._points is not None, "a run has resume points"
-        return self._points.resumption
+        assert self._resumption is not None, "a run has resume points"
+        return self._resumption
 
     def commit_point(self, written: WrittenPoint) -> None:
         """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
-        assert self._points is not None, "a run has resume points"
-        self._points.commit(written, self.state())
+        assert self._commit_point is not None, "a run has resume points"
+        self._commit_point(written, self.state())
 
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop."""

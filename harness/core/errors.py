@@ -71,7 +71,7 @@ class RankLost(HarnessError):
 
     Attributes:
         ranks: names of the dead ranks, e.g. ``frozenset({"ps3"})``.
-        replies: the other ranks' replies, by rank name.
+        replies: the other ranks' replies, by rank name. A reply that a dead rank had given is void.
         detail: the transport's error text, one string per dead rank (part of the machine, not of the run).
     """
 
@@ -79,7 +79,7 @@ class RankLost(HarnessError):
         self, ranks: Iterable[str], replies: Mapping[str, Any], detail: Mapping[str, str] | None = None
     ) -> None:
         self.ranks = frozenset(ranks)
-        self.replies = dict(replies)
+        self.replies = {rank: reply for rank, reply in replies.items() if rank not in self.ranks}
         self.detail = dict(detail or {})
         known = {rank: f" ({self.detail[rank]})" if rank in self.detail else "" for rank in sorted(self.ranks)}
         super().__init__(f"lost {', '.join(rank + words for rank, words in known.items())}")

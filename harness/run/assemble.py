@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from harness.cluster import rpc
 from harness.cluster.group import GroupOptions
@@ -59,20 +59,8 @@ class RunStatus:
     generation: int
 
 
-class TrainerJob(Protocol):
-    """The job of the trainer rank: :func:`harness.run.job.train`, or a test's replacement. It can be pickled."""
-
-    def __call__(
-        self,
-        config: Config,
-        checkpoints: Path,
-        kills: tuple[KillTime, ...],
-        cluster: Cluster,
-        supervisor: SupervisorClient,
-        /,
-    ) -> None:
-        """Train. ``kills``: when training stops for a planned kill."""
-        ...
+TrainerJob = Callable[[Config, Path, tuple[KillTime, ...], Cluster, SupervisorClient], None]
+"""The job of the trainer rank: :func:`harness.run.job.train`, or a test's replacement. It can be pickled."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +132,14 @@ def run(
         def make_supervisor(ranks: Ranks, machine: Machine) -> Supervisor:
             supervisor = Supervisor(
                 ranks=ranks,
-                sink=sink,
+                sink=sink.record,
                 store=store,
                 planned_kills=run_spec.planned_kills,
                 on_status=status,
                 seconds_per_hour=config.trace.seconds_per_hour if config.trace.inject == "wall" else None,
                 clock=parts.clock,
-                points=points,
+                resumption=points.resumption,
+                commit_point=points.commit,
                 is_stopping=lambda: stop is not None and stop.is_set,
             )
             _begin_record(supervisor, run_spec, point, machine | {"env": recorder.env_digest})

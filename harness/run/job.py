@@ -13,6 +13,7 @@ from harness.client.protocol import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
+from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import KillTime, Progress
@@ -41,6 +42,8 @@ def train(
     run_spec = RunSpec(config)
     torch.set_num_threads(config.trainer.num_threads)
     if config.trainer.device == "cuda":
+        if not torch.cuda.is_available():  # asked here: whoever asks can fork no process that computes on the device
+            raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     saves = Checkpoints(checkpoints)

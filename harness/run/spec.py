@@ -11,8 +11,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankSpec
 from harness.config.combinations import refuse_combinations
@@ -186,8 +184,6 @@ class RunSpec:
         check_backend(self.config.trainer)
         refuse_combinations(self.config, self.strategy)
         _ = self.size, self.num_steps, self.strategy, self.planned_kills
-        if self.config.trainer.device == "cuda" and not torch.cuda.is_available():
-            raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
 
     def remarks(self) -> Iterator[str]:
         """Sentences on settings that are valid, and do not have the effect that one might expect."""

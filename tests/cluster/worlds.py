@@ -55,7 +55,7 @@ def run_job(
         world.start()
         store = CheckpointStore(root, fsync=False)
         supervisor = Supervisor(
-            ranks=world, sink=notes, store=store, planned_kills=planned_kills, on_status=lambda **_: None
+            ranks=world, sink=notes.record, store=store, planned_kills=planned_kills, on_status=lambda **_: None
         )
         world.serve(services_of(supervisor))
     finally:

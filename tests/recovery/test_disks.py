@@ -169,18 +169,11 @@ def test_a_file_that_is_not_read_again_harms_nobody(config: Config, tmp_path: Pa
     assert model_of(finished) == model_of(calm)
 
 
-class Nothing:
-    """A sink that keeps nothing."""
-
-    def record(self, event: Event) -> None:
-        """Drop the event."""
-
-
 def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
     """Where nothing was saved there is no file to damage: one line says so."""
     supervisor = Supervisor(
         ranks=LocalRanks(0, pytest.fail),
-        sink=Nothing(),
+        sink=lambda _: None,
         store=CheckpointStore(tmp_path, keep=1, fsync=False),
         planned_kills=[PlannedKill(step=5, ranks=("ps1",), hours=(2.0,), lines=(3,), flip=17)],
         on_status=lambda **_: None,

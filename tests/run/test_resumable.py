@@ -68,7 +68,18 @@ REBUILT: dict[str, set[str]] = {
         "began_s",  # of the machine's part of an event
     },
     "Supervisor": {
-        *("points", "is_stopping", "ranks", "sink", "store", "on_status", "clock", "planned_kills", "seconds_per_hour"),
+        *(
+            "resumption",
+            "commit_point",
+            "is_stopping",
+            "ranks",
+            "sink",
+            "store",
+            "on_status",
+            "clock",
+            "planned_kills",
+            "seconds_per_hour",
+        ),
         *("newest", "is_finished"),  # set by the next event
         "began_s",  # as past_s
     },

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from harness.config.experiment import load_experiment
 from harness.config.model import Config
@@ -40,6 +41,18 @@ def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytes
     monkeypatch.setattr(products, "AVAILABLE", False)
     with pytest.raises(ConfigError, match=r"^trainer\.backend: compiled, but .*; set trainer\.backend=torch or auto$"):
         RunSpec(changed(config, trainer__backend="compiled")).validate()
+
+
+def test_the_trainer_alone_asks_for_a_cuda_device(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Law: who checks a config forks ranks afterwards, and a process that has asked can fork none that uses CUDA."""
+    config = changed(config, trainer__device="cuda", trainer__backend="torch")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("asked by who checks the config"))
+    RunSpec(config).validate()
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"^trainer\.device: expected a CUDA device for cuda, .*; use cpu$"):
+        run(config, tmp_path / "run")
 
 
 def test_rounded_saves_of_optimizer_state_are_refused(config: Config) -> None:
