@@ -12,12 +12,12 @@ from harness.client.protocol import ClientSpec, Pulled, look_up, make_pushes
 from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.data.dataset import Batch
 from harness.recovery.failover import StartedRequests
 
 
-class DirectClient:
+class DirectClient(Resumable):
     """Sends the gradients of a step and looks up the rows of the step after the next one in the same message.
 
     The message travels while the next step is computed. The rows that it brings and that the next step changes lack one
@@ -103,13 +103,6 @@ class DirectClient:
         """Wait for the message in flight; the next batch looks its rows up anew, when the ranks have all updates."""
         self._receive(progress)
         self._next_NX = None
-
-    def state(self) -> State:
-        """Empty: what is held here was looked up ahead, and can be looked up again."""
-        return {}
-
-    def load(self, state: State) -> None:
-        """A no-op: nothing is held that must be kept."""
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
         """Drop the rows that were looked up ahead: they precede the restore."""

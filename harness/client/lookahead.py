@@ -24,7 +24,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
-from harness.client.oracle import Oracle, Origin, Placing, Rows, Window
+from harness.client.oracle import Oracle, Origin, Past, Placing, Rows, Window
 from harness.client.protocol import ClientSpec, Pulled, RankSpans, look_up
 from harness.client.row_cache import RowCache
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
@@ -34,14 +34,14 @@ from harness.core.errors import RunFailed
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.recovery.failover import StartedRequests
 
 WINDOWS_AT_ONCE = 3
 """Maximum number of windows whose rows are cached or in flight at one time: the last, the present, the next."""
 
 
-class LookaheadClient:
+class LookaheadClient(Resumable):
     """Trains windows of steps on cached rows.
 
     Args:
@@ -50,6 +50,12 @@ class LookaheadClient:
         count_updates: counts updates as the ledger does.
         needs_samples, needs_touches, needs_norms: what the ranks' tracker needs of each step.
     """
+
+    _state = (
+        *("_cache", "_touches", "_norms", "_origin", "_stops", "_must_ask", "traffic", "_num_evicted"),
+        "_minimum_bytes",
+    )
+    _state_types = (Traffic, Origin, Placing, Past, Rows)
 
     def __init__(
         self,
@@ -89,6 +95,7 @@ class LookaheadClient:
         self._touches = TouchLog(*self._needs)
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
+        self._origin: Origin | None = None  # of the window
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
         self._stops: dict[int, tuple[int, bool]] = {}  # of windows planned and not begun: first step -> where to end
@@ -165,39 +172,11 @@ class LookaheadClient:
         """Insert the rows that are under way: they lie in slots of their own."""
         self._receive(progress)
 
-    def state(self) -> State:
-        """The cache, what is not flushed, the traffic, and how the windows were planned, which are planned again."""
-        assert self._under_way is None, "settled"
-        assert self._flushing is None, "settled"
-        origin = self._window and self._window.origin
-        return {
-            "cache": self._cache.state(),
-            "touches": self._touches.state(),
-            "norms": list(self._norms),
-            "window": origin and {**vars(origin), "before": origin.before.state()},
-            "stops": [[first, stop, is_flushed] for first, (stop, is_flushed) in sorted(self._stops.items())],
-            "must_ask": self._must_ask,
-            "traffic": self.traffic.state(),
-            "num_evicted": self._num_evicted,
-            "minimum_bytes": self._minimum_bytes,
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.reset()
-        self._cache.load(state["cache"])
-        self._touches.load(state["touches"])
-        self._norms = [norms_N.clone() for norms_N in state["norms"]]
-        self._must_ask = state["must_ask"]
-        self.traffic.load(state["traffic"])
-        self._num_evicted, self._minimum_bytes = state["num_evicted"], state["minimum_bytes"]
-        if state["window"] is not None:
-            self._stops = {first: (stop, is_flushed) for first, stop, is_flushed in state["stops"]}
-            self._plan_again(Origin(**{**state["window"], "before": Placing.of_state(state["window"]["before"])}))
-
-    def _plan_again(self, origin: Origin) -> None:
-        """The window of ``origin``, and those after it that were planned, to end where they were to end."""
-        self._window = self._oracle.plan_again(origin)
+    def _loaded(self) -> None:
+        """Plan the window again, and those after it that were planned, to end where they were to end."""
+        if self._origin is None:
+            return
+        self._window = self._oracle.plan_again(self._origin)
         self._held = self._window.held
         if self._window.stop in self._stops:
             self._following = self._submit(self._window.stop).result()
@@ -235,7 +214,7 @@ class LookaheadClient:
             self._hold(following)
             if dirty is not None or len(following.coming):
                 self._start(following.coming, dirty)
-        self._window, self._following = window, following
+        self._window, self._origin, self._following = window, window.origin, following
 
     def _hold(self, window: Window) -> None:
         """From now on the rows of the window before and of ``window`` are cached or under way."""

@@ -19,7 +19,6 @@ from torch import Tensor
 
 from harness.client.protocol import Batches, Keys
 from harness.core.lookup import BatchPlan
-from harness.core.resumable import State
 from harness.data.dataset import Batch
 from harness.kernels.lookup import merge, places
 
@@ -86,17 +85,6 @@ class Placing:
     is_recent_H: Mask
     free: NDArray[np.int64]
     num_slots: int
-
-    def state(self) -> State:
-        """As plain data."""
-        plain = {**vars(self), "past": [vars(each) for each in self.past], "held": vars(self.held)}
-        return dict(plain)
-
-    @classmethod
-    def of_state(cls, state: State) -> Self:
-        """The inverse of :meth:`state`."""
-        past = tuple(Past(**each) for each in state["past"])
-        return cls(**{**state, "past": past, "held": Rows(**state["held"])})
 
 
 @dataclass(frozen=True, kw_only=True)

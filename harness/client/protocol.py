@@ -23,7 +23,7 @@ from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_index
-from harness.core.resumable import State
+from harness.core.resumable import Stateful
 from harness.data.dataset import Batch, Dataset
 from harness.recovery.failover import FailoverClient
 
@@ -44,7 +44,7 @@ class Pulled:
     slots_N: Tensor | None = None
 
 
-class EmbeddingClient(Protocol):
+class EmbeddingClient(Stateful, Protocol):
     """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
 
     Every client also implements :class:`harness.recovery.failover.RowHolder`, for partial recoveries.
@@ -88,14 +88,6 @@ class EmbeddingClient(Protocol):
 
         Called before :meth:`state`. Raises RolledBack if a failure voided it.
         """
-        ...
-
-    def state(self) -> State:
-        """What is held here; see :class:`harness.core.resumable.Resumable`."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Set what :meth:`state` gave."""
         ...
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:

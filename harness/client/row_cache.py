@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.kernels import rows
 
 Slots = NDArray[np.int64]
@@ -16,27 +16,20 @@ Slots = NDArray[np.int64]
 _GROWTH = 1.25  # of the buffer, beyond what is needed: few copies, little waste
 
 
-class RowCache:
+class RowCache(Resumable):
     """Values of rows, newer than those of their rank, and how many updates each has had.
 
     A row has one slot for as long as it is cached, so no value ever moves. ``dirty_S`` (int32) counts the updates that
     its rank does not have; a row with any is dirty.
     """
 
+    _state = ("values_SX", "dirty_S", "is_cached_S")
+
     def __init__(self, width: int, *, max_rows: int | None) -> None:
         self._max_rows = max_rows
         self.values_SX = torch.empty((0, width))
         self.dirty_S = np.zeros(0, np.int32)
         self.is_cached_S = np.zeros(0, bool)
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"values_SX": self.values_SX, "dirty_S": self.dirty_S, "is_cached_S": self.is_cached_S}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.values_SX = state["values_SX"].clone()
-        self.dirty_S, self.is_cached_S = state["dirty_S"].copy(), state["is_cached_S"].copy()
 
     def reserve(self, num_slots: int) -> None:
         """Grow to at least ``num_slots`` slots; beyond ``max_rows`` only if ``num_slots`` is larger."""

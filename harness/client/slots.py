@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 
 Slots = NDArray[np.int64]
 
@@ -14,21 +14,15 @@ _FIRST_CAPACITY = 1024
 _SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
 
 
-class SlotPool:
+class SlotPool(Resumable):
     """A pool of free slot numbers below a capacity."""
+
+    _state = ("capacity", "num_free", "_free")
 
     def __init__(self) -> None:
         self.capacity = 0
         self.num_free = 0
         self._free = np.empty(0, np.int64)
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"capacity": self.capacity, "num_free": self.num_free, "free": self._free}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.capacity, self.num_free, self._free = state["capacity"], state["num_free"], state["free"].copy()
 
     @property
     def num_used(self) -> int:
@@ -55,33 +49,20 @@ class SlotPool:
         self.num_free += len(slots)
 
 
-class Recency:
+class Recency(Resumable):
     """The least recently used slots, at constant cost per use.
 
     Uses are queued in order. An entry of the queue counts only if it is the last use of its slot, so a use need not
     remove the earlier entry; outdated entries are skipped at the head, and swept out now and then.
     """
 
+    _state = ("_queue", "_num_queued", "_num_tracked", "_last_S")
+
     def __init__(self) -> None:
         self._queue: deque[tuple[int, Slots]] = deque()
         self._num_queued = 0
         self._num_tracked = 0
         self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {
-            "queue": [[step, slots] for step, slots in self._queue],
-            "num_queued": self._num_queued,
-            "num_tracked": self._num_tracked,
-            "last_S": self._last_S,
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._queue = deque((step, slots.copy()) for step, slots in state["queue"])
-        self._num_queued, self._num_tracked = state["num_queued"], state["num_tracked"]
-        self._last_S = state["last_S"].copy()
 
     def use(self, step: int, slots_N: Slots) -> None:
         """Record a use of ``slots_N`` at ``step``; among them the first counts as least recently used."""

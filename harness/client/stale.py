@@ -46,7 +46,7 @@ from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 from harness.core.pls import UpdateCounter
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.data.dataset import Batch
 
 
@@ -77,7 +77,7 @@ class Staleness:
         }
 
 
-class StaleClient:
+class StaleClient(Resumable):
     """Trains on the copies of several workers. Its bits depend on ``staleness`` and the number of workers.
 
     Args:
@@ -85,6 +85,9 @@ class StaleClient:
         max_rows: bound on the copies in all caches; the rows of a single batch may be more.
         count_updates: counts updates as the ledger does.
     """
+
+    _state = ("_caches", "_must_ask", "traffic", "seen")  # turns follow from the step
+    _state_types = (Traffic, Staleness)
 
     def __init__(
         self,
@@ -196,23 +199,6 @@ class StaleClient:
 
     def settle(self, progress: Progress) -> None:
         """A no-op: each step's message is waited for."""
-
-    def state(self) -> State:
-        """The copies of all workers, and statistics. Turns follow from the step."""
-        return {
-            "caches": self._caches.state(),
-            "must_ask": self._must_ask,
-            "traffic": self.traffic.state(),
-            "seen": dict(vars(self.seen)),
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.reset()
-        self._caches.load(state["caches"])
-        self._must_ask = state["must_ask"]
-        self.traffic.load(state["traffic"])
-        self.seen = Staleness(**state["seen"])
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

@@ -5,8 +5,6 @@ Bytes are those of all tensors on the wire: a row id 8, a value 4, a count of up
 
 from dataclasses import dataclass
 
-from harness.core.resumable import State
-
 ID_BYTES, VALUE_BYTES, COUNT_BYTES, FLAG_BYTES = 8, 4, 4, 1
 
 
@@ -27,14 +25,6 @@ class Traffic:
     received_bytes: int = 0
     uncached_bytes: int = 0
     peak_rows: int = 0
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return dict(vars(self))
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        vars(self).update(state)
 
     @property
     def row_bytes(self) -> int:

@@ -8,7 +8,6 @@ A row is found by one look-up in an array of 4 bytes a row (only pages in use ta
 not depend on the number of cached rows.
 """
 
-from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,17 +17,12 @@ from torch import Tensor
 
 from harness.client.slots import Recency, SlotPool, Slots, grown
 from harness.core.lookup import sum_runs
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 
 Keys = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _FIRST_CAPACITY = 1024
-_ARRAYS = (
-    *("key_E", "clock_E", "slot_EW", "entry_S", "worker_S", "version_S", "updates_S", "counts_S", "sampled_S"),
-    *("grads_SD", "values_SX"),
-)
-"""Fields that a resume point holds as they are; ``_entry_of_M`` follows from the first."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +35,7 @@ class Pending:
     sampled_N: Flags
 
 
-class WorkerCaches:
+class WorkerCaches(Resumable):
     """Copies of rows by worker: values, gradients not yet pushed, and clocks that count updates.
 
     One update is one batch's gradient of a row. A row's global clock counts the updates pushed to its PS rank since
@@ -53,6 +47,11 @@ class WorkerCaches:
         max_rows: bound on the copies of all workers. The least recently used copy is evicted first; among rows used at
         the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
     """
+
+    _state = (
+        *("_key_E", "_clock_E", "_slot_EW", "_entry_S", "_worker_S", "_version_S", "_updates_S", "_counts_S"),
+        *("_sampled_S", "_grads_SD", "_values_SX", "_entries", "_slots", "_recency"),
+    )
 
     def __init__(self, *, num_workers: int, num_keys: int, dim: int, width: int, max_rows: int | None) -> None:
         self._entry_of_M = np.zeros(num_keys, np.int32)  # 0: no worker caches the row; else its entry + 1
@@ -80,25 +79,7 @@ class WorkerCaches:
         self._grow_entries(_FIRST_CAPACITY)
         self._grow_slots(_FIRST_CAPACITY)
 
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        assert not self._flushed, "what was flushed has gone out"
-        return {
-            **{name: getattr(self, f"_{name}") for name in _ARRAYS},
-            "entries": self._entries.state(),
-            "slots": self._slots.state(),
-            "recency": None if self._recency is None else self._recency.state(),
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.clear()
-        for name in _ARRAYS:
-            setattr(self, f"_{name}", deepcopy(state[name]))
-        self._entries.load(state["entries"])
-        self._slots.load(state["slots"])
-        if self._recency is not None:
-            self._recency.load(state["recency"])
+    def _loaded(self) -> None:
         used_E = np.flatnonzero(self._key_E >= 0)
         self._entry_of_M[self._key_E[used_E]] = used_E + 1
 

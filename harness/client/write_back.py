@@ -17,11 +17,9 @@ from harness.client.oracle import Window
 from harness.client.protocol import Keys
 from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 
 Counts = NDArray[np.int32]
-
-_LOGS = ("sampled", "touched", "moved")
 
 
 @dataclass(frozen=True)
@@ -53,12 +51,15 @@ class Touches:
 
 
 @dataclass
-class TouchLog:
+class TouchLog(Resumable):
     """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps.
 
     ``needs_samples``: rows that sub-sampled inputs touched. ``needs_touches``: all rows, with counts. ``needs_norms``:
     all rows, with the norms of their changes.
     """
+
+    _state = ("sampled", "touched", "moved")
+    _state_types = (Touches,)
 
     needs_samples: bool
     needs_touches: bool
@@ -99,14 +100,6 @@ class TouchLog:
         self.sampled = [touches.without(first, last) for touches in self.sampled]
         self.touched = [touches.without(first, last) for touches in self.touched]
         self.moved = [touches.without(first, last) for touches in self.moved]
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {name: [vars(touches) for touches in getattr(self, name)] for name in _LOGS}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.sampled, self.touched, self.moved = ([Touches(**each) for each in state[name]] for name in _LOGS)
 
     @property
     def num_bytes(self) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Failure, Push, ReadShard, Reply, Request, Save, ShardRows, WriteBack
 from harness.core.plans import Rank, buddy_of, owner_of, ps_index
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import NullTracker, TrackerSpec
 from harness.store import SAVE_KINDS
@@ -47,23 +47,17 @@ def take(shard: Shard, rows: Mapping[int, Tensor | slice], tracked: tuple[int, .
     return sum(taken.values()), sum(taken.get(table, 0) for table in tracked)
 
 
-class Replica:
+class Replica(Resumable):
     """The replica that ``rank`` holds: of the shard of the rank before it."""
+
+    _state = ("shard", "taken")
+    _state_types = (Taken,)
 
     def __init__(self, rank: Rank, make_shard: Callable[[int], Shard], tracked: tuple[int, ...], num_ps: int) -> None:
         self.owner = owner_of(rank, num_ps)
         self.shard = make_shard(ps_index(self.owner))
         self.taken = Taken()
         self._tracked = tracked
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"shard": self.shard.state(), "taken": vars(self.taken)}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.shard.load(state["shard"])
-        self.taken = Taken(**state["taken"])
 
     def initialise(self, step: int) -> None:
         """Set every row to its initial value, as its owner does at the same request."""

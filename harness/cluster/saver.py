@@ -130,7 +130,7 @@ class Saver:
         self.abandon()
 
     def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`. Waits for the pending save, which stays pending."""
+        """See :class:`harness.core.resumable.Stateful`. Waits for the pending save, which stays pending."""
         pending = self._pending
         self._kept = pending and pending.sequence
         return {
@@ -139,7 +139,7 @@ class Saver:
         }
 
     def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
+        """See :class:`harness.core.resumable.Stateful`."""
         self.taken = Taken(**state["taken"])
         pending = state["pending"]
         if pending is not None:

@@ -38,12 +38,12 @@ from harness.cluster.protocol import (
 )
 from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
 from harness.cluster.saver import Saver
-from harness.core.errors import HarnessError, RankFailed, RankLost, StoreError
+from harness.core.errors import HarnessError, RankFailed, RankLost
 from harness.core.mirror import choose_mirrored
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
-from harness.core.resumable import Resumable, State
+from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.store import ShardStore, read_state, write_state
@@ -70,12 +70,14 @@ class RankSpec:
     write_faults: Mapping[Rank, Mapping[int, int]] = field(default_factory=dict)
 
 
-class RankServer:
+class RankServer(Resumable):
     """A PS rank: one shard, its tracker and its files, and the replica of another rank's shard if ranks keep any.
 
     Attributes:
         reach: sends a request to another PS rank. Set by the engine.
     """
+
+    _state = ("shard", "_tracker", "_saver", "replica")
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
@@ -229,29 +231,6 @@ class RankServer:
         self._held.take(request.save)
 
     # --- resume points --------------------------------------------------------------------------------------------
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`. Waits for a save in the background.
-
-        Raises StoreError if the tracker has no state to give.
-        """
-        if not isinstance(self._tracker, Resumable):
-            kind = type(self._tracker).__name__
-            raise StoreError(f"tracker {kind}: expected methods state and load, got none; see docs/EXTENDING.md")
-        return {
-            "shard": self.shard.state(),
-            "tracker": self._tracker.state(),
-            "saver": self._saver.state(),
-            "replica": None if self.replica is None else self.replica.state(),
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.shard.load(state["shard"])
-        self._tracker.load(state["tracker"])
-        self._saver.load(state["saver"])
-        if self.replica is not None:
-            self.replica.load(state["replica"])
 
     def _write_state(self, request: WriteState) -> StateWritten:
         state, step = self.state(), self.shard.applied_step

@@ -106,7 +106,7 @@ class Supervisor:
         self.num_unplanned = 0
 
     def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
+        """See :class:`harness.core.resumable.Stateful`."""
         return {
             "carried_out": sorted(self._carried_out),
             "slow": sorted(self._slow),
@@ -118,7 +118,7 @@ class Supervisor:
         }
 
     def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`. A planned kill that was carried out is not repeated; a rank
+        """See :class:`harness.core.resumable.Stateful`. A planned kill that was carried out is not repeated; a rank
         that was slow is slow again."""
         self._carried_out = set(state["carried_out"])
         slow = ((number, self._planned_kills[number].slowdown) for number in state["slow"])

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
-from harness.core.resumable import State
 from harness.core.shard import Shard
 from harness.core.tracker import NullTracker, TrackerSpec, top_rows
 from harness.kernels.norms import add_at, row_distances
@@ -32,6 +31,8 @@ class ScarTracker(NullTracker):
     After SCAR (Qiao et al. 2019), as CPR uses it (section 4, reconstructed). Option ``r``. A row that has not moved
     since its last save is never chosen. Memory: a second copy of the tracked tables.
     """
+
+    _state_in_place = ("_saved",)
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
@@ -67,15 +68,6 @@ class ScarTracker(NullTracker):
         for table in self._saved:
             self.saved(table, self._shard.span(table))
 
-    def state(self) -> State:
-        """The saved copies by table."""
-        return {"saved": {str(table): saved_TD for table, saved_TD in self._saved.items()}}
-
-    def load(self, state: State) -> None:
-        """Set the saved copies."""
-        for table, saved_TD in self._saved.items():
-            saved_TD.copy_(state["saved"][str(table)])
-
 
 class MassTracker(NullTracker):
     """The K rows that moved most, step by step, since their last save; ties to the lower row.
@@ -86,6 +78,7 @@ class MassTracker(NullTracker):
     """
 
     needs_norms: ClassVar[bool] = True
+    _state_in_place = ("_mass_M",)
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
@@ -113,11 +106,3 @@ class MassTracker(NullTracker):
     def reset(self) -> None:
         """No row has moved."""
         self._mass_M[:] = 0
-
-    def state(self) -> State:
-        """The masses."""
-        return {"mass_M": self._mass_M}
-
-    def load(self, state: State) -> None:
-        """Set the masses."""
-        self._mass_M[:] = state["mass_M"]

@@ -12,7 +12,7 @@ from itertools import pairwise
 
 from harness.core.clock import samples_to_hours
 from harness.core.plans import Costs
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,12 +127,17 @@ class FailureCost:
     reschedule_h: float
 
 
-class OverheadLedger:
+class OverheadLedger(Resumable):
     """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes moved.
 
     Attributes:
         payload_bytes, load_bytes: bytes that saves wrote and loads read.
     """
+
+    _state = (
+        *("save_h", "load_h", "lost_h", "reschedule_h", "num_saves", "num_failures", "payload_bytes", "load_bytes"),
+        *("_written_h", "_spares_h"),
+    )
 
     def __init__(self, costs: Costs) -> None:
         self._costs = costs
@@ -146,34 +151,6 @@ class OverheadLedger:
         self.load_bytes = 0
         self._written_h = 0.0  # wall hour at which the last save in the background is written
         self._spares_h = [0.0] * costs.num_spares  # wall hour from which each spare is ready, ascending
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {
-            "save_h": self.save_h,
-            "load_h": self.load_h,
-            "lost_h": self.lost_h,
-            "reschedule_h": self.reschedule_h,
-            "num_saves": self.num_saves,
-            "num_failures": self.num_failures,
-            "payload_bytes": self.payload_bytes,
-            "load_bytes": self.load_bytes,
-            "written_h": self._written_h,
-            "spares_h": list(self._spares_h),
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.save_h = state["save_h"]
-        self.load_h = state["load_h"]
-        self.lost_h = state["lost_h"]
-        self.reschedule_h = state["reschedule_h"]
-        self.num_saves = state["num_saves"]
-        self.num_failures = state["num_failures"]
-        self.payload_bytes = state["payload_bytes"]
-        self.load_bytes = state["load_bytes"]
-        self._written_h = state["written_h"]
-        self._spares_h = list(state["spares_h"])
 
     def charge_save(self, payload_bytes: int, bytes_full: int, samples: int | None = None) -> float:
         """Charge one save, under any strategy, its ``save_price``; row ids are part of ``payload_bytes``.

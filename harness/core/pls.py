@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.kernels.lookup import sums_before
 
 
@@ -25,13 +25,15 @@ def rank_weights(placement: Placement) -> dict[Rank, float]:
     return {ps_rank(index): placement.share(index) for index in range(placement.num_ps)}
 
 
-class PlsLedger:
+class PlsLedger(Resumable):
     """Portion of lost samples: each dead shard adds ``weight * (S_now - S_since) / S_total``.
 
     ``S_since`` is the later of the shard's last save and its last restore or, with ``since="save"``, its last save
     alone, which counts the same samples twice for a rank that dies twice. The former is reconstructed (docs/CPR.md).
     Full recovery adds nothing.
     """
+
+    _state = ("_since", "total")
 
     def __init__(
         self,
@@ -67,14 +69,6 @@ class PlsLedger:
     def rolled_back(self, samples: int) -> None:
         """Record a full recovery to the checkpoint at ``samples``: no sample is lost and none is unsaved."""
         self._since = dict.fromkeys(self._weights, samples)
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"since": dict(self._since), "total": self.total}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._since, self.total = dict(state["since"]), state["total"]
 
 
 @dataclass
@@ -115,12 +109,15 @@ class UpdateCounter:
         return all_R, tracked_R
 
 
-class UpdateLedger:
+class UpdateLedger(Resumable):
     """Counts of the updates sent to each PS rank, persisted by saves, and lost: for all and for tracked tables.
 
     The trainer keeps it, from its own messages and the reports of saves, so that it survives the death of a shard.
     One update is one (sample, row).
     """
+
+    _state = ("_tallies", "_saving", "_checkpoint")
+    _state_types = (_Tally,)
 
     def __init__(self, ranks: Mapping[Rank, object] | tuple[Rank, ...]) -> None:
         self._tallies = {rank: _Tally() for rank in ranks}
@@ -171,18 +168,6 @@ class UpdateLedger:
 
     def _copy(self) -> dict[Rank, _Tally]:
         return {rank: tally.copy() for rank, tally in self._tallies.items()}
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        tallies = {"tallies": self._tallies, "saving": self._saving, "checkpoint": self._checkpoint}
-        return {name: {rank: vars(tally) for rank, tally in each.items()} for name, each in tallies.items()}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._tallies, self._saving, self._checkpoint = (
-            {rank: _Tally(**tally) for rank, tally in state[name].items()}
-            for name in ("tallies", "saving", "checkpoint")
-        )
 
     @property
     def applied_updates(self) -> int:

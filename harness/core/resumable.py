@@ -1,18 +1,31 @@
-"""The contract of objects whose state outlives the process: a run that ended early goes on from it, to the bit.
+"""Objects whose state outlives the process: a run that ended early goes on from it, to the bit.
 
 A resume point is the state of all such objects at one boundary between steps (docs/ARCHITECTURE.md, "Resume").
 """
 
-from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol, runtime_checkable
+
+import numpy as np
+from torch import Tensor
+
+from harness.core.errors import StoreError
 
 State = dict[str, Any]
 """Plain data by field: None, bool, int, float, str, numpy arrays, torch tensors, and lists and string-keyed dicts of
 these. Names are those of the object's fields, without a leading underscore."""
 
+Types = tuple[type, ...]
+
+_TYPE = "!"  # key of a dict that stands for a value of the type of that name; it is no name of a field
+_FLOATS = "floats"  # a list of floats, in an array: text would change the bits of a NaN
+_COLLECTIONS: dict[str, type] = {kind.__name__: kind for kind in (dict, tuple, set, frozenset, deque)}
+
 
 @runtime_checkable
-class Resumable(Protocol):
+class Stateful(Protocol):
     """An object with a state. Both methods are called at boundaries between steps, with no request in flight."""
 
     def state(self) -> State:
@@ -22,6 +35,133 @@ class Resumable(Protocol):
     def load(self, state: State) -> None:
         """Set what :meth:`state` gave, in an object that was just made from the same config. Takes over no memory."""
         ...
+
+
+class Resumable:
+    """A base that saves and loads the fields that a class names; see :class:`Stateful`. Other fields are left out:
+    they are constants of the run, or follow from those named.
+
+    A field is a number, a string, an array, a tensor, None, a collection of these, or an object with a state, which
+    loads its own. Lists, tuples, sets, deques and dicts keep their types.
+
+    Class attributes:
+        _state: names of fields.
+        _state_in_place: names of arrays, and of dicts of arrays, that other objects share: loaded into their memory.
+        _state_types: dataclasses and named tuples that the fields' values hold.
+    """
+
+    _state: ClassVar[tuple[str, ...]] = ()
+    _state_in_place: ClassVar[tuple[str, ...]] = ()
+    _state_types: ClassVar[Types] = ()
+
+    def state(self) -> State:
+        """See :class:`Stateful`. Raises StoreError that names a field which holds no plain data."""
+        return {key: _pack(getattr(self, name), self._state_types, where) for key, name, where in self._named()}
+
+    def load(self, state: State) -> None:
+        """See :class:`Stateful`. Raises StoreError that names what is missing, unknown, or of another form."""
+        _check_names(state, [key for key, _, _ in self._named()], type(self).__name__)
+        for key, name, where in self._named():
+            present, packed = getattr(self, name), state[key]
+            if isinstance(present, Stateful):
+                if not isinstance(packed, dict):
+                    raise StoreError(f"{where}: expected the state of a {type(present).__name__}, got {packed!r}")
+                present.load(packed)
+            elif name in self._state_in_place:
+                _load_into(present, packed, where)
+            else:
+                setattr(self, name, _unpack(packed, self._state_types, where))
+        self._loaded()
+
+    def _loaded(self) -> None:
+        """Set the fields that follow from those just loaded."""
+
+    def _named(self) -> list[tuple[str, str, str]]:
+        """Of each field its name in a state, its own, and what to call it in an error."""
+        names = (*self._state, *self._state_in_place)
+        return [(key := name.lstrip("_"), name, f"{type(self).__name__}.{key}") for name in names]
+
+
+def _pack(value: Any, types: Types, where: str) -> Any:
+    """``value`` as plain data, which may share its memory."""
+    match value:
+        case None | bool() | int() | float() | str() | np.ndarray() | Tensor():
+            return value
+        case Stateful():
+            return value.state()
+        case _ if type(value) in types:
+            parts = {name: _pack(getattr(value, name), types, where) for name in _parts_of(type(value))}
+            return {_TYPE: type(value).__name__, **parts}
+        case list() if value and all(type(each) is float for each in value):
+            return {_TYPE: _FLOATS, "of": np.array(value)}
+        case list():
+            return [_pack(each, types, where) for each in value]
+        case dict():
+            items = [list(item) for item in value.items()]
+        case set() | frozenset():
+            items = sorted(value)
+        case tuple() | deque() if type(value) in (tuple, deque):
+            items = value
+        case _:
+            kind = type(value).__name__
+            raise StoreError(f"{where}: expected plain data, or methods state and load, got {kind}; see EXTENDING.md")
+    return {_TYPE: type(value).__name__, "of": [_pack(each, types, where) for each in items]}
+
+
+def _unpack(packed: Any, types: Types, where: str) -> Any:
+    """The value that was packed, in memory of its own."""
+    match packed:
+        case Tensor():
+            return packed.clone()
+        case np.ndarray():
+            return packed.copy()
+        case list():
+            return [_unpack(each, types, where) for each in packed]
+        case Mapping():
+            return _make(dict(packed), types, where)
+    return packed
+
+
+def _make(packed: State, types: Types, where: str) -> Any:
+    """The value of another type for which a dict stands."""
+    name = packed.pop(_TYPE, "state of an object")
+    if name == _FLOATS:
+        return packed["of"].tolist()
+    if name in _COLLECTIONS:
+        return _COLLECTIONS[name](_unpack(each, types, where) for each in packed["of"])
+    for kind in types:
+        if kind.__name__ == name:
+            _check_names(packed, _parts_of(kind), f"{where}: {name}")
+            return kind(**{part: _unpack(each, types, where) for part, each in packed.items()})
+    raise StoreError(f"{where}: expected plain data, got a {name}")
+
+
+def _parts_of(kind: type) -> tuple[str, ...]:
+    """Names of the fields of a dataclass or named tuple."""
+    return getattr(kind, "_fields", None) or tuple(field.name for field in fields(kind))
+
+
+def _load_into(present: Any, packed: Any, where: str) -> None:
+    """Copy an array, or a dict of arrays, into the memory of the present one."""
+    if isinstance(present, dict):
+        loaded = dict(packed["of"])
+        _check_names(loaded, present, where)
+        for key, each in present.items():
+            _load_into(each, loaded[key], f"{where}[{key}]")
+        return
+    expected, given = (getattr(array, "shape", None) for array in (present, packed))
+    if expected != given:
+        raise StoreError(f"{where}: expected an array of shape {expected}, got {given}")
+    if present is not None:
+        present[...] = packed
+
+
+def _check_names(given: Collection[Any], expected: Collection[Any], where: str) -> None:
+    missing, unknown = (
+        sorted(map(str, set(left) - set(right))) for left, right in ((expected, given), (given, expected))
+    )
+    if missing or unknown:
+        raise StoreError(f"{where}: expected a state of the same fields; missing {missing}, unknown {unknown}")
 
 
 @dataclass(frozen=True, kw_only=True)

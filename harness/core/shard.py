@@ -12,14 +12,14 @@ from torch import Tensor
 
 from harness.core.optimizers import OPTIMIZERS, RowOptimizer, row_width
 from harness.core.placement import Placement
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.core.seeds import derive, words
 
 _LINE = 16  # values of a cache line
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
 
 
-class Shard:
+class Shard(Resumable):
     """Embedding rows of one rank.
 
     Args:
@@ -39,6 +39,9 @@ class Shard:
         before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these
         rows. While a save runs in the background, the callback copies their present values; otherwise it does nothing.
     """
+
+    _state = ("applied_step", "mirrored_N")
+    _state_in_place = ("rows_MD", "pending_M")
 
     def __init__(
         self,
@@ -118,23 +121,6 @@ class Shard:
         if self.pending_M is not None:
             self.pending_M.zero_()
         self.applied_step = applied_step
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {
-            "rows_MD": self.rows_MD,
-            "pending_M": self.pending_M,
-            "applied_step": self.applied_step,
-            "mirrored_N": self.mirrored_N,
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.rows_MD.copy_(state["rows_MD"])
-        if self.pending_M is not None:
-            self.pending_M.copy_(state["pending_M"])
-        self.applied_step = state["applied_step"]
-        self.mirrored_N = state["mirrored_N"].clone()
 
     def gather(self, rows_N: Tensor) -> Tensor:
         """Rows ``rows_N`` (int64 local flat rows): float32 (N, X), a copy."""

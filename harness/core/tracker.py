@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
-from harness.core.resumable import State
+from harness.core.resumable import Resumable, Stateful
 from harness.core.shard import Shard
 
 
@@ -32,7 +32,7 @@ class TrackerSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Tracker(Protocol):
+class Tracker(Stateful, Protocol):
     """Records what happens to rows between saves, and chooses rows to save.
 
     To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
@@ -98,14 +98,6 @@ class Tracker(Protocol):
         """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
         ...
 
-    def state(self) -> State:
-        """What was recorded; see :class:`harness.core.resumable.Resumable`. The shard keeps its own state."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Set what :meth:`state` gave."""
-        ...
-
 
 class SizedTracker(Protocol):
     """What a tracker may offer besides, so that a run's record states its memory."""
@@ -116,7 +108,7 @@ class SizedTracker(Protocol):
         ...
 
 
-class NullTracker:
+class NullTracker(Resumable):
     """The tracker of strategies without priority saves, and the base of others: every call is a no-op."""
 
     needs_counts: ClassVar[bool] = False
@@ -144,13 +136,6 @@ class NullTracker:
         """A no-op: this tracker records nothing."""
 
     def reset(self) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def state(self) -> State:
-        """Empty: this tracker records nothing."""
-        return {}
-
-    def load(self, state: State) -> None:
         """A no-op: this tracker records nothing."""
 
     @staticmethod

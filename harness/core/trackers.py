@@ -13,7 +13,6 @@ from torch import Tensor
 
 from harness.core.movement import MassTracker, ScarTracker
 from harness.core.placement import Placement, budget_rows
-from harness.core.resumable import State
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
 from harness.core.tracker import CountingTracker, NullTracker, Tracker, TrackerSpec, top_rows
@@ -70,6 +69,7 @@ class SsuTracker(NullTracker):
     """
 
     needs_samples: ClassVar[bool] = True
+    _state_in_place = ("_tables_TX", "_slots_S", "_is_member_W")  # the compiled loop has their addresses
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._index = {table: t for t, table in enumerate(sorted(spec.tables))}
@@ -123,16 +123,10 @@ class SsuTracker(NullTracker):
         for table in self._index:
             self.saved(table, slice(None))
 
-    def state(self) -> State:
-        """The lists, and the bits of their members."""
-        tables_TX = self._tables_T.view(np.int64).reshape(len(self._tables_T), -1)
-        return {"tables_T": tables_TX, "slots_S": self._slots_S, "is_member_W": self._is_member_W}
-
-    def load(self, state: State) -> None:
-        """Set the lists in place: the compiled loop has their addresses."""
-        self._tables_T.view(np.int64).reshape(len(self._tables_T), -1)[:] = state["tables_T"]
-        self._slots_S[:] = state["slots_S"]
-        self._is_member_W[:] = state["is_member_W"]
+    @property
+    def _tables_TX(self) -> NDArray[np.int64]:
+        """The fields of the lists, as columns; a view."""
+        return self._tables_T.view(np.int64).reshape(len(self._tables_T), -1)
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
@@ -164,6 +158,8 @@ class ChangedTracker(NullTracker):
     """
 
     needs_counts: ClassVar[bool] = True
+    _state = ("_since",)
+    _state_types = (_SinceBase,)
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
@@ -210,14 +206,6 @@ class ChangedTracker(NullTracker):
     def reset(self) -> None:
         """Begin anew: no row differs from the files that the shard was restored from."""
         self._since = [self._nothing(span) for span in self._spans]
-
-    def state(self) -> State:
-        """The bits and the numbers of deltas, table by table."""
-        return {"since": [vars(since) for since in self._since]}
-
-    def load(self, state: State) -> None:
-        """Set what :meth:`state` gave."""
-        self._since = [_SinceBase(**since) for since in state["since"]]
 
     def _is_changed(self, table: int) -> NDArray[np.bool_]:
         assert self._shard.pending_M is not None, "needs_counts"

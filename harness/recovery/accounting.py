@@ -13,7 +13,7 @@ from harness.core.events import Recovered, Saved
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan, Struck
 from harness.core.pls import PlsLedger, UpdateLedger
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.store import Manifest
 
 
@@ -63,7 +63,7 @@ class CompletedRecovery:
     reschedule_s: float
 
 
-class Accounting:
+class Accounting(Resumable):
     """Charges saves and failures to the ledgers of one run.
 
     Args:
@@ -72,6 +72,8 @@ class Accounting:
         row_bytes: payload of one row in it.
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
     """
+
+    _state = ("_overhead", "_pls", "_updates", "_num_lost_ranks", "_measured_s")
 
     def __init__(
         self,
@@ -91,25 +93,6 @@ class Accounting:
         self._memory_bytes = memory_bytes
         self._num_lost_ranks = 0
         self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {
-            "overhead": self._overhead.state(),
-            "pls": self._pls.state(),
-            "updates": None if self._updates is None else self._updates.state(),
-            "num_lost_ranks": self._num_lost_ranks,
-            "measured_s": dict(self._measured_s),
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._overhead.load(state["overhead"])
-        self._pls.load(state["pls"])
-        if self._updates is not None:
-            self._updates.load(state["updates"])
-        self._num_lost_ranks = state["num_lost_ranks"]
-        self._measured_s = dict(state["measured_s"])
 
     @property
     def overhead_h(self) -> float:

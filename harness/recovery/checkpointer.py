@@ -78,7 +78,7 @@ class Checkpoints:
         return newest.samples if newest else None
 
     def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`. Waits for the file of a save in the background."""
+        """See :class:`harness.core.resumable.Stateful`. Waits for the file of a save in the background."""
         self._kept = self.pending
         return {
             "newest": self.newest and self.newest.to_text(),
@@ -86,7 +86,7 @@ class Checkpoints:
         }
 
     def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
+        """See :class:`harness.core.resumable.Stateful`."""
         self.newest = state["newest"] and Manifest.from_text(state["newest"], "resume point")
         self.pending = self._kept = state["pending"] and _from_plain(state["pending"])
 

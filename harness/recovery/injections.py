@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several, Written
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import KillPhase, KillTime, Progress, Rank, Struck
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
 from harness.recovery.mirror import Mirror
 
 
-class Injections:
+class Injections(Resumable):
     """Carries out planned faults, at boundaries and in phases; each strikes once. The trainer does not know whom.
 
     Args:
@@ -24,6 +24,9 @@ class Injections:
         progress: the progress of the run now.
         before_kill: called before each kill, so that what happened first is recorded first.
     """
+
+    _state = ("_to_come", "_slow", "_armed", "_struck")
+    _state_types = (Struck,)
 
     def __init__(
         self,
@@ -50,21 +53,6 @@ class Injections:
         self._is_evaluation = False
         self._struck = Struck()  # since the last failure
         self._is_hidden = False  # a kill whose death is not found yet
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        assert not self.depend_on_messages, "nothing is in flight"
-        return {
-            "to_come": list(self._to_come),
-            "slow": sorted(self._slow),
-            "armed": list(self._armed),
-            "struck": self._struck._asdict(),
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._to_come, self._slow = deque(state["to_come"]), set(state["slow"])
-        self._armed, self._struck = list(state["armed"]), Struck(**state["struck"])
 
     def reach(self, step: int) -> None:
         """Boundary ``step`` begins: from now on its kills wait for their phases, and slowdowns begin and end."""

@@ -22,14 +22,14 @@ from harness.core.optimizers import RowOptimizer
 from harness.core.placement import Placement
 from harness.core.plans import MirrorSpec, Progress, Rank, ps_index, ps_rank
 from harness.core.pls import UpdateCounter
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.recovery.accounting import UploadedRows
 from harness.store import ROW_ID_BYTES
 
 _ALL = np.iinfo(np.int32).max
 
 
-class Mirror:
+class Mirror(Resumable):
     """The mirror of one run; without a ``spec`` it holds no row, and every call is a no-op.
 
     Args:
@@ -40,6 +40,8 @@ class Mirror:
     Attributes:
         peak_bytes: the most memory that rows, keys and counts took so far.
     """
+
+    _state = ("_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "peak_bytes", "_num_fetched")
 
     def __init__(
         self,
@@ -69,26 +71,6 @@ class Mirror:
         self._accesses_K = np.empty(0, np.int32)  # since the last save
         self._saving_K: NDArray[np.int32] | None = None  # unsaved updates that the save under way holds
         self._begun: tuple[int, BatchPlan, Tensor] | None = None
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        assert self._begun is None, "the gradients of finished steps are taken"
-        return {
-            "keys_K": self._keys_K,
-            "values_KX": self._values_KX,
-            "unsaved_K": self._unsaved_K,
-            "accesses_K": self._accesses_K,
-            "saving_K": self._saving_K,
-            "peak_bytes": self.peak_bytes,
-            "num_fetched": self._num_fetched,
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._keys_K, self._values_KX = state["keys_K"].copy(), state["values_KX"].clone()
-        self._unsaved_K, self._accesses_K = state["unsaved_K"].copy(), state["accesses_K"].copy()
-        self._saving_K = None if state["saving_K"] is None else state["saving_K"].copy()
-        self.peak_bytes, self._num_fetched = state["peak_bytes"], state["num_fetched"]
 
     def planned_failure(self) -> None:
         """A planned failure is due now, at a boundary: it may take the mirror with it."""

@@ -14,7 +14,7 @@ from harness.cluster.protocol import CopyReplica, Exchange, Push, Request, Sever
 from harness.cluster.replica import num_copied_bytes
 from harness.core.placement import Placement
 from harness.core.plans import Rank, RecoveryPlan, buddy_of, owner_of, ps_index
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ShardSizes:
         return num_copied_bytes(num_rows, self.width, has_counts=self.has_counts)
 
 
-class Replication:
+class Replication(Resumable):
     """Adds pushes for replicas to requests, plans the copies of a recovery, and counts the bytes of both.
 
     Attributes:
@@ -39,18 +39,12 @@ class Replication:
             shard that comes from its replica counts as loaded.
     """
 
+    _state = ("num_bytes",)
+
     def __init__(self, sizes: ShardSizes) -> None:
         self._sizes = sizes
         self._num_ps = sizes.placement.num_ps
         self.num_bytes = 0
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"num_bytes": self.num_bytes}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.num_bytes = state["num_bytes"]
 
     def mirrored(self, requests: Mapping[Rank, Request]) -> dict[Rank, Request]:
         """``requests`` with the push to each rank added to the message to its buddy."""

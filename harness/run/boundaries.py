@@ -8,7 +8,7 @@ from functools import lru_cache
 from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import RunFailed
 from harness.core.plans import KillTime, Progress, SavePlan
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.core.strategy import Strategy
 
 
@@ -54,13 +54,15 @@ class Due:
         return self.save or self.is_last
 
 
-class Boundaries:
+class Boundaries(Resumable):
     """The actions due at each boundary: a forecast for later boundaries, a decision for the present one.
 
     Args:
         progress: the progress of the run now.
         overhead_h: emulated hours of overhead charged so far.
     """
+
+    _state = ("_num_killed", "_evaluated_step")
 
     def __init__(
         self,
@@ -77,14 +79,6 @@ class Boundaries:
         self._num_killed = 0  # planned kills at boundaries that are carried out
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {"num_killed": self._num_killed, "evaluated_step": self._evaluated_step}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self._num_killed, self._evaluated_step = state["num_killed"], state["evaluated_step"]
 
     def at(self, step: int) -> Due:
         """The actions due at the later boundary ``step``, as known now.

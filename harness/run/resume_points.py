@@ -13,7 +13,7 @@ from harness.cluster.protocol import LoadState, StateWritten, WriteState
 from harness.cluster.supervisor_client import Resumption, SupervisorClient, WrittenPoint
 from harness.core.errors import RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
-from harness.core.resumable import Resumable, State
+from harness.core.resumable import State, Stateful
 from harness.record.code import current_code, difference_of
 from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir
@@ -40,7 +40,7 @@ class ResumePoints:
     def __init__(
         self,
         *,
-        parts: Mapping[str, Resumable],
+        parts: Mapping[str, Stateful],
         client: EmbeddingClient,
         failover: FailoverClient,
         checkpoints: Checkpoints,
@@ -110,7 +110,7 @@ class ResumePoints:
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
         for name, part in self._parts.items():
-            if not isinstance(part, Resumable):
+            if not isinstance(part, Stateful):
                 raise StoreError(f"{name} {type(part).__name__}: expected methods state and load, got none")
         self._client.settle(progress)
         request = WriteState(root=root, number=number)

@@ -3,15 +3,13 @@
 import struct
 from collections.abc import Callable
 
-import numpy as np
-
 from harness.cluster.supervisor_client import Reporter
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 
 
-class StepLog:
+class StepLog(Resumable):
     """The number of finished steps, and their losses, also of steps that a rollback undid.
 
     Args:
@@ -19,6 +17,8 @@ class StepLog:
         repeats_exactly: repeated steps must have the losses of their first run. Otherwise the last ones count.
         clock: seconds, monotonic; for the ``machine`` part of events.
     """
+
+    _state = ("step", "losses", "_recorded", "_rerun_until")
 
     def __init__(
         self,
@@ -41,20 +41,6 @@ class StepLog:
         self._rerun_until = 0  # steps up to here had run before the last rollback
         self.step = 0
         self.losses: list[float] = []
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Resumable`."""
-        return {
-            "step": self.step,
-            "losses": np.array(self.losses, np.float64),
-            "recorded": self._recorded,
-            "rerun_until": self._rerun_until,
-        }
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Resumable`."""
-        self.step, self.losses = state["step"], state["losses"].tolist()
-        self._recorded, self._rerun_until = state["recorded"], state["rerun_until"]
 
     def finish_step(self, loss: float) -> bool:
         """Count one more finished step; returns whether it had already run before a rollback.

@@ -351,7 +351,8 @@ def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
     monkeypatch.setitem(TRACKERS, None, Former)
     with caplog.at_level(logging.INFO, "harness"):
         assemble.run(changed(config, resume__every_s=0), tmp_path / "run")
-    assert "no resume point of step 9: tracker Former: expected methods state and load" in caplog.text
+    line = "no resume point of step 9: RankServer.tracker: expected plain data, or methods state and load, got Former"
+    assert line in caplog.text
     assert not (tmp_path / "run" / "resume").exists()
 
 
