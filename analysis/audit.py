@@ -15,16 +15,13 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
-    Flipped,
-    Killed,
+    Injected,
     Lost,
     Recovered,
     Regrouped,
     Saved,
-    Slowed,
     Started,
     Trained,
-    WriteFailed,
 )
 
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
@@ -185,7 +182,17 @@ class _Auditor:
         self._written_h = now_h + wait_h + write_h
         return wait_h + min(bytes_h * self._copy_frac, write_h)
 
-    def _kill(self, event: Killed) -> None:
+    def _inject(self, event: Injected) -> None:
+        if event.loss:
+            self._kill(event)
+        elif event.reschedule_h is not None:
+            self._last(event, event.reschedule_h)
+        else:
+            self._check_hour(event)
+        if event.phase == "save" and not event.loss:
+            self._failed_writes.add(event)
+
+    def _kill(self, event: Injected) -> None:
         self._pass(event.step)
         slack_h = _TOLERANCE * max(1.0, event.hour)
         is_at_boundary = event.phase == "boundary"
@@ -202,29 +209,28 @@ class _Auditor:
         self._is_at_boundary &= is_at_boundary
         known_h = [hours for hours in (self._repair_h, event.repair_h) if hours is not None]
         self._repair_h = max(known_h, default=None)
-        self._hangs |= event.fault != "kill"
-        if self._engine == "rpc" and event.fault == "kill":
+        self._hangs |= event.loss == "mute"
+        if self._engine == "rpc" and event.loss == "dead":
             self._expect(f"wait status of {event.rank}", event.machine.get("exitcode"), -9)
 
-    def _slow_down(self, event: Slowed) -> None:
+    def _last(self, event: Injected, claimed_h: float) -> None:
+        """A fault that lasts costs the hours for which the job waits for slow ranks; without a factor none."""
         if event.hour > self._clock_h(event.step) + _TOLERANCE:
             self._problem(f"{event.rank} was slow when the clock read {self._clock_h(event.step)} h, before its hour")
         before_h = slow_h(self._slow)
-        self._slow.append((event.hour, event.last_hour, event.factor))
+        last_h, factor = event.details.get("last_hour"), event.details.get("factor")
+        if isinstance(last_h, float | int) and isinstance(factor, float | int):
+            self._slow.append((event.hour, last_h, factor))
         added_h = slow_h(self._slow) - before_h
-        if not math.isclose(event.reschedule_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
-            self._problem(f"reschedule_h is {event.reschedule_h}, the events give {added_h}")
-        self.result.hours["reschedule"] += event.reschedule_h
+        if not math.isclose(claimed_h, added_h, rel_tol=_TOLERANCE, abs_tol=1e-9):
+            self._problem(f"reschedule_h is {claimed_h}, the events give {added_h}")
+        self.result.hours["reschedule"] += claimed_h
 
-    def _fail_write(self, event: WriteFailed) -> None:
-        self._check_hour(event)
-        self._failed_writes.add(event)
-
-    def _check_hour(self, event: WriteFailed | Flipped) -> None:
+    def _check_hour(self, event: Injected) -> None:
         """A fault that waits may strike in steps that run again."""
         clock_h = self._clock_h(max(event.step, len(self._losses)))
         if event.hour > clock_h + _TOLERANCE * max(1.0, event.hour):
-            self._problem(f"{event.kind} of {event.rank} when the clock read {clock_h} h, before its hour")
+            self._problem(f"{event.fault} of {event.rank} when the clock read {clock_h} h, before its hour")
 
     def _lose(self, event: Lost) -> None:
         for rank in event.ranks:
@@ -387,10 +393,7 @@ class _Auditor:
         Trained: _trained,
         Evaluated: _evaluate,
         Saved: _save,
-        Killed: _kill,
-        Slowed: _slow_down,
-        WriteFailed: _fail_write,
-        Flipped: _check_hour,
+        Injected: _inject,
         Lost: _lose,
         Regrouped: _regroup,
         Recovered: _recover,

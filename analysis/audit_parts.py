@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from harness.core.events import Saved, Started, WriteFailed
+from harness.core.events import Injected, Saved, Started
 from harness.record.rundir import flatten
 
 
@@ -52,7 +52,7 @@ class FailedWrites:
     def __init__(self) -> None:
         self._ranks: list[str] = []
 
-    def add(self, event: WriteFailed) -> None:
+    def add(self, event: Injected) -> None:
         """Take a write that failed."""
         self._ranks.append(event.rank)
 

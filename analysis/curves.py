@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.events import Event, Killed, Started, Trained
+from harness.core.events import Event, Injected, Started, Trained
 
 MAX_POINTS = 100  # a curve of a few kB
 
@@ -41,7 +41,7 @@ def losses_of(events: Sequence[Event]) -> Losses | None:
     for event in events:
         if isinstance(event, Trained):
             losses[event.first_step : event.step] = event.losses
-    kills = sorted({event.samples for event in events if isinstance(event, Killed)})
+    kills = sorted({event.samples for event in events if isinstance(event, Injected) and event.loss})
     return Losses(np.asarray(losses, dtype=np.float64), started.total_samples // max(1, started.num_steps), kills)
 
 

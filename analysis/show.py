@@ -20,16 +20,14 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
-    Flipped,
-    Killed,
+    Injected,
     Lost,
     Recovered,
     Regrouped,
     Saved,
-    Slowed,
     Started,
-    WriteFailed,
 )
+from harness.core.faults import FAULTS
 from harness.record.rundir import RunDir, flatten, read_config, read_env
 from harness.record.seal import is_sealed, verify
 
@@ -108,15 +106,25 @@ def _timeline(events: Sequence[Event]) -> Iterator[Sequence[str]]:
             yield _saves_row([event for event in group if isinstance(event, Saved)])
             continue
         for event in group:
-            is_recovery = isinstance(event, Recovered)
-            hours = event.load_h + event.lost_h + event.reschedule_h if is_recovery else None
-            hours = event.reschedule_h if isinstance(event, Slowed) else hours
-            yield _row(event, _WORDS[kind](event), hours, event.machine.get("seconds"))
+            yield _row(event, _WORDS[kind](event), _hours_of(event), event.machine.get("seconds"))
 
 
 def _row(event: Event, what: str, hours: float | None, seconds: float | None) -> Sequence[str]:
     costs = (UNKNOWN if value is None else f"{value:.3f}" for value in (hours, seconds))
-    return event.kind, str(event.step), f"{event.samples:,}", what, *costs
+    return _title(event), str(event.step), f"{event.samples:,}", what, *costs
+
+
+def _hours_of(event: Event) -> float | None:
+    """Emulated hours that the event is charged."""
+    if isinstance(event, Recovered):
+        return event.load_h + event.lost_h + event.reschedule_h
+    return event.reschedule_h if isinstance(event, Injected) else None
+
+
+def _title(event: Event) -> str:
+    if not isinstance(event, Injected):
+        return event.kind
+    return (event.fault in FAULTS and FAULTS[event.fault].title) or event.fault
 
 
 def _saves_row(saves: Sequence[Saved]) -> Sequence[str]:
@@ -138,15 +146,21 @@ def _start(event: Started) -> str:
     return f"{event.num_steps:,} steps, {interval}, {event.num_rows:,} rows"
 
 
-def _kill(event: Killed) -> str:
+def _fault(event: Injected) -> str:
+    """Of a plug-in's fault that is not loaded here, what the record says of it."""
+    kind, details = FAULTS.get(event.fault), event.details
+    said = ", ".join(f"{name} {value}" for name, value in details.items())
+    what = kind.words.format(fault=event.fault, **details) if kind else said
     pid = f", pid {event.machine['pid']}" if "pid" in event.machine else ""
     if "host" in event.machine:
         pid += f" on {event.machine['host']}"
-    phase = "" if event.phase == "boundary" else f", in phase {event.phase}"
-    fault = "" if event.fault == "kill" else f" ({event.fault})"
+    usual = kind.phases[0] if kind else "boundary"
+    phase = "" if event.phase == usual else f", in phase {event.phase}"
+    fault = f" ({event.fault})" if event.loss and event.fault != "kill" else ""
     if event.lost_host is not None:
         fault += f", with {event.lost_host}"
-    return f"{event.rank}{pid}: hour {event.hour:g} of the trace, line {event.line}{phase}{fault}"
+    what += "; " if what else ""
+    return f"{event.rank}{pid}: {what}hour {event.hour:g} of the trace, line {event.line}{phase}{fault}"
 
 
 def _regroup(event: Regrouped) -> str:
@@ -173,17 +187,7 @@ def _recovery(event: Recovered) -> str:
 _WORDS: dict[type[Event], Callable[[Any], str]] = {
     Started: _start,
     Saved: lambda event: f"{event.save} save",
-    Killed: _kill,
-    Slowed: lambda event: (
-        f"{event.rank}: {event.factor:g} times as slow until step {event.last_step}; hour {event.hour:g} of the trace, "
-        f"line {event.line}"
-    ),
-    WriteFailed: lambda event: (
-        f"{event.rank}: {event.fault}, its part was written again; hour {event.hour:g} of the trace, line {event.line}"
-    ),
-    Flipped: lambda event: (
-        f"{event.rank}: bit {event.bit} of {event.path} flipped; hour {event.hour:g} of the trace, line {event.line}"
-    ),
+    Injected: _fault,
     Lost: lambda event: (
         ", ".join(event.ranks) + ("" if event.planned else f"; not planned: {', '.join(event.unplanned_ranks)}")
     ),

@@ -12,7 +12,7 @@ from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import LEVELS, between, headline, levels_of, number, remarks
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
-from harness.core.events import Killed
+from harness.core.events import Injected
 from harness.record.rundir import RunDir, flatten, read_config
 from harness.traces.job_trace import job_trace
 from harness.traces.statistics import TraceStatistics, describe
@@ -66,10 +66,10 @@ def _section(key: _Key, cells: Sequence[Cell], prefix: str) -> Iterable[str]:
 
 
 def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
-    """Whether the recorded kills are at the hours and lines of the present file."""
+    """Whether the recorded losses of ranks are at the hours and lines of the present file."""
     hours = {(entry.line, entry.hour) for entry in trace.entries}
     events = (event for cell in cells for event in record_of(RunDir(Path(cell["path"]))).events)
-    return all((event.line, event.hour) in hours for event in events if isinstance(event, Killed))
+    return all((event.line, event.hour) in hours for event in events if isinstance(event, Injected) and event.loss)
 
 
 def _lines(stats: TraceStatistics) -> Iterator[str]:

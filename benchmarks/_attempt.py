@@ -102,7 +102,10 @@ class Attempt:
             return []
 
     def last_event(self) -> tuple[str, int] | None:
-        """Kind and step of the last event that it recorded; None: it has recorded none, but perhaps an earlier one."""
+        """Kind and step of the last event that it recorded; of a fault that loses a rank the kind is ``loss``.
+
+        None: it has recorded none, but perhaps an earlier one.
+        """
         try:
             with self._record.open("rb") as file:
                 num_bytes = file.seek(0, os.SEEK_END)
@@ -117,7 +120,7 @@ class Attempt:
             return None
         except ValueError:  # no whole line
             return None
-        return str(event["event"]), int(event["step"])
+        return "loss" if event.get("loss") else str(event["event"]), int(event["step"])
 
     def note_sockets(self) -> None:
         """Remember the sockets that its processes have open, unless that was done."""

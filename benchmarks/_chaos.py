@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks._chaos_traces import MAY_END_A_PAIR, NEEDS_SAVES, TURNS, one_of, plain_trace, trace_of
 from benchmarks._rounds import NUM_STEPS
-from harness.core.plans import DEATH_FAULTS
+from harness.core.faults import FAULTS
 
 SIGNALS: Mapping[str, tuple[str, signal.Signals]] = {
     "kill a PS rank": ("ps", signal.SIGKILL),
@@ -177,7 +177,7 @@ def _clock(rng: np.random.Generator, turn: tuple[str, str], engine: str, strateg
     A trainer that is to die with ranks does not know when they are killed at a second.
     """
     fault, phase = turn
-    if fault not in DEATH_FAULTS or phase != "boundary" or rng.random() < 0.2:
+    if not FAULTS[fault].loss or phase != "boundary" or rng.random() < 0.2:
         return "samples"
     is_by_second = fault == "kill" and engine == "rpc" and rng.random() < 0.6
     return "seconds" if is_by_second and not strategy.get("trainer_dies") else "wall"

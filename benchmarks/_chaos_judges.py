@@ -14,7 +14,7 @@ from benchmarks._attempt import POLL_S, Attempt
 from benchmarks._chaos import CELLS, JOIN_TIMEOUT_S, RPC_TIMEOUT_S, Round
 from benchmarks._chaos_traces import TURNS
 from benchmarks._rounds import DEADLINE_S
-from harness.core.events import Event, Finished, Flipped, Killed, Lost, Recovered, Regrouped, Slowed, WriteFailed
+from harness.core.events import Event, Finished, Injected, Lost, Recovered, Regrouped
 from harness.core.plans import buddy_of, owner_of
 from harness.record.rundir import read_config
 
@@ -82,10 +82,10 @@ def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
 
     ``paused_s``: seconds in which a process of the run was stopped besides.
     """
-    mute: dict[str, Killed] = {}
+    mute: dict[str, Injected] = {}
     late: list[tuple[str, float, float]] = []
     for event in events:
-        if isinstance(event, Killed) and event.fault != "kill":
+        if isinstance(event, Injected) and event.loss == "mute":
             mute[event.rank] = event
         elif isinstance(event, Lost):
             found = [kill for rank in event.ranks if (kill := mute.pop(rank, None))]
@@ -106,8 +106,8 @@ def late_detections(events: Sequence[Event], paused_s: float) -> list[str]:
 
 def met_a_flip(attempt: Attempt) -> bool:
     """Whether it ended since it read a file of which the trace flipped a bit."""
-    flips = [event for event in attempt.events() if isinstance(event, Flipped)]
-    return attempt.code == 1 and any(Path(flip.path).name in attempt.last_line() for flip in flips)
+    flips = [event for event in attempt.events() if isinstance(event, Injected) and event.fault == "bitflip"]
+    return attempt.code == 1 and any(Path(str(flip.details["path"])).name in attempt.last_line() for flip in flips)
 
 
 def judged_flip(attempt: Attempt, calm: Attempt) -> list[str]:
@@ -148,15 +148,7 @@ def figures(events: Sequence[Event]) -> dict[str, Any]:
 
 def planned_faults(events: Iterable[Event]) -> Counter[tuple[str, ...]]:
     """Faults of the trace that a record holds, by phase."""
-    found: Counter[tuple[str, ...]] = Counter()
-    for event in events:
-        if isinstance(event, Killed):
-            found["trace", event.fault, event.phase] += 1
-        elif isinstance(event, WriteFailed):
-            found["trace", event.fault, "save"] += 1
-        elif isinstance(event, Slowed | Flipped):
-            found["trace", event.kind, "boundary"] += 1
-    return found
+    return Counter(("trace", event.fault, event.phase) for event in events if isinstance(event, Injected))
 
 
 def too_rare(counts: Counter[tuple[str, ...]], least: int) -> list[str]:

@@ -14,7 +14,7 @@ from benchmarks._chaos import SIGNALS, Fault
 from benchmarks._processes import in_session
 from benchmarks._rounds import DEADLINE_S
 
-_PHASE_OF = {"started": "start", "save": "save", "eval": "eval"} | dict.fromkeys(("kill", "lost", "regroup"), "recover")
+_PHASE_OF = {"started": "start", "save": "save", "eval": "eval"} | dict.fromkeys(("loss", "lost", "regroup"), "recover")
 _LONGEST_PAUSE_S = 0.3  # far below the deadlines of a round
 
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from benchmarks._rounds import JOB_H
-from harness.core.plans import DEATH_FAULTS, PHASES
+from harness.core.faults import FAULTS, PHASES
 
 TURNS = (
-    *((fault, phase) for phase in PHASES for fault in DEATH_FAULTS),
+    *((fault, phase) for phase in PHASES for fault, kind in FAULTS.items() if kind.loss),
     *(("disk_full", "save"), ("disk_error", "save"), ("slow", "boundary")),
 )
 """Faults of a trace and the phases they strike in; a round has one of them for certain, each in its turn."""
@@ -37,7 +37,7 @@ def trace_of(
         flips: whether a bit of a file flips late in the job.
     """
     fault, phase = turn
-    is_last = phase == "boundary" and fault in DEATH_FAULTS
+    is_last = phase == "boundary" and FAULTS[fault].loss is not None
     last_hour = _hour(rng, 0.6, 1)
     lines = [(last_hour, f"boundary,{fault if is_last else one_of(rng, _DEATHS)},,")]
     if not is_last:

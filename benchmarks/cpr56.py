@@ -23,9 +23,10 @@ from harness.config.costs import job_costs
 from harness.config.model import ClusterConfig, Config, MetricsConfig, SaveConfig
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
+from harness.core.faults import PlannedFault
 from harness.core.overhead import load_price, save_price
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables
-from harness.core.plans import PlannedKill, Progress, ps_rank
+from harness.core.plans import Progress, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.seeds import generator
@@ -82,12 +83,12 @@ def kaggle_job(
     )
 
 
-def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[PlannedKill, ...]]:
+def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[PlannedFault, ...]]:
     """Schedules of exactly ``job_h / mtbf_h`` failures at independent uniform hours, each of k ranks at random."""
     costs = job.costs
     num_failures = round(costs.job_h / costs.mtbf_h)
     rng = generator(seed, "schedules")
-    schedules: list[tuple[PlannedKill, ...]] = []
+    schedules: list[tuple[PlannedFault, ...]] = []
     for _ in range(num_schedules):
         hours = sorted(rng.uniform(0, costs.job_h, num_failures).tolist())
         entries = tuple(
@@ -110,7 +111,7 @@ def draw_schedules(job: Job, num_schedules: int, seed: int) -> list[tuple[Planne
     return schedules
 
 
-def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedKill]]) -> list[Outcome]:
+def run_all(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedFault]]) -> list[Outcome]:
     """One outcome per schedule."""
     strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)

@@ -36,7 +36,8 @@ from harness.cluster.supervisor import Supervisor
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
-from harness.core.plans import PlannedKill, Rank, Struck, ps_rank
+from harness.core.faults import PlannedFault, Struck
+from harness.core.plans import Rank, ps_rank
 from harness.run.assemble import make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
@@ -89,7 +90,8 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
     regroups_s: list[float] = []
     for number in range(num_kills):
         step = _WARM_UP + num_messages + number + 1
-        cluster.kill_planned(step, step, [number])
+        cluster.expect_losses()
+        supervisor.inject(step, step, [number])
         try:
             send(step)
         except RankLost as lost:
@@ -146,19 +148,19 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
     survives = config.num_ps > 1  # ps0, whose processor time is that of a survivor
     notes = Notes(lambda: (time.process_time(), processor_s(world.pids["ps0"])))
     victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(num_kills)]
-    kills = [PlannedKill(step=0, ranks=(rank,), hours=(0.0,), lines=(0,)) for rank in victims]
+    kills = [PlannedFault(step=0, ranks=(rank,), hours=(0.0,), lines=(0,)) for rank in victims]
     store = CheckpointStore(folder / "checkpoints", fsync=False)
     supervisor = Supervisor(
-        ranks=world, sink=notes.record, store=store, planned_kills=kills, on_status=lambda **_: None
+        ranks=world, sink=notes.record, store=store, planned_faults=kills, on_status=lambda **_: None
     )
 
-    def kill_planned(*args: Any) -> Struck:
+    def inject(*args: Any) -> Struck:
         notes.mark()
-        return supervisor.kill_planned(*args)
+        return supervisor.inject(*args)
 
     try:
         world.start()
-        world.serve({**services_of(supervisor), "kill_planned": kill_planned})
+        world.serve({**services_of(supervisor), "inject": inject})
         found = {"num_ps": config.num_ps, **notes.found, "memory_mb": memory_mb(world.pids["ps0"])}
         found["supervisor_ms"] = notes.between_ms(0)
         found["ps_us"] = 1e6 * (notes.messages_s[1] - notes.messages_s[0]) / num_messages

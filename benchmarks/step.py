@@ -41,7 +41,8 @@ from harness.cluster.protocol import Cluster, Reply, Request
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.events import Trained
-from harness.core.plans import KillTime, Rank
+from harness.core.faults import FaultTime
+from harness.core.plans import Rank
 from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
@@ -66,8 +67,7 @@ class TimedCluster:
     def __init__(self, cluster: Cluster, spent_s: Parts) -> None:
         self._cluster, self._spent_s = cluster, spent_s
         self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
-        self.kill_planned, self.replace = cluster.kill_planned, cluster.replace
-        self.slow_down, self.speed_up = cluster.slow_down, cluster.speed_up
+        self.expect_losses, self.replace = cluster.expect_losses, cluster.replace
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
         """See Cluster."""
@@ -97,7 +97,7 @@ class TimedSupervisor:
         self.commit, self.status = supervisor.commit, supervisor.status
         self.resumption, self.commit_point = supervisor.resumption, supervisor.commit_point
         self.is_stopping, self.advanced = supervisor.is_stopping, supervisor.advanced
-        self.writes_failed, self.flip_bits = supervisor.writes_failed, supervisor.flip_bits
+        self.inject, self.end_fault = supervisor.inject, supervisor.end_fault
 
     def record(self, event: Any) -> None:
         """See SupervisorClient."""
@@ -113,12 +113,12 @@ def _write(path: Path, parts: Mapping[str, float]) -> None:
 
 
 def timed_train(
-    config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """The job of the trainer rank, with a cluster and a supervisor's client that measure."""
     spent_s: Parts = defaultdict(float)
     timed = TimedSupervisor(supervisor, spent_s, checkpoints.parent / _FILE)
-    job.train(config, checkpoints, kills, TimedCluster(cluster, spent_s), timed)
+    job.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
 
 
 def dense(config: Config, folder: Path, tick: Tick) -> None:

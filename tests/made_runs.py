@@ -12,7 +12,7 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
-    Killed,
+    Injected,
     Lost,
     Recovered,
     Regrouped,
@@ -226,7 +226,8 @@ class _Walk:
         hour = self.step / NUM_STEPS * self.costs.job_h
         for line, rank in enumerate(ranks, start=self.generation + 2):
             machine = {"pid": 2000 + line, "signal": 9, "exitcode": -9}
-            yield Killed(**self.at(), rank=rank, hour=hour, line=line, machine=machine)
+            place: dict[str, Any] = {"rank": rank, "hour": hour, "line": line}
+            yield Injected(**self.at(), **place, fault="kill", phase="boundary", loss="dead", machine=machine)
         yield Lost(**self.at(), ranks=ranks, planned=True, unplanned_ranks=[], machine={"seconds": 0.01})
         self.generation += 1
         yield Regrouped(**self.at(), generation=self.generation, replaced=ranks, machine={"seconds": 0.15})

@@ -31,7 +31,7 @@ from harness.config.costs import job_costs
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.errors import ConfigError
-from harness.core.events import Event, Killed, Lost, Recovered, Regrouped, Trained
+from harness.core.events import Event, Injected, Lost, Recovered, Regrouped, Trained
 from harness.core.seeds import generator
 from harness.core.strategies import STRATEGIES, make_strategy, options_of
 from harness.data.dataset import Dataset
@@ -508,7 +508,7 @@ def test_a_hang_that_is_found_late_is_named(frac: float, paused_s: float, is_lat
     """Law: a rank that a trace stops is found within its deadline and a tenth, pauses by chaos aside."""
     at: dict[str, Any] = {"step": 9, "samples": 72}
     events: list[Event] = [
-        Killed(**at, rank="ps1", hour=1.0, line=3, fault="hang", phase="apply"),
+        Injected(**at, rank="ps1", hour=1.0, line=3, fault="hang", phase="apply", loss="mute"),
         Lost(**at, ranks=["ps1"], planned=True, unplanned_ranks=[], machine={"seconds": frac * RPC_TIMEOUT_S}),
     ]
     assert bool(late_detections(events, paused_s)) == is_late

@@ -32,8 +32,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (  # bottom to top; rooms of one floor do 
 FLOOR_OF = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 CORE_MAY_IMPORT = {
-    "bisect", "collections", "csv", "dataclasses", "enum", "fractions", "functools", "hashlib", "harness", "itertools",
-    "math", "numpy", "operator", "pydantic", "re", "torch", "types", "typing",
+    "bisect", "collections", "csv", "dataclasses", "enum", "errno", "fractions", "functools", "hashlib", "harness",
+    "itertools", "math", "numpy", "operator", "pydantic", "re", "torch", "types", "typing",
 }  # fmt: skip
 """Values in, values out: nothing that reads a file, a clock, the environment or another process."""
 

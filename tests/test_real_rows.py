@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 import analysis
-from harness.core.events import Killed, Recovered, Saved
+from harness.core.events import Recovered, Saved
 from harness.data.prepare import prepare
 from harness.record.rundir import read_config
+from tests.injected import is_loss
 from tests.runs import changed, run, small_config
 
 SAMPLE = Path(__file__).resolve().parents[2] / "shared" / "data" / "terabyte_day0_first10000.tsv"
@@ -37,7 +38,7 @@ def test_real_rows_train_through_two_kills(data: Path, tmp_path: Path, strategy:
         strategy__name=strategy,
     )
     _, events = run(config, tmp_path / "run")
-    kills = [event for event in events if isinstance(event, Killed)]
+    kills = [event for event in events if is_loss(event)]
     assert [(event.rank, event.machine["signal"], event.machine["exitcode"]) for event in kills] == [
         ("ps1", 9, -9),
         ("ps2", 9, -9),

@@ -4,7 +4,7 @@ import os
 import select
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -14,6 +14,7 @@ from harness.cluster import group
 from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
 from harness.cluster.supervisor_client import Resumption, WrittenPoint
+from harness.core.faults import Struck
 from harness.core.plans import Rank
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
@@ -178,13 +179,15 @@ class RemoteSupervisor:
         """A step, or a batch of an evaluation, was finished."""
         self._link.advanced(step)
 
-    def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
-        """Record writes that failed."""
-        self._link.call("writes_failed", step, samples, failed)
+    def inject(
+        self, step: int, samples: int, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None
+    ) -> Struck:
+        """Have planned faults carried out as one, and wait until lost ranks are reaped, or have stopped."""
+        return self._link.call("inject", step, samples, tuple(numbers), seconds)
 
-    def flip_bits(self, step: int, samples: int, number: int) -> None:
-        """Carry out and record the planned flip of that number. Raises RunFailed."""
-        self._link.call("flip_bits", step, samples, number)
+    def end_fault(self, number: int) -> None:
+        """End the lasting fault of that number."""
+        self._link.call("end_fault", number)
 
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""

@@ -7,7 +7,7 @@ from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
-from harness.core.plans import Rank, Struck, ps_rank
+from harness.core.plans import Rank, ps_rank
 
 
 class LocalRanks:
@@ -111,18 +111,9 @@ class LocalCluster:
         if lost:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
+    def expect_losses(self) -> None:
         """See :class:`harness.cluster.protocol.Cluster`."""
         self._seeks_dead = True
-        return self._supervisor.kill_planned(step, samples, kills)
-
-    def slow_down(self, step: int, samples: int, number: int) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
-        self._supervisor.slow_down(step, samples, number)
-
-    def speed_up(self, number: int) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
-        self._supervisor.speed_up(number)
 
     def replace(
         self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op

@@ -4,7 +4,7 @@ Requests and replies are plain data that can be pickled. N rows of a request, D 
 values, then state of the optimizer.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import HarnessError
-from harness.core.plans import Progress, Rank, SavePlan, Struck
+from harness.core.plans import Progress, Rank, SavePlan
 from harness.store import FileRecord
 
 NO_ROWS = torch.empty(0, dtype=torch.int64)
@@ -331,20 +331,12 @@ class Cluster(Protocol):
         """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
         ...
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
-        """Have the supervisor carry out planned kills of one phase, given by their numbers, as one.
+    def expect_losses(self) -> None:
+        """Planned faults are about to lose ranks.
 
-        Which ranks die is not returned. The requests in flight, or else the next ones, raise RankLost with all ranks
-        that are dead, also with those that had answered and those that were not asked.
+        The requests in flight, or else the next ones, raise RankLost with all ranks that are dead, also with those that
+        had answered and those that were not asked.
         """
-        ...
-
-    def slow_down(self, step: int, samples: int, number: int) -> None:
-        """Have the supervisor begin the slowdown of that number, and record it. No result of a request changes."""
-        ...
-
-    def speed_up(self, number: int) -> None:
-        """Have the supervisor end the slowdown of that number."""
         ...
 
     def replace(

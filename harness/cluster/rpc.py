@@ -5,7 +5,7 @@ A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -34,7 +34,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.underway import NOTHING, Calls, Underway, words_of
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, Struck, is_ps, is_spare, ps_rank
+from harness.core.plans import Rank, is_ps, is_spare, ps_rank
 from harness.processes import control
 from harness.processes.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
 
@@ -302,20 +302,11 @@ class RpcCluster:
                 detail[rank] = words_of(error)
         return Calls(futures, detail)
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
-        """See :class:`harness.cluster.protocol.Cluster`; waits until the killed ranks are reaped, or have stopped."""
+    def expect_losses(self) -> None:
+        """See :class:`harness.cluster.protocol.Cluster`."""
         is_first = not self._seeks_dead
         self._was_in_flight = self._num_in_flight > 0 or (self._was_in_flight and not is_first)
         self._seeks_dead = True
-        return self._link.call("kill_planned", step, samples, tuple(kills))
-
-    def slow_down(self, step: int, samples: int, number: int) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
-        self._link.call("slow_down", step, samples, number)
-
-    def speed_up(self, number: int) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
-        self._link.call("speed_up", number)
 
     def replace(
         self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op

@@ -1,4 +1,4 @@
-"""The supervisor of a run: it records events, commits manifests, carries out planned kills and replaces dead ranks.
+"""The supervisor of a run: it records events, commits manifests, carries out planned faults and replaces dead ranks.
 
 One class serves both engines, which differ in :class:`Ranks`.
 """
@@ -11,34 +11,16 @@ from typing import Any, Protocol
 
 from harness.cluster.supervisor_client import Resumption, WrittenPoint
 from harness.core.errors import RunFailed
-from harness.core.events import Event, Finished, Flipped, Killed, Lost, Machine, Regrouped, Slowed, WriteFailed
+from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
+from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
 from harness.core.hosts import host_name
-from harness.core.plans import DEATH_FAULTS, PlannedKill, Rank, Slowdown, Struck, merge_kills, rank_order
+from harness.core.plans import Rank, rank_order
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest
 
 
-class Ranks(Protocol):
-    """The interface through which the supervisor kills and replaces ranks."""
-
-    def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Kill all of ``ranks``, then reap them; of ``hosts``, indices into ``cluster.hosts``, all that is there.
-
-        Returns the ``machine`` part of each kill event, by rank.
-        """
-        ...
-
-    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
-        ...
-
-    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Let no message reach ``ranks`` any more, or kill them where that is the same. Returns as :meth:`kill`."""
-        ...
-
-    def slow(self, factors: Mapping[Rank, float]) -> None:
-        """From now on exactly the ranks in ``factors`` are slower, by these factors."""
-        ...
+class Ranks(Victims, Protocol):
+    """The interface through which the supervisor strikes and replaces ranks."""
 
     def reached(self, step: int) -> None:
         """The run has finished ``step`` steps."""
@@ -56,9 +38,9 @@ class Supervisor:
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
-        planned_kills: named by their index; each is carried out once.
-        seconds_per_hour: planned kills strike at the second of their hour, counted from the first step; None: when the
-            trainer asks for them (``kill_planned``).
+        planned_faults: named by their index; each is carried out once.
+        seconds_per_hour: planned faults strike at the second of their hour, counted from the first step; None: when the
+            trainer asks for them (``inject``).
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
         sink: appends an event to the record.
@@ -77,7 +59,7 @@ class Supervisor:
         ranks: Ranks,
         sink: Callable[[Event], None],
         store: CheckpointStore,
-        planned_kills: Iterable[PlannedKill],
+        planned_faults: Iterable[PlannedFault],
         on_status: Callable[..., None],
         seconds_per_hour: float | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -91,9 +73,10 @@ class Supervisor:
         self._ranks = ranks
         self._sink = sink
         self._store = store
-        self._planned_kills = tuple(planned_kills)
+        self._planned_faults = tuple(planned_faults)
         self._carried_out: set[int] = set()
-        self._slow: dict[int, Slowdown] = {}  # slowdowns that last, by number
+        self._lasting: set[int] = set()  # numbers of faults
+        self._powers = Powers(ranks, store)
         self._on_status = on_status
         self._seconds_per_hour = seconds_per_hour
         self._began_s: float | None = None  # when the first step began
@@ -109,7 +92,7 @@ class Supervisor:
         """See :class:`harness.core.resumable.Stateful`."""
         return {
             "carried_out": sorted(self._carried_out),
-            "slow": sorted(self._slow),
+            "lasting": sorted(self._lasting),
             "past_s": None if self._began_s is None else self._clock() - self._began_s,
             "killed": sorted(self._killed),
             "resumed": self._resumed,
@@ -118,13 +101,12 @@ class Supervisor:
         }
 
     def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Stateful`. A planned kill that was carried out is not repeated; a rank
-        that was slow is slow again."""
+        """See :class:`harness.core.resumable.Stateful`. A planned fault that was carried out is not repeated; one
+        that lasts goes on."""
         self._carried_out = set(state["carried_out"])
-        slow = ((number, self._planned_kills[number].slowdown) for number in state["slow"])
-        self._slow = {number: slowdown for number, slowdown in slow if slowdown is not None}
-        if self._slow:
-            self._set_speeds()
+        self._lasting = set(state["lasting"])
+        for kind in {type(self._planned_faults[number].fault) for number in self._lasting}:
+            self._hold(kind)
         self._began_s = None if state["past_s"] is None else self._clock() - state["past_s"]
         self._killed = set(state["killed"])
         self._resumed = list(state["resumed"])
@@ -175,130 +157,100 @@ class Supervisor:
         return self._is_stopping()
 
     def strike_by_second(self) -> float:
-        """Carry out the planned kills whose second has come; returns the seconds until the next one, inf for none."""
+        """Carry out the planned faults whose second has come; returns the seconds until the next one, inf for none."""
         newest = self._newest
         if self._seconds_per_hour is None or self._began_s is None or newest is None or self._is_finished:
             return math.inf
-        hours = {number: min(self._planned_kills[number].hours) for number in self._numbers_to_come}
+        hours = {number: min(self._planned_faults[number].hours) for number in self._numbers_to_come}
         past_s = self._clock() - self._began_s
         for number, hour in hours.items():
             if hour * self._seconds_per_hour <= past_s:
-                self._kill(newest.step, newest.samples, [number], phase="wall")
+                self.inject(newest.step, newest.samples, [number], phase="wall")
         return min((hours[each] * self._seconds_per_hour - past_s for each in self._numbers_to_come), default=math.inf)
 
-    def kill_planned(self, step: int, samples: int, kills: Sequence[int]) -> Struck:
-        """Carry out the planned kills with numbers ``kills`` as one, after ``step`` finished steps, and record it."""
-        planned_kill = self._kill(step, samples, kills)
-        return Struck(planned_kill.repair_h, bool(planned_kill.hanging | planned_kill.cut_off))
+    def inject(
+        self,
+        step: int,
+        samples: int,
+        numbers: Sequence[int],
+        seconds: Mapping[Rank, float] | None = None,
+        *,
+        phase: str | None = None,
+    ) -> Struck:
+        """Carry out the planned faults of these numbers as one, after ``step`` finished steps, and record it.
 
-    def _kill(self, step: int, samples: int, kills: Sequence[int], phase: str | None = None) -> PlannedKill:
-        assert not self._carried_out & set(kills), "a planned kill is carried out once"
-        self._carried_out |= set(kills)
-        planned_kill = merge_kills(step, [self._planned_kills[kill] for kill in kills])
-        by_fault = {
-            fault: [rank for rank in planned_kill.ranks if planned_kill.fault_of(rank) == fault]
-            for fault in DEATH_FAULTS
-        }
-        machines = self._ranks.kill(by_fault["kill"], planned_kill.hosts)
-        machines |= self._ranks.hang(by_fault["hang"])
-        machines |= self._ranks.cut_off(by_fault["partition"])
-        for rank, hour, line in zip(planned_kill.ranks, planned_kill.hours, planned_kill.lines, strict=True):
-            self._killed.add(rank)
-            host = planned_kill.host_of.get(rank)
-            self.record(
-                Killed(
-                    step=step,
-                    samples=samples,
-                    rank=rank,
-                    hour=hour,
-                    line=line,
-                    repair_h=planned_kill.repair_h,
-                    phase=phase or planned_kill.phase,
-                    fault=planned_kill.fault_of(rank),
-                    lost_host=None if host is None else host_name(host),
-                    machine=machines[rank],
+        Args:
+            seconds: of writes that failed, which the ranks carried out themselves: by rank how long the write took. A
+                rank that is not in it was not struck.
+            phase: what is recorded as the phase; None: that of the plan.
+
+        Raises RunFailed for a fault that damages a file where there is none.
+        """
+        assert not self._carried_out & set(numbers), "a planned fault is carried out once"
+        self._carried_out |= set(numbers)
+        planned = merge_faults(step, [self._planned_faults[number] for number in numbers])
+        hits: dict[Rank, Hit] = {}
+        for fault, ranks in planned.ranks_by_fault.items():
+            if fault.damage:
+                self._refuse_without_file(planned)
+            hits |= fault.strike(ranks, planned, self._powers)
+            if fault.lasts:
+                self._lasting.update(numbers)
+                self._hold(type(fault))
+        for place, rank in enumerate(planned.ranks):
+            if seconds is None:
+                self._record_fault(planned, place, samples, hits[rank], phase or planned.phase)
+            elif rank in seconds:
+                self._record_fault(planned, place, samples, Hit(machine={"seconds": seconds[rank]}), planned.phase)
+        return planned.struck
+
+    def _refuse_without_file(self, planned: PlannedFault) -> None:
+        """Raise RunFailed if there is no checkpoint whose files to damage."""
+        for rank, line in zip(planned.ranks, planned.lines, strict=True):
+            if self._store.newest_file(rank) is None:
+                raise RunFailed(
+                    f"line {line} of the trace: expected a checkpoint of {rank} at step {planned.step} for the fault "
+                    f"{planned.fault.name}, got none; take the line out, or a strategy that saves"
                 )
+
+    def _record_fault(self, planned: PlannedFault, place: int, samples: int, hit: Hit, phase: str) -> None:
+        """Record what happened to the rank at ``place`` of the plan."""
+        rank = planned.ranks[place]
+        fault, host = planned.fault_of(rank), planned.host_of.get(rank)
+        if fault.loss:
+            self._killed.add(rank)
+        self.record(
+            Injected(
+                step=planned.step,
+                samples=samples,
+                fault=fault.name,
+                rank=rank,
+                hour=planned.hours[place],
+                line=planned.lines[place],
+                phase=phase,
+                loss=fault.loss,
+                repair_h=planned.repair_h,
+                lost_host=None if host is None else host_name(host),
+                reschedule_h=None if not fault.lasts else 0.0 if place else planned.wait_h,
+                details=dict(hit.details),
+                machine=dict(hit.machine),
             )
-        return planned_kill
+        )
 
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
         """Ranks that planned kills ended and that are not among the ``dead`` which a search found. With kills by the
         second nobody: one may come after the search."""
         return [] if self._seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
 
-    def slow_down(self, step: int, samples: int, number: int) -> None:
-        """Begin the slowdown of that number, after ``step`` finished steps, and record it."""
-        planned = self._planned_kills[number]
-        assert planned.slowdown is not None, "a slowdown"
-        self._carried_out.add(number)
-        self._slow[number] = planned.slowdown
-        self._set_speeds()
-        for rank, hour, line in zip(planned.ranks, planned.hours, planned.lines, strict=True):
-            self.record(
-                Slowed(
-                    step=step,
-                    samples=samples,
-                    rank=rank,
-                    hour=hour,
-                    line=line,
-                    factor=planned.slowdown.factor,
-                    last_hour=planned.slowdown.last_hour,
-                    last_step=planned.slowdown.last_step,
-                    reschedule_h=planned.slowdown.wait_h if rank == planned.ranks[0] else 0.0,
-                )
-            )
+    def end_fault(self, number: int) -> None:
+        """End the lasting fault of that number."""
+        self._lasting.remove(number)
+        self._hold(type(self._planned_faults[number].fault))
 
-    def speed_up(self, number: int) -> None:
-        """End the slowdown of that number."""
-        del self._slow[number]
-        self._set_speeds()
-
-    def _set_speeds(self) -> None:
-        """A rank is as slow as the slowest of its slowdowns."""
-        by_factor = sorted(self._slow.items(), key=lambda item: item[1].factor)
-        self._ranks.slow(
-            {rank: slow.factor for number, slow in by_factor for rank in self._planned_kills[number].ranks}
-        )
-
-    def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
-        """Record writes that failed as planned: by rank the numbers of its planned faults, and seconds of the write.
-
-        Faults of one rank that waited for one save strike as one: the first of them is recorded.
-        """
-        for rank, (numbers, seconds) in failed.items():
-            self._carried_out |= set(numbers)
-            planned = self._planned_kills[numbers[0]]
-            assert planned.write_fault is not None, "a write that fails"
-            place = planned.ranks.index(rank)
-            self.record(
-                WriteFailed(
-                    step=step,
-                    samples=samples,
-                    rank=rank,
-                    fault=planned.write_fault,
-                    hour=planned.hours[place],
-                    line=planned.lines[place],
-                    machine={"seconds": seconds},
-                )
-            )
-
-    def flip_bits(self, step: int, samples: int, number: int) -> None:
-        """Flip a bit of the newest file of each rank of the planned flip, and record it.
-
-        Raises RunFailed if there is no checkpoint.
-        """
-        planned = self._planned_kills[number]
-        assert planned.flip is not None, "a flip"
-        self._carried_out.add(number)
-        for rank, hour, line in zip(planned.ranks, planned.hours, planned.lines, strict=True):
-            flipped = self._store.flip_bit(rank, planned.flip)
-            if flipped is None:
-                raise RunFailed(
-                    f"line {line} of the trace: expected a checkpoint of {rank} at step {step}, of which to flip a "
-                    "bit, got none; take the line out, or a strategy that saves"
-                )
-            path, bit = flipped
-            self.record(Flipped(step=step, samples=samples, rank=rank, hour=hour, line=line, path=path, bit=bit))
+    def _hold(self, kind: type[Fault]) -> None:
+        """Have the lasting faults of one class last, and no others."""
+        lasting = [self._planned_faults[number] for number in sorted(self._lasting)]
+        kind.hold([each for each in lasting if type(each.fault) is kind], self._powers)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them.
@@ -328,10 +280,10 @@ class Supervisor:
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
 
     @property
-    def unfired(self) -> list[PlannedKill]:
-        """The planned kills that have not been carried out."""
-        return [self._planned_kills[number] for number in self._numbers_to_come]
+    def unfired(self) -> list[PlannedFault]:
+        """The planned faults that have not been carried out."""
+        return [self._planned_faults[number] for number in self._numbers_to_come]
 
     @property
     def _numbers_to_come(self) -> list[int]:
-        return [number for number in range(len(self._planned_kills)) if number not in self._carried_out]
+        return [number for number in range(len(self._planned_faults)) if number not in self._carried_out]

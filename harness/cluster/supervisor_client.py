@@ -1,10 +1,11 @@
 """The trainer's calls of the supervisor, and what the two tell each other of resume points."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from harness.core.faults import Struck
 from harness.core.plans import Rank
 from harness.store import FileRecord, Manifest, ResumePoint
 
@@ -56,12 +57,18 @@ class SupervisorClient(Reporter, Protocol):
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
         ...
 
-    def writes_failed(self, step: int, samples: int, failed: Mapping[Rank, tuple[tuple[int, ...], float]]) -> None:
-        """Record writes that failed: by rank the numbers of its planned faults, and the seconds of the write."""
+    def inject(
+        self, step: int, samples: int, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None
+    ) -> Struck:
+        """Have planned faults of one phase, given by their numbers, carried out as one, and recorded.
+
+        Which ranks they strike is not returned. ``seconds``: of writes that failed, which the ranks carried out
+        themselves, how long they took, by rank. Raises RunFailed for a fault that damages a file where there is none.
+        """
         ...
 
-    def flip_bits(self, step: int, samples: int, number: int) -> None:
-        """Carry out and record the planned flip of that number. Raises RunFailed if there is no checkpoint."""
+    def end_fault(self, number: int) -> None:
+        """End the lasting fault of that number."""
         ...
 
     def resumption(self) -> Resumption:

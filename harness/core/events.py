@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, ClassVar, get_args, get_origin, get_type_hints
 
+from harness.core.faults import FAULTS, Detail
+
 Machine = dict[str, Any]
 
 BUCKETS = ("save", "load", "lost", "reschedule")
@@ -110,61 +112,24 @@ class Evaluated(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Killed(Event):
-    """A planned kill was carried out, after ``step`` finished steps.
+class Injected(Event):
+    """A planned fault struck a rank, after ``step`` finished steps. Of a write that fails, the save's event follows.
 
-    machine: pid, signal, exitcode (the wait status, -9), host if there are several. Of a rank that hangs pid and
-    signal, of one that is cut off pid.
+    machine: of a rank that is lost pid, signal, exitcode (the wait status, -9), host if there are several; of one that
+    hangs pid and signal, of one that is cut off pid. Of a write that failed seconds, from its begin.
     """
 
-    kind: ClassVar[str] = "kill"
+    kind: ClassVar[str] = "fault"
+    fault: str  # a key of ``core.faults.FAULTS``, or a plug-in's
     rank: str
     hour: float  # of the trace entry
     line: int  # of the trace file
-    repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are killed together
-    phase: str = "boundary"  # what the run was doing: one of ``core.plans.PHASES``; "wall": struck at a second
-    fault: str = "kill"  # one of ``core.plans.DEATH_FAULTS``
+    phase: str  # what the run was doing: one of ``core.faults.PHASES``; "wall": struck at a second
+    loss: str | None  # "dead" | "mute": the rank is lost, and must be given up first if mute
+    repair_h: float | None = None  # rescheduling time by the trace, the longest of the ranks that are lost together
     lost_host: str | None = None  # "host1": the rank died with its host
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slowed(Event):
-    """A rank became slower, until ``last_step`` finished steps. No result changes. machine: empty."""
-
-    kind: ClassVar[str] = "slow"
-    rank: str
-    hour: float  # of the trace entry
-    line: int  # of the trace file
-    factor: float  # of the time that the rank takes
-    last_hour: float  # of the trace, at most that of the job's end
-    last_step: int
-    reschedule_h: float  # emulated hours of waiting for it, besides those of slowdowns before it
-
-
-@dataclass(frozen=True, kw_only=True)
-class WriteFailed(Event):
-    """The first write of a rank's part of a save failed, as the trace says; the rank wrote it again.
-
-    The event of the save follows. machine: seconds (from the begin of the write to its failure).
-    """
-
-    kind: ClassVar[str] = "write_failed"
-    rank: str
-    fault: str  # "disk_full" | "disk_error"
-    hour: float  # of the trace entry
-    line: int  # of the trace file
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flipped(Event):
-    """A bit of a file of the newest checkpoint was flipped on disk. machine: empty."""
-
-    kind: ClassVar[str] = "bitflip"
-    rank: str
-    hour: float  # of the trace entry
-    line: int  # of the trace file
-    path: str  # of the file, below the folder of checkpoints
-    bit: int  # its place in the file
+    reschedule_h: float | None = None  # of one that lasts: emulated hours of waiting, besides those of faults before it
+    details: dict[str, Detail] = field(default_factory=dict)  # what this fault alone has (``Fault.details``)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -262,17 +227,13 @@ class Finished(Event):
 
 
 EVENTS: dict[str, type[Event]] = {
-    cls.kind: cls
-    for cls in (
-        *(Started, Trained, Saved, Evaluated, Killed, Slowed, WriteFailed, Flipped, Lost, Regrouped, Recovered),
-        Finished,
-    )
+    cls.kind: cls for cls in (Started, Trained, Saved, Evaluated, Injected, Lost, Regrouped, Recovered, Finished)
 }
 
 
 def from_json(values: dict[str, Any]) -> Event:
     """The inverse of :meth:`Event.to_json`. Raises KeyError or TypeError, naming the field, for other mappings."""
-    fields = dict(values)
+    fields = _upgraded(values) if values["event"] in _FAULTS_OF_BEFORE else dict(values)
     cls = EVENTS[fields.pop("event")]
     event = cls(**fields)
     kinds = _kinds_of(cls)
@@ -280,7 +241,35 @@ def from_json(values: dict[str, Any]) -> Event:
         _refuse_other(name, value, kinds[name])
     for name in _MACHINE.keys() & event.machine.keys():
         _refuse_other(f"machine.{name}", event.machine[name], _MACHINE[name])
+    if isinstance(event, Injected) and event.fault in FAULTS:
+        for name, kind in FAULTS[event.fault].details.items():
+            _refuse_other(f"details.{name}", event.details.get(name), kind)
     return event
+
+
+_FAULTS_OF_BEFORE: dict[str, tuple[str, ...]] = {
+    "kill": (),
+    "slow": ("factor", "last_hour", "last_step"),
+    "write_failed": (),
+    "bitflip": ("path", "bit"),
+}
+"""Kinds of events in records of before the kind ``fault``, and their fields that are details now."""
+
+
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an event of a kind of before as those of ``fault``."""
+    kind = values["event"]
+    fault = values.get("fault", kind)
+    names = _FAULTS_OF_BEFORE[kind]
+    others = {name: value for name, value in values.items() if name not in names}
+    return {
+        "phase": "save" if kind == "write_failed" else "boundary",
+        "loss": ("dead" if fault == "kill" else "mute") if kind == "kill" else None,
+        **others,
+        "event": Injected.kind,
+        "fault": fault,
+        "details": {name: values[name] for name in names},
+    }
 
 
 _MACHINE: dict[str, Any] = {
@@ -317,7 +306,7 @@ def _is(value: Any, kind: Any) -> bool:
 
 
 _UNION = type(int | None)
-_ACCEPTED: dict[Any, set[type]] = {float: {float, int}}
+_ACCEPTED: dict[Any, set[type]] = {float: {float, int}, Detail: {float, int, str}}
 _MAX_SHOWN = 40  # characters of a value
 
 

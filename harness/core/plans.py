@@ -1,26 +1,11 @@
 """The decisions of strategies, as data. A plan does not define how it is carried out."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Literal
 
 Rank = str  # "ps3"
 
 LoadPrice = Literal["whole", "by_bytes"]
-
-KillPhase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
-"""The moment of a planned kill: a boundary between steps, or a phase that a run passes through."""
-PHASES: tuple[KillPhase, ...] = get_args(KillPhase)
-DeathFault = Literal["kill", "hang", "partition"]
-"""How a rank is lost: it ends; it stands still; it runs, and no packet reaches it any more."""
-DEATH_FAULTS: tuple[DeathFault, ...] = get_args(DeathFault)
-Fault = Literal[DeathFault, "slow", "disk_full", "disk_error", "bitflip"]
-"""What happens to a rank: it is lost; it is slower for a time, and nothing is lost; a write of its next save fails, as
-the disk is full, or with an input/output error; a bit of its newest file changes."""
-FAULTS: tuple[Fault, ...] = get_args(Fault)
-WriteFault = Literal["disk_full", "disk_error"]
-WRITE_FAULTS: dict[Fault, WriteFault] = {"disk_full": "disk_full", "disk_error": "disk_error"}
-"""The faults by which the first write of a save fails."""
 
 
 def ps_rank(index: int) -> Rank:
@@ -130,126 +115,6 @@ class Interval:
     divisor: float = 1.0
     fallback: bool = False
     overridden: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedKill:
-    """PS ranks that a failure trace kills together, at the boundary after ``step`` steps.
-
-    With another ``phase`` than ``boundary`` the kill waits from that boundary on, and strikes when the phase occurs.
-
-    With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
-    then the boundary without overhead.
-
-    ``ranks`` are ordered by number. ``hours[i]`` and ``lines[i]`` are those of the first trace entry that kills
-    ``ranks[i]``. ``repair_h`` is the longest repair time of the entries, in hours; None if no entry has one.
-    ``hanging``, ``cut_off``: those of ``ranks`` that are not ended, but stopped, or cut off the network. ``slowdown``:
-    none dies, and ``ranks`` are slower.
-    ``write_fault``: none dies, and the next save of ``ranks`` fails once. ``flip``: none dies, and the newest file of
-    each of ``ranks`` has a bit flipped, the one of this number; counted on from the first where the file is shorter.
-    ``hosts``: lost as a whole, in this order, by index. ``host_of``: with which of them a rank dies, if with one.
-    """
-
-    step: int
-    ranks: tuple[Rank, ...]
-    hours: tuple[float, ...]
-    lines: tuple[int, ...]
-    repair_h: float | None = None
-    phase: KillPhase = "boundary"
-    hanging: frozenset[Rank] = frozenset()
-    cut_off: frozenset[Rank] = frozenset()
-    slowdown: "Slowdown | None" = None
-    write_fault: WriteFault | None = None
-    flip: int | None = None
-    hosts: tuple[int, ...] = ()
-    host_of: Mapping[Rank, int] = field(default_factory=dict)
-
-    def fault_of(self, rank: Rank) -> DeathFault:
-        """How one of ``ranks`` is lost."""
-        return "hang" if rank in self.hanging else "partition" if rank in self.cut_off else "kill"
-
-    @property
-    def time(self) -> "KillTime":
-        """When it strikes, without who dies."""
-        fails_write, flips = self.write_fault is not None, self.flip is not None
-        return KillTime(self.step, min(self.hours), self.phase, self.slowdown, fails_write, flips)
-
-
-class KillTime(NamedTuple):
-    """The boundary of a planned kill with ``trace.clock: samples``, and its first hour, which counts with ``wall``.
-
-    With a ``phase`` other than ``boundary``: the boundary from which on the kill waits for that phase.
-    ``fails_write``, ``flips``: nobody dies, a save fails once, or a bit is flipped.
-    """
-
-    step: int
-    hour: float
-    phase: KillPhase = "boundary"
-    slowdown: "Slowdown | None" = None
-    fails_write: bool = False
-    flips: bool = False
-
-    @property
-    def is_at_boundary(self) -> bool:
-        """Whether it strikes at the boundary itself, after what else is due there."""
-        return self.phase == "boundary" and self.slowdown is None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Slowdown:
-    """Ranks that are ``factor`` times as slow until ``last_hour`` of the trace, which is boundary ``last_step``.
-
-    ``wait_h``: emulated hours that the job takes longer for it, besides those of slowdowns before it.
-    """
-
-    factor: float
-    last_hour: float
-    last_step: int
-    wait_h: float
-
-
-def merge_kills(step: int, planned_kills: Sequence[PlannedKill]) -> PlannedKill:
-    """The one kill after ``step`` steps of all ``planned_kills`` (at least one): of one phase, in order of hours."""
-    first = {
-        rank: (hour, line, kill.fault_of(rank))
-        for loses_host in (False, True)  # who dies with a host dies by its line
-        for kill in reversed(planned_kills)
-        for rank, hour, line in zip(kill.ranks, kill.hours, kill.lines, strict=True)
-        if (rank in kill.host_of) >= loses_host
-    }
-    ranks = tuple(sorted(first, key=rank_order))
-    return PlannedKill(
-        step=step,
-        ranks=ranks,
-        hours=tuple(first[rank][0] for rank in ranks),
-        lines=tuple(first[rank][1] for rank in ranks),
-        repair_h=longest(kill.repair_h for kill in planned_kills),
-        phase=planned_kills[0].phase,
-        hanging=frozenset(rank for rank in ranks if first[rank][2] == "hang"),
-        cut_off=frozenset(rank for rank in ranks if first[rank][2] == "partition"),
-        hosts=tuple(dict.fromkeys(host for kill in planned_kills for host in kill.hosts)),
-        host_of={rank: host for kill in reversed(planned_kills) for rank, host in kill.host_of.items()},
-    )
-
-
-class Struck(NamedTuple):
-    """What a failure of the trace costs besides the profile's prices.
-
-    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank was stopped or
-    cut off, and must be given up first.
-    """
-
-    repair_h: float | None = None
-    hangs: bool = False
-
-    def also(self, other: "Struck") -> "Struck":
-        """Both as one failure."""
-        return Struck(longest((self.repair_h, other.repair_h)), self.hangs or other.hangs)
-
-
-def longest(repairs_h: Iterable[float | None]) -> float | None:
-    """The longest of the known repair times, in hours; None if none is known."""
-    return max((hours for hours in repairs_h if hours is not None), default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

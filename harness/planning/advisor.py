@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.clock import boundary_at, hour_to_samples
+from harness.core.faults import PlannedFault
 from harness.core.overhead import (
     expected_pls,
     load_part_h,
@@ -22,7 +23,7 @@ from harness.core.overhead import (
     t_save_part_h,
 )
 from harness.core.placement import MIRROR_INDEX_BYTES, num_mirrored, tracked_tables
-from harness.core.plans import Costs, PlannedKill, ps_rank
+from harness.core.plans import Costs, ps_rank
 from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.strategies import make_strategy
 from harness.core.strategy import StrategyOptions
@@ -251,7 +252,7 @@ Outcomes = NDArray[np.float64]
 """Results for K traces, (K, 2): overhead as a fraction of the job, and PLS."""
 
 
-def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedKill]]) -> Outcomes:
+def outcomes(options: StrategyOptions, job: Job, schedules: Sequence[Sequence[PlannedFault]]) -> Outcomes:
     """Simulate one strategy under every schedule, with the strategy and ledgers of a run but without training."""
     strategy = make_strategy(options, job.costs)
     saves = due_saves(strategy, job)
@@ -273,14 +274,14 @@ def spread(options: StrategyOptions, costs: Costs, parts: Sequence[Outcomes]) ->
     )
 
 
-def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedKill, ...]:
+def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tuple[PlannedFault, ...]:
     """A drawn trace as planned kills, as ``harness.traces.schedule`` makes them of a trace file. Hours ascend."""
     planned_kills: dict[tuple[int, float], dict[int, float]] = {}
     for hour, rank, step in zip(hours_E.tolist(), ranks_E.tolist(), _steps_at(hours_E, job), strict=True):
         place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
         planned_kills.setdefault(place, {}).setdefault(rank, hour)
     return tuple(
-        PlannedKill(
+        PlannedFault(
             step=step,
             ranks=tuple(ps_rank(rank) for rank in sorted(killed)),
             hours=tuple(killed[rank] for rank in sorted(killed)),

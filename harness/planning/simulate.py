@@ -13,9 +13,10 @@ from typing import Literal
 import torch
 
 from harness.core.clock import FailureClock, boundary_at, strike_step
+from harness.core.faults import PlannedFault, merge_faults
 from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, PlannedKill, Progress, Rank, RecoveryPlan, SavePlan, merge_kills, ps_rank
+from harness.core.plans import Costs, Progress, Rank, RecoveryPlan, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategy import Strategy
 from harness.store.delta import ROW_ID_BYTES
@@ -225,7 +226,7 @@ class _Run:
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
         self._next_step = 0  # the first boundary at which a kill may strike
 
-    def strikes(self, planned_kills: Sequence[PlannedKill]) -> Iterator[PlannedKill]:
+    def strikes(self, planned_kills: Sequence[PlannedFault]) -> Iterator[PlannedFault]:
         """The kills at the boundaries where the wall clock reaches their hours; those after the job's end are left out.
 
         Each must be carried out before the next one is asked for, since it moves the clock.
@@ -235,9 +236,9 @@ class _Run:
             due = [to_come.popleft()]
             while to_come and self._reads(to_come[0]) <= step:
                 due.append(to_come.popleft())
-            yield merge_kills(step, due)
+            yield merge_faults(step, due)
 
-    def _strike_step(self, planned_kill: PlannedKill) -> int:
+    def _strike_step(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the kill strikes; the saves up to it are charged, and move the clock."""
         saves, hour = self.saves.steps, planned_kill.time.hour
         while self._num_charged < len(saves):
@@ -249,7 +250,7 @@ class _Run:
             self.charge_saves_through(save)
         return max(self._reads(planned_kill), self._next_step)
 
-    def _reads(self, planned_kill: PlannedKill) -> int:
+    def _reads(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the wall clock reads the hour of the kill, if nothing more is charged."""
         costs = self.job.costs
         return strike_step(
@@ -268,7 +269,7 @@ class _Run:
             self.overhead.charge_save(self.saves.sizes[index], self.job.sizes.full, samples)
             self._num_charged = index + 1
 
-    def kill_planned(self, planned_kill: PlannedKill) -> None:
+    def kill_planned(self, planned_kill: PlannedFault) -> None:
         self.charge_saves_through(planned_kill.step)
         saved_step = self.saves.before(planned_kill.step)
         if saved_step is None and self.strategy.saves_initially:
@@ -300,7 +301,7 @@ class _Run:
 
 
 def simulate(
-    strategy: Strategy, job: Job, planned_kills: Sequence[PlannedKill], saves: DueSaves | None = None
+    strategy: Strategy, job: Job, planned_kills: Sequence[PlannedFault], saves: DueSaves | None = None
 ) -> Outcome:
     """The cost of ``planned_kills``, given in order of steps and hours, under ``strategy``.
 

@@ -6,8 +6,9 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 
 from harness.config.model import Config
+from harness.core.faults import PlannedFault
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, PlannedKill
+from harness.core.plans import Costs
 from harness.core.pls import rank_weights
 from harness.core.priority_strategies import CprMirror, CprPriority
 from harness.core.strategy import StrategyOptions
@@ -105,5 +106,5 @@ def _simulate_some(
 ) -> Mapping[str, Outcomes]:
     """Outcomes under ``traces`` of the seed, by strategy: a function of the arguments, in whatever process it runs."""
     deaths = generate_many(spec, seed, len(traces), first=traces.start)
-    schedules: list[tuple[PlannedKill, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
+    schedules: list[tuple[PlannedFault, ...]] = [planned_kills_at(*deaths.of(k), job) for k in range(len(traces))]
     return {options.name: outcomes(options, job, schedules) for options in strategies}

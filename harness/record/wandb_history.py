@@ -13,11 +13,10 @@ from harness.core.events import (
     Evaluated,
     Event,
     Finished,
-    Killed,
+    Injected,
     Lost,
     Recovered,
     Saved,
-    Slowed,
     Started,
     Trained,
 )
@@ -95,14 +94,15 @@ class History:
 
     def _values(self, event: Event) -> list[Row]:
         match event:
-            case Started() | Saved() | Slowed():
+            case Started() | Saved():
                 return [dict(self._totals)]
             case Trained(rerun=False):
                 return [{"train/loss": sum(event.losses) / len(event.losses)}]
             case Evaluated() if self._is_on_curve(event):
                 return [{"eval/auc": event.auc, "eval/log_loss": event.log_loss, "eval/accuracy": event.accuracy}]
-            case Killed():
-                return [{"kill/rank": _number_of(event.rank), "kill/hour": event.hour, **self._totals}]
+            case Injected() if event.loss or event.reschedule_h is not None:
+                kill = {"kill/rank": _number_of(event.rank), "kill/hour": event.hour} if event.loss else {}
+                return [{**kill, **self._totals}]
             case Recovered():
                 return [{**self._recovery(event, rank), **self._totals} for rank in event.ranks]
         return []
@@ -143,10 +143,9 @@ def latency_s(event: Recovered) -> float | None:
 def _increments(event: Event) -> dict[str, float]:
     """What ``event`` adds to the running sums; empty if it is no kill, save or recovery."""
     match event:
-        case Killed():
-            return {"failures/num_kills": 1}
-        case Slowed():
-            return {"overhead/reschedule_h": event.reschedule_h}
+        case Injected():
+            num_kills = 0 if event.loss is None else 1
+            return {"failures/num_kills": num_kills, "overhead/reschedule_h": event.reschedule_h or 0.0}
         case Saved():
             cost = {"num_saves": 1, "payload_bytes": event.payload_bytes} if event.charged else {}
             return {

@@ -10,8 +10,9 @@ from typing import Any
 
 from harness.cluster.protocol import Written
 from harness.core.events import Recovered, Saved
+from harness.core.faults import Struck
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan, Struck
+from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateLedger
 from harness.core.resumable import Resumable
 from harness.store import Manifest

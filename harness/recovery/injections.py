@@ -1,6 +1,6 @@
-"""The faults of a trace: kills at boundaries, kills that wait for a phase of the run, slow ranks, faults of disks.
+"""The faults of a trace: at boundaries, waiting for a phase of the run, or for a time.
 
-A kill with a phase is armed at its boundary, and carried out the first time that the phase occurs. So is a write that
+A fault with a phase is armed at its boundary, and carried out the first time that the phase occurs. So is a write that
 fails: it strikes at the first save that is then written and committed.
 """
 
@@ -10,124 +10,115 @@ from contextlib import contextmanager
 
 from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several, Written
 from harness.cluster.supervisor_client import SupervisorClient
-from harness.core.plans import KillPhase, KillTime, Progress, Rank, Struck
+from harness.core.faults import FaultTime, Phase, Struck
+from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
 from harness.recovery.mirror import Mirror
 
 
 class Injections(Resumable):
-    """Carries out planned faults, at boundaries and in phases; each strikes once. The trainer does not know whom.
+    """Has planned faults carried out, at boundaries and in phases; each strikes once. The trainer does not know whom.
 
     Args:
-        kills: all planned faults of the run; they are named by their index.
+        faults: all planned faults of the run; they are named by their index.
         progress: the progress of the run now.
-        before_kill: called before each kill, so that what happened first is recorded first.
+        before_fault: called before each fault, so that what happened first is recorded first.
     """
 
-    _state = ("_to_come", "_slow", "_armed", "_struck")
+    _state = ("_to_come", "_lasting", "_armed", "_struck")
     _state_types = (Struck,)
 
     def __init__(
         self,
-        kills: Sequence[KillTime],
+        faults: Sequence[FaultTime],
         *,
         cluster: Cluster,
         supervisor: SupervisorClient,
         mirror: Mirror,
         accounting: Accounting,
         progress: Callable[[], Progress],
-        before_kill: Callable[[], None],
+        before_fault: Callable[[], None],
     ) -> None:
-        self._kills = tuple(kills)
+        self._faults = tuple(faults)
         self._cluster = cluster
         self._supervisor = supervisor
         self._mirror = mirror
         self._accounting = accounting
         self._progress = progress
-        self._before_kill = before_kill
-        later = [number for number, kill in enumerate(kills) if not kill.is_at_boundary]
-        self._to_come = deque(sorted(later, key=lambda number: kills[number].step))
-        self._slow: set[int] = set()  # slowdowns that last
+        self._before_fault = before_fault
+        later = [number for number, fault in enumerate(faults) if not fault.is_at_boundary]
+        self._to_come = deque(sorted(later, key=lambda number: faults[number].step))
+        self._lasting: set[int] = set()
         self._armed: list[int] = []
         self._is_evaluation = False
         self._struck = Struck()  # since the last failure
-        self._is_hidden = False  # a kill whose death is not found yet
+        self._is_hidden = False  # a loss that is not found yet
 
     def reach(self, step: int) -> None:
-        """Boundary ``step`` begins: from now on its kills wait for their phases, and slowdowns begin and end."""
-        while self._to_come and self._kills[self._to_come[0]].step <= step:
+        """Boundary ``step`` begins: its faults begin to last or to wait for their phases; those that end here end."""
+        while self._to_come and self._faults[self._to_come[0]].step <= step:
             number = self._to_come.popleft()
-            if self._kills[number].slowdown is None:
-                self._armed.append(number)
+            if self._faults[number].fault.lasts:
+                self._inject((number,))
+                self._accounting.slowed(self._faults[number].wait_h)
+                self._lasting.add(number)
             else:
-                self._slow_down(number)
-        if self._slow:
-            self._end_slowdowns(step)
-
-    def _slow_down(self, number: int) -> None:
-        slowdown, progress = self._kills[number].slowdown, self._progress()
-        assert slowdown is not None
-        self._before_kill()
-        self._cluster.slow_down(progress.step, progress.samples, number)
-        self._accounting.slowed(slowdown.wait_h)
-        self._slow.add(number)
-
-    def _end_slowdowns(self, step: int) -> None:
-        for number in sorted(self._slow):
-            slowdown = self._kills[number].slowdown
-            if slowdown is not None and slowdown.last_step <= step:
-                self._slow.remove(number)
-                self._cluster.speed_up(number)
+                self._armed.append(number)
+        for number in sorted(self._lasting):
+            last_step = self._faults[number].last_step
+            if last_step is not None and last_step <= step:
+                self._lasting.remove(number)
+                self._supervisor.end_fault(number)
 
     @property
     def depend_on_messages(self) -> bool:
-        """Whether it matters which message is in flight: a kill waits for the next one, or its death is not found."""
-        return self._is_hidden or any(self._kills[kill].phase in _OF_MESSAGES for kill in self._armed)
+        """Whether it matters which message is in flight: a fault waits for the next one, or a loss is not found."""
+        return self._is_hidden or any(self._faults[number].phase in _OF_MESSAGES for number in self._armed)
 
-    def at_boundary(self, due: Sequence[int]) -> None:
-        """Carry out what is due at the present boundary: flips of bits in the files of checkpoints, then kills."""
-        for number in due:
-            if self._kills[number].flips:
-                self._before_kill()
-                progress = self._progress()
-                self._supervisor.flip_bits(progress.step, progress.samples, number)
-        if kills := [number for number in due if not self._kills[number].flips]:
-            self.kill(kills)
+    def carry_out(self, numbers: Sequence[int]) -> None:
+        """Have faults of one phase carried out: lost ranks as one failure, after the other faults.
+
+        The requests in flight, or the next ones, find who is lost.
+        """
+        losses = [number for number in numbers if self._faults[number].fault.loss]
+        for number in numbers:
+            if number not in losses:
+                self._inject((number,))
+        if losses:
+            self._cluster.expect_losses()
+            self._struck = self._struck.also(self._inject(losses))
+            self._is_hidden = True
+            self._mirror.planned_failure()
+
+    def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None) -> Struck:
+        self._before_fault()
+        progress = self._progress()
+        return self._supervisor.inject(progress.step, progress.samples, numbers, seconds)
 
     @property
     def write_faults(self) -> tuple[int, ...]:
         """The armed faults by which a write of the next save fails."""
-        return tuple(number for number in self._armed if self._kills[number].fails_write)
+        return tuple(number for number in self._armed if self._is_of_write(number))
+
+    def _is_of_write(self, number: int) -> bool:
+        return self._faults[number].fault.write_errno is not None
 
     def wrote(self, written: Mapping[Rank, Written]) -> None:
-        """All parts of a save are on disk: record the faults that struck it; they do not strike again."""
-        failed = {rank: (reply.struck, reply.failed_s) for rank, reply in written.items() if reply.struck}
-        if failed:
-            self._before_kill()
-            struck = {number for numbers, _ in failed.values() for number in numbers}
+        """All parts of a save are on disk: have the faults that struck it recorded; they do not strike again."""
+        struck = {number for reply in written.values() for number in reply.struck}
+        if struck:
             self._armed = [number for number in self._armed if number not in struck]
-            progress = self._progress()
-            self._supervisor.writes_failed(progress.step, progress.samples, failed)
+            self._inject(sorted(struck), {rank: reply.failed_s for rank, reply in written.items() if reply.struck})
 
-    def kill(self, kills: Sequence[int]) -> None:
-        """Carry out planned kills of one phase as one. The requests in flight, or the next ones, find the dead."""
-        self._before_kill()
-        progress = self._progress()
-        self._struck = self._struck.also(self._cluster.kill_planned(progress.step, progress.samples, kills))
-        self._is_hidden = True
-        self._mirror.planned_failure()
-
-    def strike(self, phase: KillPhase) -> None:
-        """The run is in ``phase``: carry out the armed kills of it, if there are any."""
-        if not self._armed:
-            return
+    def strike(self, phase: Phase) -> None:
+        """The run is in ``phase``: have the armed faults of it carried out, if there are any."""
         due = tuple(
-            kill for kill in self._armed if self._kills[kill].phase == phase and not self._kills[kill].fails_write
+            number for number in self._armed if self._faults[number].phase == phase and not self._is_of_write(number)
         )
         if due:
-            self._armed = [kill for kill in self._armed if kill not in due]
-            self.kill(due)
+            self._armed = [number for number in self._armed if number not in due]
+            self.carry_out(due)
 
     def sent(self, requests: Mapping[Rank, Request]) -> None:
         """Requests have been sent, and their replies are not waited for yet."""
@@ -145,15 +136,15 @@ class Injections(Resumable):
             self._is_evaluation = False
 
     def take_struck(self) -> Struck:
-        """What the kills since the last call cost as one failure. To be called once for each failure."""
+        """What the losses since the last call cost as one failure. To be called once for each failure."""
         struck, self._struck, self._is_hidden = self._struck, Struck(), False
         return struck
 
 
-_OF_MESSAGES: frozenset[KillPhase] = frozenset(("lookup", "apply"))
+_OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 
 
-def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[KillPhase]:
+def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:
     """The phases of a run that requests sent together belong to."""
     requests = tuple(requests)
     parts = [part for each in requests for part in (each.exchanges if isinstance(each, Several) else (each,))]

@@ -27,8 +27,9 @@ from harness.config.hosts import host_map
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Finished, Machine
+from harness.core.faults import FaultTime
 from harness.core.hosts import HostMap
-from harness.core.plans import KillTime, Rank
+from harness.core.plans import Rank
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
@@ -59,7 +60,7 @@ class RunStatus:
     generation: int
 
 
-TrainerJob = Callable[[Config, Path, tuple[KillTime, ...], Cluster, SupervisorClient], None]
+TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, SupervisorClient], None]
 """The job of the trainer rank: :func:`harness.run.job.train`, or a test's replacement. It can be pickled."""
 
 
@@ -134,7 +135,7 @@ def run(
                 ranks=ranks,
                 sink=sink.record,
                 store=store,
-                planned_kills=run_spec.planned_kills,
+                planned_faults=run_spec.planned_faults,
                 on_status=status,
                 seconds_per_hour=config.trace.seconds_per_hour if config.trace.inject == "wall" else None,
                 clock=parts.clock,
@@ -150,7 +151,7 @@ def run(
             hosts = run_spec.hosts_after(point.supervisor["carried_out"] if point else ())
             supervisor = engine(run_spec, store, parts, make_supervisor, stop, hosts=hosts)
         except StoreError as error:
-            if words := sink.flips_in(str(error)):
+            if words := sink.damage_in(str(error)):
                 raise RunFailed(f"{error}; {words}") from error
             raise
         finally:
@@ -235,7 +236,7 @@ def _run_local(
     ranks = parts.make_ranks(run_spec.config.num_ps, partial(parts.make_server, spec))
     supervisor = make_supervisor(ranks, _machine())
     try:
-        parts.train(run_spec.config, store.root, _kill_times(run_spec), LocalCluster(ranks, supervisor), supervisor)
+        parts.train(run_spec.config, store.root, _fault_times(run_spec), LocalCluster(ranks, supervisor), supervisor)
     finally:
         ranks.close()
     return supervisor
@@ -260,9 +261,9 @@ def _run_rpc(
     if config.cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
         raise ConfigError(f"cluster.interface: unknown interface {config.cluster.interface!r}; expected one of {there}")
-    train_there = partial(parts.train, config, store.root, _kill_times(run_spec))
+    train_there = partial(parts.train, config, store.root, _fault_times(run_spec))
     job = partial(with_data, config.data.path, run_spec.dataset.digest, train_there)
-    may_cut = any(kill.cut_off for kill in run_spec.planned_kills)
+    may_cut = any(fault.cuts_network for planned in run_spec.planned_faults for fault in planned.ranks_by_fault)
     world = make_world(config, run_spec.rank_spec(store.root), job, parts, hosts, may_cut=may_cut)
     try:
         world.start()
@@ -283,11 +284,11 @@ def _begin_record(supervisor: Supervisor, run_spec: RunSpec, point: ResumePoint 
         supervisor.note_resumption(machine)
 
 
-def _kill_times(run_spec: RunSpec) -> tuple[KillTime, ...]:
-    """Kills for which the trainer stops: none where the supervisor kills at a second."""
+def _fault_times(run_spec: RunSpec) -> tuple[FaultTime, ...]:
+    """Faults for which the trainer stops: none where the supervisor kills at a second."""
     if run_spec.config.trace.inject == "wall":
         return ()
-    return tuple(planned_kill.time for planned_kill in run_spec.planned_kills)
+    return tuple(planned.time for planned in run_spec.planned_faults)
 
 
 def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
@@ -298,12 +299,9 @@ def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
         "status": supervisor.status,
         "resumption": supervisor.resumption,
         "commit_point": supervisor.commit_point,
-        "kill_planned": supervisor.kill_planned,
+        "inject": supervisor.inject,
+        "end_fault": supervisor.end_fault,
         "survivors": supervisor.survivors,
-        "slow_down": supervisor.slow_down,
-        "speed_up": supervisor.speed_up,
-        "writes_failed": supervisor.writes_failed,
-        "flip_bits": supervisor.flip_bits,
         "replace": supervisor.replace,
     }
 

@@ -7,7 +7,8 @@ from functools import lru_cache
 
 from harness.core.clock import FailureClock, strike_step
 from harness.core.errors import RunFailed
-from harness.core.plans import KillTime, Progress, SavePlan
+from harness.core.faults import FaultTime
+from harness.core.plans import Progress, SavePlan
 from harness.core.resumable import Resumable
 from harness.core.strategy import Strategy
 
@@ -16,13 +17,13 @@ from harness.core.strategy import Strategy
 class Schedule:
     """The part of a run's timetable that is fixed before the first step. Boundary k follows k finished steps.
 
-    ``kills``: the planned kills and slowdowns; kills at boundaries in order of steps and hours. ``clock`` is theirs,
+    ``faults``: the planned ones; those at boundaries in order of steps and hours. ``clock`` is theirs,
     and ``job_h`` of the emulated job.
     """
 
     num_steps: int
     batch_size: int
-    kills: tuple[KillTime, ...]
+    faults: tuple[FaultTime, ...]
     clock: FailureClock
     job_h: float
     evaluate_every_steps: int | None
@@ -75,7 +76,7 @@ class Boundaries(Resumable):
         self._strategy = strategy
         self._progress = progress
         self._overhead_h = overhead_h
-        self._at_boundaries = [(number, kill) for number, kill in enumerate(schedule.kills) if kill.is_at_boundary]
+        self._at_boundaries = [(number, fault) for number, fault in enumerate(schedule.faults) if fault.is_at_boundary]
         self._num_killed = 0  # planned kills at boundaries that are carried out
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0

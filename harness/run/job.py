@@ -14,9 +14,10 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import ConfigError
+from harness.core.faults import FaultTime
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import KillTime, Progress
+from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
@@ -36,7 +37,7 @@ from harness.run.trainer import Trainer
 
 
 def train(
-    config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
     run_spec = RunSpec(config)
@@ -47,7 +48,7 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     saves = Checkpoints(checkpoints)
-    trainer = _make_trainer(run_spec, saves, kills, cluster, supervisor)
+    trainer = _make_trainer(run_spec, saves, faults, cluster, supervisor)
     try:
         supervisor.record(trainer.run())
     finally:
@@ -57,13 +58,13 @@ def train(
 def _make_trainer(
     run_spec: RunSpec,
     saves: Checkpoints,
-    kills: tuple[KillTime, ...],
+    faults: tuple[FaultTime, ...],
     cluster: Cluster,
     supervisor: SupervisorClient,
 ) -> Trainer:
     """Build the objects of a run, each after those it uses."""
     config, clock = run_spec.config, time.monotonic
-    schedule = _make_schedule(run_spec, kills)
+    schedule = _make_schedule(run_spec, faults)
     steps = StepLog(
         supervisor,
         num_steps=schedule.num_steps,
@@ -79,13 +80,13 @@ def _make_trainer(
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
     mirror = _make_mirror(run_spec, count_updates)
     injections = Injections(
-        kills,
+        faults,
         cluster=cluster,
         supervisor=supervisor,
         mirror=mirror,
         accounting=accounting,
         progress=progress,
-        before_kill=steps.flush,
+        before_fault=steps.flush,
     )
     failover = FailoverClient(
         cluster=cluster,
@@ -157,13 +158,13 @@ def _make_trainer(
     )
 
 
-def _make_schedule(run_spec: RunSpec, kills: tuple[KillTime, ...]) -> Schedule:
+def _make_schedule(run_spec: RunSpec, faults: tuple[FaultTime, ...]) -> Schedule:
     """The boundaries at which something is due that no strategy decides."""
     config = run_spec.config
     return Schedule(
         num_steps=run_spec.num_steps,
         batch_size=config.trainer.batch_size,
-        kills=kills,
+        faults=faults,
         clock=config.trace.clock,
         job_h=run_spec.costs.job_h,
         evaluate_every_steps=steps_between(config.eval, run_spec.num_steps),

@@ -1,7 +1,6 @@
 """The constants of a run that follow from its config, data and trace."""
 
 import dataclasses
-import errno
 import glob
 import hashlib
 import json
@@ -21,9 +20,10 @@ from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
+from harness.core.faults import PlannedFault
 from harness.core.hosts import HostMap
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, PlannedKill, Rank, WriteFault
+from harness.core.plans import Costs, Rank
 from harness.core.strategies import make_strategy
 from harness.core.strategy import Strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
@@ -33,7 +33,7 @@ from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
 from harness.traces.hosts import placement_facts
 from harness.traces.job_trace import with_profile_of_trace
-from harness.traces.schedule import planned_kills_of, trace_digest
+from harness.traces.schedule import planned_faults_of, trace_digest
 
 
 @dataclass(frozen=True)
@@ -102,16 +102,16 @@ class RunSpec:
         return make_strategy(self.config.strategy, self.costs)
 
     @cached_property
-    def planned_kills(self) -> tuple[PlannedKill, ...]:
-        """Planned kills; none for a strategy without failures. Raises TraceError if the trace does not fit the run."""
-        planned_kills = planned_kills_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
-        return planned_kills if self.strategy.injects_failures else ()
+    def planned_faults(self) -> tuple[PlannedFault, ...]:
+        """Planned faults; none for a strategy without failures. Raises TraceError if the trace does not fit the run."""
+        planned_faults = planned_faults_of(self.config, total_samples=self.total_samples, num_steps=self.num_steps)
+        return planned_faults if self.strategy.injects_failures else ()
 
     def hosts_after(self, carried_out: Iterable[int]) -> HostMap:
-        """Which host each rank is on once the planned kills of these numbers have happened."""
+        """Which host each rank is on once the planned faults of these numbers have happened."""
         hosts = host_map(self.config)
         for number in sorted(carried_out):
-            for host in self.planned_kills[number].hosts:
+            for host in self.planned_faults[number].hosts:
                 hosts.lose(host)
         return hosts
 
@@ -183,7 +183,7 @@ class RunSpec:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
         check_backend(self.config.trainer)
         refuse_combinations(self.config, self.strategy)
-        _ = self.size, self.num_steps, self.strategy, self.planned_kills
+        _ = self.size, self.num_steps, self.strategy, self.planned_faults
 
     def remarks(self) -> Iterator[str]:
         """Sentences on settings that are valid, and do not have the effect that one might expect."""
@@ -212,7 +212,7 @@ class RunSpec:
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
             keeps_replica=self.strategy.keeps_replicas,
-            write_faults=_write_faults(self.planned_kills),
+            write_faults=_write_faults(self.planned_faults),
         )
 
     def started(self, machine: Machine) -> Started:
@@ -292,14 +292,11 @@ def check(config: Config) -> list[str]:
     return [*run_spec.remarks()]
 
 
-_ERRORS: dict[WriteFault, int] = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
-
-
-def _write_faults(planned: Iterable[PlannedKill]) -> dict[Rank, dict[int, int]]:
+def _write_faults(planned: Iterable[PlannedFault]) -> dict[Rank, dict[int, int]]:
     """By rank, the planned faults by which its writes fail: number of the fault, and of the system's error."""
     faults: dict[Rank, dict[int, int]] = {}
     for number, each in enumerate(planned):
-        if (fault := each.write_fault) is not None:
-            for rank in each.ranks:
-                faults.setdefault(rank, {})[number] = _ERRORS[fault]
+        for rank in each.ranks:
+            if (code := each.fault_of(rank).write_errno) is not None:
+                faults.setdefault(rank, {})[number] = code
     return faults

@@ -168,7 +168,7 @@ class Trainer:
         if self._boundaries.kills_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
             self._checkpointer.finish_pending(self._progress())
-            self._injections.at_boundary(self._boundaries.kill())
+            self._injections.carry_out(self._boundaries.kill())
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator, Sequence
 
 from harness.cluster.supervisor import Supervisor
-from harness.core.plans import PlannedKill
+from harness.core.faults import PlannedFault
 from harness.run.spec import RunSpec
 
 _log = logging.getLogger(__name__)
@@ -26,13 +26,13 @@ def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
     return None
 
 
-def _missed(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> list[PlannedKill]:
+def _missed(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> list[PlannedFault]:
     """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
     job_h = run_spec.costs.job_h
     return [kill for kill in unfired if min(kill.hours) <= job_h or run_spec.config.trace.clock == "samples"]
 
 
-def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> Iterator[str]:
+def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> Iterator[str]:
     """A line about kills at boundaries, and one for each phase that never came."""
     if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
         yield (
@@ -43,7 +43,7 @@ def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedKill]) -> Iterato
         if kill.phase != "boundary":
             yield (
                 f"{run_spec.config.trace.path}:{min(kill.lines)}: expected a phase {kill.phase} after step "
-                f"{kill.step}, in which {'a write fails of' if kill.write_fault else 'to kill'} "
+                f"{kill.step}, in which {kill.fault.aim} "
                 f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
                 "phase"
             )

@@ -127,17 +127,23 @@ class CheckpointStore:
         except OSError as error:
             raise StoreError(f"{self.root}: later checkpoints cannot be removed: {error.strerror}") from error
 
+    def newest_file(self, rank: Rank) -> str | None:
+        """The path, below the root, of the newest file of ``rank`` that has rows; None if there is no checkpoint."""
+        record = self._newest_record(rank)
+        return record and record.path
+
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip a bit of the newest file of ``rank`` that has rows, in the newest checkpoint; for failure injection.
+        """Flip a bit of :meth:`newest_file`, for failure injection.
 
         Returns the path of the file below the root and the place of the bit in it; None if there is no checkpoint.
         ``number``: of the bit (``format.flip_bit``). Raises StoreError.
         """
+        record = self._newest_record(rank)
+        return record and (record.path, flip_bit(self.root, record, number))
+
+    def _newest_record(self, rank: Rank) -> FileRecord | None:
         newest = next((path for _, path in _manifest_paths(self.root)), None)
-        if newest is None:
-            return None
-        records = [record for record in _load(newest).shards[rank] if record.payload_bytes]
-        return records[-1].path, flip_bit(self.root, records[-1], number)
+        return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
 
     def wait(self) -> None:
         """Wait until the old files of the last commit are deleted."""

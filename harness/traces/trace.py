@@ -6,11 +6,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
 
 from harness.core.errors import TraceError
+from harness.core.faults import FAULTS, KILL, PHASES, Fault, Phase
 from harness.core.hosts import host_name
-from harness.core.plans import DEATH_FAULTS, FAULTS, PHASES, WRITE_FAULTS, Fault, KillPhase, Rank
+from harness.core.plans import Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
@@ -18,8 +18,6 @@ _HOST = re.compile(r"host(0|[1-9][0-9]*)")
 _TRAINER = re.compile(r"trainer[0-9]+")
 MAX_HOURS = 1e9
 """The longest trace, in hours."""
-MAX_FACTOR = 100.0
-"""The slowest rank, by how many times the time that it takes."""
 MAX_HOSTS = 256
 """The most hosts of a run."""
 MAX_RANKS = 1_000_000
@@ -33,16 +31,14 @@ class Entry:
     ``host``: the index of the host that is lost. ``who`` is then its name (``"host1"``), or in the trace of a run one
     of its ranks.
     ``repair_h``: hours until the rank was back, None where unknown. ``phase``: what the run is doing when it strikes.
-    ``fault``: what happens to the rank; with ``slow`` it is ``factor`` times as slow for ``repair_h``. The phase of a
-    write that fails is ``save``. ``extra``: the further columns as text.
+    ``fault``: what happens to the rank; one that lasts does for ``repair_h``. ``extra``: the further columns as text.
     """
 
     hour: float
     who: Rank | int
     repair_h: float | None = None
-    phase: KillPhase = "boundary"
-    fault: Fault = "kill"
-    factor: float | None = None
+    phase: Phase = "boundary"
+    fault: Fault = KILL
     host: int | None = None
     line: int
     extra: Mapping[str, str] = field(default_factory=dict)
@@ -64,7 +60,7 @@ class Trace:
     @property
     def failures(self) -> tuple[Entry, ...]:
         """The entries of which ranks are lost: they die, hang or are cut off."""
-        return tuple(entry for entry in self.entries if entry.fault in DEATH_FAULTS)
+        return tuple(entry for entry in self.entries if entry.fault.loss)
 
 
 def read_trace(path: Path) -> Trace:
@@ -150,70 +146,55 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
     extra = dict(zip(columns[2:], values[2:], strict=True))
     hour, repair = _hours("hour", values[0], where), extra.get("repair_h")
     repair_h = _hours("repair_h", repair, where) if repair else None
-    phase: KillPhase = _one_of(PHASES, "phase", extra, where)
-    fault: Fault = _one_of(FAULTS, "fault", extra, where)
+    fault = _fault(extra, where)
     entry = Entry(
         hour=hour,
         who=_who(values[1], where),
         repair_h=repair_h,
-        phase=_phase_of_write(extra.get("phase"), fault, where) if fault in WRITE_FAULTS else phase,
+        phase=_phase(extra.get("phase"), fault, where),
         fault=fault,
-        factor=_factor(extra["factor"], where) if extra.get("factor") else None,
         host=_host(values[1], where),
         line=number,
         extra=extra,
     )
-    _refuse_misfits(entry, where)
+    if entry.host is not None and not (fault.takes_hosts and entry.phase == "boundary"):
+        raise TraceError(
+            f"{where}: fault, phase: expected nothing for a host, got {fault.name}, {entry.phase}; a host is lost "
+            "between two steps"
+        )
+    if fault.lasts and not repair_h:
+        got = "nothing" if repair_h is None else "0"
+        raise TraceError(f"{where}: repair_h: expected the hours for which the rank is {fault.name}, got {got}")
     return entry
 
 
-def _factor(text: str, where: str) -> float:
+def _fault(extra: Mapping[str, str], where: str) -> Fault:
+    """The fault that a line names, with what its own columns say."""
+    name = extra.get("fault") or KILL.name
+    if name not in FAULTS:
+        raise TraceError(f"{where}: fault: expected nothing or one of {', '.join(FAULTS)}, got {name!r}")
+    cls = FAULTS[name]
+    for column in (column for each in FAULTS.values() for column in each.columns if column not in cls.columns):
+        if text := extra.get(column):
+            raise TraceError(f"{where}: {column}: expected nothing for the fault {name}, got {text}")
     try:
-        factor = float(text)
-    except ValueError:
-        raise TraceError(f"{where}: factor: expected a number, got {text!r}") from None
-    if not 1 < factor <= MAX_FACTOR:  # nan is not
-        raise TraceError(f"{where}: factor: expected a number above 1, up to {MAX_FACTOR:g}, got {text}")
-    return factor
+        return cls.of(name, extra)
+    except ValueError as error:
+        raise TraceError(f"{where}: {error}") from None
 
 
-def _refuse_misfits(entry: Entry, where: str) -> None:
-    """Raise TraceError where ``factor``, ``phase`` and ``repair_h`` do not fit the fault."""
-    if entry.host is not None and (entry.fault, entry.phase) != ("kill", "boundary"):
-        raise TraceError(
-            f"{where}: fault, phase: expected nothing for a host, got {entry.fault}, {entry.phase}; a host is lost "
-            "between two steps"
-        )
-    if entry.fault in ("slow", "bitflip") and entry.phase != "boundary":
-        raise TraceError(f"{where}: phase: expected nothing for the fault {entry.fault}, got {entry.phase}")
-    if entry.fault != "slow":
-        if entry.factor is not None:
-            raise TraceError(f"{where}: factor: expected nothing for the fault {entry.fault}, got {entry.factor:g}")
-        return
-    if entry.factor is None:
-        raise TraceError(f"{where}: factor: expected a number above 1 for the fault slow, got nothing")
-    if not entry.repair_h:
-        got = "nothing" if entry.repair_h is None else "0"
-        raise TraceError(f"{where}: repair_h: expected the hours for which the rank is slow, got {got}")
-
-
-def _phase_of_write(phase: str | None, fault: Fault, where: str) -> KillPhase:
-    """The only phase in which a rank writes its files."""
-    if phase not in (None, "", "save"):
-        raise TraceError(f"{where}: phase: expected nothing or save for the fault {fault}, got {phase}")
-    return "save"
-
-
-_Word = TypeVar("_Word", bound=str)
-
-
-def _one_of(words: tuple[_Word, ...], column: str, extra: Mapping[str, str], where: str) -> _Word:
-    """The word in ``column``; the first of ``words`` if there is none."""
-    text = extra.get(column) or words[0]
-    for word in words:
-        if word == text:
-            return word
-    raise TraceError(f"{where}: {column}: expected nothing or one of {', '.join(words)}, got {text!r}")
+def _phase(text: str | None, fault: Fault, where: str) -> Phase:
+    """The phase that a line names, or the fault's own."""
+    if not text:
+        return fault.phases[0]
+    for phase in PHASES:
+        if phase == text and phase in fault.phases:
+            return phase
+    if text not in PHASES or fault.phases == PHASES:
+        raise TraceError(f"{where}: phase: expected nothing or one of {', '.join(PHASES)}, got {text!r}")
+    others = [phase for phase in fault.phases if phase != "boundary"]
+    expected = " or ".join(["nothing", *others])
+    raise TraceError(f"{where}: phase: expected {expected} for the fault {fault.name}, got {text}")
 
 
 def _hours(column: str, text: str, where: str) -> float:

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from analysis.audit import audit, check
-from harness.core.events import Evaluated, Event, Finished, Killed, Lost, Recovered, Saved, Started, Trained
+from harness.core.events import Evaluated, Event, Finished, Lost, Recovered, Saved, Started, Trained
+from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events
 
 STRATEGIES = ("none", "never_save", "full", "partial", "cpr_vanilla", "cpr_random", "cpr_mfu", "cpr_ssu")
@@ -27,7 +28,7 @@ def test_what_the_ledgers_say_follows_from_the_events(strategy: str) -> None:
     assert found.problems == []
     assert found.total_pls == pytest.approx(finished.pls, rel=1e-12)
     assert sum(found.hours.values()) == pytest.approx(finished.overhead_frac * 56, rel=1e-12)
-    assert found.num_kills == sum(isinstance(event, Killed) for event in events)
+    assert found.num_kills == sum(is_loss(event) for event in events)
 
 
 def test_pls_of_a_hand_made_case() -> None:
@@ -180,7 +181,7 @@ def test_a_rerun_with_other_losses_is_noticed() -> None:
 def test_a_kill_that_no_request_noticed_is_noticed() -> None:
     """Every killed rank must be found dead before the end."""
     events = made_events(made_config("never_save"))
-    killed = altered(next(event for event in events if isinstance(event, Killed)))
+    killed = altered(next(event for event in events if is_loss(event)))
     events.insert(-1, altered(killed, rank="ps0"))
     assert any("ps0 was killed, but no `lost` event names it" in line for line in check(events, _config("never_save")))
 
@@ -188,7 +189,7 @@ def test_a_kill_that_no_request_noticed_is_noticed() -> None:
 def test_a_kill_on_real_ranks_needs_its_wait_status() -> None:
     """On rpc a kill without wait status -9 did not happen; local has no process to show."""
     events = made_events(made_config("partial"))
-    bare = [altered(event, machine={}) if isinstance(event, Killed) else event for event in events]
+    bare = [altered(event, machine={}) if is_loss(event) else event for event in events]
     assert check(bare, _config("partial")) == []
     assert any("wait status of ps1 is None" in line for line in check(bare, _config("partial", engine="rpc")))
 

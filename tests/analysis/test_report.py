@@ -15,7 +15,8 @@ import pytest
 import analysis
 from analysis.curves import MAX_POINTS, Curve, curve, losses_of, mean_curve
 from analysis.figures import KINDS, TRADEOFF
-from harness.core.events import Event, Killed, Trained
+from harness.core.events import Event, Trained
+from tests.injected import is_loss
 from tests.made_runs import TOTAL_SAMPLES, altered, made_config, made_events, unseal
 
 _VOID = {"meta", "link", "br", "hr", "img", "input"}
@@ -163,7 +164,7 @@ def test_a_loss_curve_sees_each_sample_once() -> None:
     assert (drawn.samples, drawn.losses) == (undisturbed.samples, undisturbed.losses)
     assert len(drawn.samples) <= MAX_POINTS
     assert drawn.samples[-1] == TOTAL_SAMPLES
-    assert drawn.kill_samples == sorted({event.samples for event in events if isinstance(event, Killed)})
+    assert drawn.kill_samples == sorted({event.samples for event in events if is_loss(event)})
     assert undisturbed.kill_samples == []
 
 

@@ -7,8 +7,8 @@ import pytest
 import analysis
 from analysis.style import UNKNOWN
 from harness.config.model import Config
-from harness.core.events import Flipped
 from tests.analysis.shown import shown
+from tests.injected import is_fault
 from tests.recovery.test_faults import under
 from tests.runs import run
 
@@ -49,12 +49,12 @@ def test_every_fault_of_a_trace_is_a_line(config: Config, tmp_path: Path) -> Non
         ["18", "72", "ps2: disk_full, its part was written again; hour 9 of the trace, line 3"],
         ["27", "108", "ps1: disk_error, its part was written again; hour 21 of the trace, line 6"],
     ]
-    (flipped,) = (event for event in events if isinstance(event, Flipped))
+    (flipped,) = (event for event in events if is_fault(event, "bitflip"))
     assert rows(story, "bitflip") == [
         [
             "62",
             "248",
-            f"ps2: bit {flipped.bit} of {flipped.path} flipped; hour 54 of the trace, line 8",
+            f"ps2: bit {flipped.details['bit']} of {flipped.details['path']} flipped; hour 54 of the trace, line 8",
             UNKNOWN,
             UNKNOWN,
         ]

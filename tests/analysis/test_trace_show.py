@@ -10,11 +10,12 @@ import pytest
 import analysis
 from analysis.trace_figures import CAPTIONS, trace_svgs
 from analysis.trace_show import number
-from harness.core.events import Event, Killed
+from harness.core.events import Event
 from harness.record.recorder import Recorder
 from harness.traces.statistics import describe
 from harness.traces.trace import Trace, parse_trace
 from tests.analysis.shown import shown
+from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events
 from tests.traces.made_traces import trace_of
 
@@ -118,7 +119,7 @@ def write_replayed(root: Path) -> Path:
     events: list[Event] = []
     lines = ["hour,rank"]
     for event in made_events(config):
-        if isinstance(event, Killed):
+        if is_loss(event):
             lines.append(f"{event.hour!r},{event.rank}")
             events.append(altered(event, line=len(lines)))
         else:

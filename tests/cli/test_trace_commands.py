@@ -8,8 +8,8 @@ import pytest
 
 import run as command_line
 from harness.config.model import Config
-from harness.core.events import Killed
 from harness.traces.trace import read_trace
+from tests.injected import is_loss
 from tests.runs import changed, run
 
 LOG = """\
@@ -240,9 +240,9 @@ def test_an_imported_trace_is_replayed_to_the_bit(
     )
     (local, events), (remote, killed) = (run(changed(config, engine=e), tmp_path / e) for e in ("local", "rpc"))
     assert local.digests == remote.digests
-    kills = [(event.rank, event.hour, event.repair_h) for event in killed if isinstance(event, Killed)]
+    kills = [(event.rank, event.hour, event.repair_h) for event in killed if is_loss(event)]
     planned = [(entry.who, entry.hour) for entry in read_trace(out).entries]
     assert [(rank, hour) for rank, hour, _ in kills] == planned
-    assert kills == [(event.rank, event.hour, event.repair_h) for event in events if isinstance(event, Killed)]
+    assert kills == [(event.rank, event.hour, event.repair_h) for event in events if is_loss(event)]
     assert remote.num_unplanned == 0
     assert local.reschedule_h == remote.reschedule_h

@@ -71,7 +71,8 @@ def is_replacement(generation: int) -> bool:
 def replace_twice(cluster: Cluster, supervisor: SupervisorClient) -> None:
     """A kill whose replacement is mute, and has to be replaced too."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    cluster.kill_planned(5, 20, (0,))
+    cluster.expect_losses()
+    supervisor.inject(5, 20, (0,))
     try:
         ask(cluster)
     except RankLost as lost:
@@ -186,7 +187,8 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
         stop(os.getppid())  # and wait: a thread of it could still tell how ps1 ended
     else:
         os.kill(os.getppid(), number)
-    cluster.kill_planned(5, 20, (0,))
+    cluster.expect_losses()
+    supervisor.inject(5, 20, (0,))
 
 
 def start_by_a_killed_server(config: Config, root: Path) -> None:

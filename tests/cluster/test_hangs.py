@@ -16,8 +16,8 @@ from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProces
 from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Killed, Lost, Regrouped
-from harness.core.plans import PlannedKill
+from harness.core.events import Lost, Regrouped
+from harness.core.faults import PlannedFault
 from harness.processes import forked
 from harness.processes.spawn import fork_server
 from harness.run import assemble
@@ -27,12 +27,13 @@ from tests.cluster.hangs import DEADLINE_S, JOIN_S
 from tests.cluster.noted import Noted
 from tests.cluster.test_rpc import alive
 from tests.forked import PATIENCE_S, said_by
+from tests.injected import is_loss
 from tests.runs import changed
 
 LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
 LONG_S = 60.0
 TELL_S = 2.0
-ONE_KILL = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
+ONE_KILL = (PlannedFault(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
 
 
 class Kill(NamedTuple):
@@ -245,4 +246,4 @@ def test_a_stopped_fork_server_is_found_by_the_next_start() -> None:
 def test_kills_are_recorded_as_before(config: Config, tmp_path: Path) -> None:
     """The wait status of a planned kill comes from the fork server."""
     events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, ONE_KILL)
-    assert [event.machine["exitcode"] for event in events if isinstance(event, Killed)] == [-9]
+    assert [event.machine["exitcode"] for event in events if is_loss(event)] == [-9]

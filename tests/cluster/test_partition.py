@@ -10,16 +10,17 @@ import pytest
 from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
-from harness.core.events import Killed, Lost, Regrouped
-from harness.core.plans import PlannedKill
+from harness.core.events import Lost, Regrouped
+from harness.core.faults import Partition, PlannedFault
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
 from tests.cluster.noted import Noted
 from tests.cluster.test_hangs import short
+from tests.injected import is_loss
 from tests.runs import changed
 
-ONE_CUT = (PlannedKill(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,), cut_off=frozenset({"ps1"})),)
+ONE_CUT = (PlannedFault(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,), faults={"ps1": Partition()}),)
 
 
 class Watched(Noted):
@@ -86,7 +87,7 @@ def test_a_rank_that_is_cut_off_runs_until_it_is_killed(config: Config, tmp_path
     (goes_on, pid, ticked), (killed, killed_pid, ticked_until) = launcher.seen[:2]
     assert (goes_on, killed, pid) == ("go on", "kill", killed_pid)
     assert ticked_until > ticked
-    (kill,) = (event for event in events if isinstance(event, Killed))
+    (kill,) = (event for event in events if is_loss(event))
     assert (kill.rank, kill.fault, kill.machine) == ("ps1", "partition", {"pid": pid})
     (lost,) = (event for event in events if isinstance(event, Lost))
     assert lost.planned

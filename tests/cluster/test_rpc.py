@@ -15,13 +15,14 @@ from harness.cluster.packing import packed
 from harness.cluster.protocol import Exchange, Push, WriteBack
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
-from harness.core.events import Killed, Lost, Recovered, Regrouped, Started
-from harness.core.plans import PlannedKill
+from harness.core.events import Lost, Recovered, Regrouped, Started
+from harness.core.faults import PlannedFault
 from harness.processes.leash import ORPHANED
 from harness.processes.network import Entrance
 from harness.run import assemble
 from tests.cluster import worlds
 from tests.forked import forked
+from tests.injected import is_loss
 from tests.runs import changed, run
 
 
@@ -38,10 +39,10 @@ def test_a_kill_is_sigkill_of_the_process_that_served(config: Config, tmp_path: 
     """The wait status of the very pid that had answered the last request says signal 9; its replacement has another
     pid, no survivor's pid changes, the survivors answered, and nobody is left at the end.
     """
-    planned_kill = PlannedKill(step=5, ranks=("ps1", "ps3"), hours=(1.0, 1.0), lines=(2, 3))
+    planned_kill = PlannedFault(step=5, ranks=("ps1", "ps3"), hours=(1.0, 1.0), lines=(2, 3))
     events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, (planned_kill,))
     first, last = (event["served"] for event in events if isinstance(event, dict) and "served" in event)
-    killed = {event.rank: event.machine for event in events if isinstance(event, Killed)}
+    killed = {event.rank: event.machine for event in events if is_loss(event)}
     for rank in ("ps1", "ps3"):
         assert killed[rank] == {"pid": first[rank], "signal": 9, "exitcode": -9}
         assert last[rank] != first[rank]
@@ -167,7 +168,7 @@ def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
     started = events[0]
     assert isinstance(started, Started)
     assert set(started.machine["pids"]) == {"ps0", "ps1", "ps2", "ps3", "trainer0"}
-    kills = [event for event in events if isinstance(event, Killed)]
+    kills = [event for event in events if is_loss(event)]
     assert [(event.rank, event.machine["exitcode"]) for event in kills] == [("ps1", -9), ("ps3", -9)]
     assert kills[0].machine["pid"] == started.machine["pids"]["ps1"]
     assert [event.planned for event in events if isinstance(event, Lost)] == [True, True]

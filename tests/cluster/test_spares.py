@@ -17,12 +17,13 @@ from harness.cluster.rpc import RpcCluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
-from harness.core.events import Event, Killed, Regrouped, Started
-from harness.core.plans import PlannedKill
+from harness.core.events import Event, Regrouped, Started
+from harness.core.faults import PlannedFault
 from harness.run import assemble
 from harness.run.verify import compare_records
 from tests.cluster import worlds
 from tests.cluster.test_rpc import alive
+from tests.injected import is_loss
 from tests.runs import changed, run
 from tests.stopped import stop
 
@@ -54,7 +55,7 @@ def test_a_run_with_a_spare_equals_the_run_without(spared: Config, tmp_path: Pat
     _, events = run(spared, tmp_path / "spared")
     assert compare_records(tmp_path / "local", tmp_path / "spared", ignored=frozenset({"config_hash"})) == []
     assert [set(each) for each in takeovers(events)] != [set()] * 4
-    assert all(kill.machine["exitcode"] == -9 for kill in events if isinstance(kill, Killed))
+    assert all(kill.machine["exitcode"] == -9 for kill in events if is_loss(kill))
     new = [new for event in events if isinstance(event, Regrouped) for _, new in event.machine["replaced"].values()]
     assert len(set(new)) == 5
     assert not any(alive(pid) for pid in pids(events))
@@ -91,7 +92,8 @@ def ask(cluster: Cluster) -> None:
 def lose(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
     """Carry out the kills planned for ``step`` (5, then 7), find them, and record who serves then, and where."""
     assert isinstance(cluster, RpcCluster)
-    cluster.kill_planned(step, step * 4, (step // 7,))
+    cluster.expect_losses()
+    supervisor.inject(step, step * 4, (step // 7,))
     with pytest.raises(RankLost) as lost:
         ask(cluster)
     cluster.replace(lost.value.detail, step, step * 4, 0.0)
@@ -140,14 +142,15 @@ def mute_a_spare(cluster: Cluster, supervisor: SupervisorClient) -> None:
     supervisor.record({"served": served, "generation": cluster._generation, "is_alive": alive(muted)})
 
 
-def planned(*kills: tuple[int, tuple[str, ...]]) -> tuple[PlannedKill, ...]:
+def planned(*kills: tuple[int, tuple[str, ...]]) -> tuple[PlannedFault, ...]:
     """Kills by step."""
     return tuple(
-        PlannedKill(step=step, ranks=ranks, hours=(1.0,) * len(ranks), lines=(2,) * len(ranks)) for step, ranks in kills
+        PlannedFault(step=step, ranks=ranks, hours=(1.0,) * len(ranks), lines=(2,) * len(ranks))
+        for step, ranks in kills
     )
 
 
-def run_world(config: Config, root: Path, job: Callable, kills: tuple[PlannedKill, ...]) -> tuple[list, list[dict]]:
+def run_world(config: Config, root: Path, job: Callable, kills: tuple[PlannedFault, ...]) -> tuple[list, list[dict]]:
     """The machine parts of all replacements, and what the job recorded."""
     events = worlds.run_job(config, root, job, kills)
     assert not any(alive(pid) for event in events if isinstance(event, dict) for pid in event["served"].values())

@@ -16,7 +16,7 @@ from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import PlannedKill
+from harness.core.faults import PlannedFault
 from harness.run.assemble import DEFAULT, Parts, make_world, services_of
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
@@ -38,7 +38,7 @@ def run_job(
     config: Config,
     root: Path,
     job: Callable[[Cluster, SupervisorClient], None],
-    planned_kills: tuple[PlannedKill, ...] = (),
+    planned_faults: tuple[PlannedFault, ...] = (),
     parts: Parts = DEFAULT,
     *,
     on_world: Callable[[World], None] = lambda _: None,
@@ -55,7 +55,7 @@ def run_job(
         world.start()
         store = CheckpointStore(root, fsync=False)
         supervisor = Supervisor(
-            ranks=world, sink=notes.record, store=store, planned_kills=planned_kills, on_status=lambda **_: None
+            ranks=world, sink=notes.record, store=store, planned_faults=planned_faults, on_status=lambda **_: None
         )
         world.serve(services_of(supervisor))
     finally:
@@ -79,7 +79,8 @@ def kill_and_replace(cluster: Cluster, supervisor: SupervisorClient) -> None:
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     before = cluster.call({rank: _pull() for rank in cluster.ranks})
     supervisor.record({"served": pids_of(cluster)})
-    cluster.kill_planned(5, 20, (0,))
+    cluster.expect_losses()
+    supervisor.inject(5, 20, (0,))
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from harness.core.events import EVENTS, Event, from_json
+from harness.core.faults import Detail
 
 SAMPLES: dict[Any, Any] = {
     int: 3,
@@ -18,6 +19,7 @@ SAMPLES: dict[Any, Any] = {
     list[float]: [0.1, 1e-300],
     dict[str, float]: {"ps1": 1 / 3},
     dict[str, str]: {"ps1": "00ff"},
+    dict[str, Detail]: {"bit": 7, "path": "ps1/base.bin", "factor": 1.5},
     dict[str, Any]: {"pid": 7, "replaced": {"ps3": [1, 2]}},
     int | None: 5,
     float | None: 0.7,
@@ -116,7 +118,7 @@ def test_whole_numbers_are_floats() -> None:
 @pytest.mark.parametrize("machine", [{"seconds": "x"}, {"overhead_seconds": {"save": None}}, {"exitcode": "9"}])
 def test_what_is_computed_with_has_its_type_on_the_machine_too(machine: dict[str, Any]) -> None:
     """Seconds and wait statuses are numbers; whatever else a machine says is its own affair."""
-    values = json.loads(json.dumps(filled(EVENTS["kill"]).to_json()))
+    values = json.loads(json.dumps(filled(EVENTS["fault"]).to_json()))
     assert from_json(values | {"machine": {"mood": [None, {}]}}).machine == {"mood": [None, {}]}
     with pytest.raises(TypeError, match=rf"^machine\.{next(iter(machine))}: "):
         from_json(values | {"machine": machine})

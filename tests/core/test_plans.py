@@ -1,6 +1,7 @@
 """Names of ranks."""
 
-from harness.core.plans import PlannedKill, all_ranks, merge_kills, ps_rank, rank_order, trainer_rank
+from harness.core.faults import PlannedFault, merge_faults
+from harness.core.plans import all_ranks, ps_rank, rank_order, trainer_rank
 
 
 def test_ranks_are_sorted_by_number_and_trainers_come_last() -> None:
@@ -10,5 +11,5 @@ def test_ranks_are_sorted_by_number_and_trainers_come_last() -> None:
 
 
 def test_a_kill_may_name_trainers() -> None:
-    kills = [PlannedKill(step=1, ranks=(rank,), hours=(1.0,), lines=(2,)) for rank in ("trainer1", "ps10", "ps9")]
-    assert merge_kills(1, kills).ranks == ("ps9", "ps10", "trainer1")
+    kills = [PlannedFault(step=1, ranks=(rank,), hours=(1.0,), lines=(2,)) for rank in ("trainer1", "ps10", "ps9")]
+    assert merge_faults(1, kills).ranks == ("ps9", "ps10", "trainer1")

@@ -9,4 +9,18 @@ from typing import Any
 
 def as_before(event: dict[str, Any]) -> dict[str, Any]:
     """``event`` (``Event.to_json``) without its machine part, in the first form."""
-    return {key: value for key, value in event.items() if key != "machine"}
+    values = {key: value for key, value in event.items() if key != "machine"}
+    return _fault_as_before(values) if values["event"] == "fault" else values
+
+
+def _fault_as_before(values: dict[str, Any]) -> dict[str, Any]:
+    """Faults had four kinds of events: of ranks that are lost, of slow ones, of writes that fail, and of bits."""
+    place = {name: values[name] for name in ("step", "samples", "rank", "hour", "line")}
+    if values["loss"]:
+        of_losses = {name: values[name] for name in ("repair_h", "phase", "fault", "lost_host")}
+        return {"event": "kill", **place, **of_losses}
+    if values["fault"] == "slow":
+        return {"event": "slow", **place, **values["details"], "reschedule_h": values["reschedule_h"]}
+    if values["fault"] == "bitflip":
+        return {"event": "bitflip", **place, **values["details"]}
+    return {"event": "write_failed", **place, "fault": values["fault"]}

@@ -12,7 +12,7 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.events import Event, Finished, Killed, Lost, Regrouped, Started
+from harness.core.events import Event, Finished, Lost, Regrouped, Started
 from harness.processes.spawn import fork_server
 from harness.record.recorder import read_events
 from tests.analysis.shown import shown
@@ -33,6 +33,7 @@ from tests.hosts.emulated import (
     processes,
     signal_agent,
 )
+from tests.injected import is_loss
 from tests.runs import changed, run, saving_every
 
 DEAD_AFTER_S = 4.0
@@ -63,7 +64,7 @@ def test_a_run_on_three_hosts_has_the_events_of_one_process(hosts: Emulation, co
     assert facts(events) == facts(expected)
     (started,) = (event.machine["hosts"] for event in events if isinstance(event, Started))
     assert [*started.values()] == [*hosts.hosts, *hosts.hosts, hosts.hosts[0]]
-    kills = [event for event in events if isinstance(event, Killed)]
+    kills = [event for event in events if is_loss(event)]
     assert len(kills) == 11
     assert all(kill.machine["exitcode"] == -9 and kill.machine["host"] == started[kill.rank] for kill in kills)
     await_end(hosts.hosts)
@@ -77,7 +78,7 @@ def test_a_rank_that_is_cut_off_is_no_lost_host(hosts: Emulation, config: Config
     assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
     events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
     assert facts(events) == facts(expected)
-    assert [event.fault for event in events if isinstance(event, Killed)] == ["partition", "partition"]
+    assert [event.fault for event in events if is_loss(event)] == ["partition", "partition"]
     regrouped = [event.machine for event in events if isinstance(event, Regrouped)]
     assert [[*machine["replaced"]] for machine in regrouped] == [["ps1"], ["ps2"]]
     assert not any("lost_hosts" in machine for machine in regrouped)
@@ -105,7 +106,7 @@ def test_hosts_that_a_trace_ends_are_lost_as_on_one_process(
     assert said_by(host_runs.run_and, hosts, hosts.config(config), tmp_path / "hosts" / "run", 0) == ""
     events = read_events(tmp_path / "hosts" / "run" / "events.jsonl")
     assert facts(events) == facts(expected)
-    kills = [event for event in events if isinstance(event, Killed)]
+    kills = [event for event in events if is_loss(event)]
     assert [(kill.rank, kill.lost_host) for kill in kills if kill.line == 2] == [("ps1", "host1"), ("ps4", "host1")]
     assert all(kill.machine["exitcode"] == -9 for kill in kills)
     _, first, second = hosts.hosts

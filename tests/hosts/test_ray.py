@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.config.model import Config
-from harness.core.events import Killed, Lost, Regrouped
+from harness.core.events import Lost, Regrouped
 from harness.processes.spawn import fork_server
 from harness.record.recorder import read_events
 from tests.forked import PATIENCE_S as RUN_PATIENCE_S
@@ -16,6 +16,7 @@ from tests.hosts import host_runs
 from tests.hosts.emulated import PATIENCE_S, Emulation, NotAllowed, address_of, await_that, emulated
 from tests.hosts.ray_nodes import by_ray, ours, ray_on
 from tests.hosts.test_hosts import facts, short
+from tests.injected import is_loss
 from tests.runs import changed, run, saving_every
 
 pytest.importorskip("ray", reason="needs pip install -r requirements-ray.txt")
@@ -43,7 +44,7 @@ def test_a_run_by_ray_has_the_events_of_one_process(hosts: Emulation, config: Co
     assert said_by(host_runs.run_plainly, hosts, by_ray(hosts, config), tmp_path / "run") == ""
     events = read_events(tmp_path / "run" / "events.jsonl")
     assert facts(events) == facts(expected)
-    kills = [event for event in events if isinstance(event, Killed)]
+    kills = [event for event in events if is_loss(event)]
     assert all(kill.machine["exitcode"] == -9 for kill in kills)
     assert {kill.machine["host"] for kill in kills} == {address_of(hosts, host) for host in hosts.hosts}
     none_left(hosts)

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
+from harness.core.faults import PlannedFault
 from harness.core.placement import Placement
-from harness.core.plans import Costs, PlannedKill, Progress, SavePlan, ps_rank
+from harness.core.plans import Costs, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
 from harness.core.strategies import OPTIONS, STRATEGIES, make_strategy, options_of
 from harness.core.strategy import Strategy
@@ -35,17 +36,17 @@ JOB = Job(
 )
 
 
-def draw_strikes(rng: random.Random) -> tuple[PlannedKill, ...]:
+def draw_strikes(rng: random.Random) -> tuple[PlannedFault, ...]:
     """Up to a dozen strikes of one to three ranks, boundaries 0 and the last among them."""
     steps = sorted(rng.sample([0, 1, NUM_STEPS - 1, *range(2, NUM_STEPS - 1)], rng.randrange(12)))
     ranks = [tuple(ps_rank(i) for i in sorted(rng.sample(range(NUM_PS), rng.randint(1, 3)))) for _ in steps]
     return tuple(
-        PlannedKill(step=step, ranks=who, hours=(0.0,) * len(who), lines=(1,) * len(who))
+        PlannedFault(step=step, ranks=who, hours=(0.0,) * len(who), lines=(1,) * len(who))
         for step, who in zip(steps, ranks, strict=True)
     )
 
 
-def walk(strategy: Strategy, planned_kills: Sequence[PlannedKill]) -> tuple[float, float, int, int]:
+def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[float, float, int, int]:
     """(PLS, lost hours, bytes saved, saves): every step run, lost steps run again, every boundary asked."""
     pending = {planned_kill.step: planned_kill for planned_kill in planned_kills}
     step, saved_step, lost_steps, num_bytes, num_saves = 0, 0, 0, 0, 0

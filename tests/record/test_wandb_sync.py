@@ -10,7 +10,7 @@ import pytest
 
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.core.events import Evaluated, Killed, Started, Trained
+from harness.core.events import Evaluated, Started, Trained
 from harness.record import wandb_sink, wandb_worker
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir, read_config
@@ -18,6 +18,7 @@ from harness.record.wandb_session import Session
 from harness.record.wandb_sync import Uploader, view_of
 from harness.record.wandb_view import sent_marker
 from harness.record.wandb_worker import core_pids
+from tests.injected import is_loss
 from tests.made_runs import altered, made_config, made_events, write_run
 from tests.wandb_server import WandbServer
 
@@ -42,7 +43,7 @@ def test_a_recorded_run_arrives_whole(wandb_server: WandbServer, tmp_path: Path)
     assert hours == sorted(hours)
     assert hours[-1] == pytest.approx(config.emulated.job_h * (1 + wandb_server.summary[run_id]["overhead_frac"]))
     kills = [row["kill/hour"] for row in rows if "kill/hour" in row]
-    assert kills == [event.hour for event in events if isinstance(event, Killed)]
+    assert kills == [event.hour for event in events if is_loss(event)]
     recoveries = [row for row in rows if "recovery/rank" in row]
     assert len(recoveries) == len(kills) == wandb_server.summary[run_id]["num_lost_ranks"]
     assert {row["recovery/latency_s"] for row in recoveries} == {0.19}
@@ -94,7 +95,7 @@ def test_a_damaged_name_of_a_rank_is_no_number(tmp_path: Path) -> None:
     """Law: a record that is not sealed has a view, whatever its ranks are called."""
     with Recorder(tmp_path, made_config()) as recorder:
         for event in made_events(made_config()):
-            recorder.record(altered(event, rank="psnull") if isinstance(event, Killed) else event)
+            recorder.record(altered(event, rank="psnull") if is_loss(event) else event)
     view = view_of(recorder.run, {}, {})
     assert view is not None
     assert {row["kill/rank"] for row in view.rows if "kill/rank" in row} == {None}

@@ -14,7 +14,7 @@ from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Recovered, Saved, Trained
-from harness.core.plans import KillTime
+from harness.core.faults import FaultTime
 from harness.record.rundir import read_config
 from harness.recovery.checkpointer import Checkpointer
 from harness.run import assemble, job
@@ -149,7 +149,7 @@ def test_a_rank_that_dies_in_a_save_loses_since_the_checkpoint_before(
 
 
 def train_and_kill_in_a_save(
-    config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
 ) -> None:
     """The trainer's job; when the third save has been begun, ps1 is killed."""
     pids, num_saves = pids_of(cluster), 0
@@ -163,7 +163,7 @@ def train_and_kill_in_a_save(
                 os.kill(pids["ps1"], 9)
 
     job.Checkpointer = Unlucky
-    job.train(config, checkpoints, kills, cluster, supervisor)
+    job.train(config, checkpoints, faults, cluster, supervisor)
 
 
 @pytest.mark.parametrize("strategy", ["full", "partial"])

@@ -11,11 +11,12 @@ from harness.cluster.local import LocalRanks
 from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
-from harness.core.events import Event, Finished, Flipped, Recovered, Saved, Started, Trained, WriteFailed
-from harness.core.plans import PlannedKill
+from harness.core.events import Event, Finished, Recovered, Saved, Started, Trained
+from harness.core.faults import BitFlip, PlannedFault
 from harness.record.rundir import read_config
 from harness.run.verify import compare_records
 from harness.store import CheckpointStore, ShardStore
+from tests.injected import is_failed_write, is_fault
 from tests.recovery.test_faults import model_of, under
 from tests.runs import changed, losses_of, run
 
@@ -35,13 +36,13 @@ CALM = f"""hour,rank,phase,fault
 
 def failed_writes(events: list[Event]) -> list[tuple[str, str, int]]:
     """Rank, fault and line of each write that failed."""
-    return [(event.rank, event.fault, event.line) for event in events if isinstance(event, WriteFailed)]
+    return [(event.rank, event.fault, event.line) for event in events if is_failed_write(event)]
 
 
 def story_of(events: list[Event]) -> list[Event]:
     """Saves, deaths and recoveries, without charges of saves and lines of the trace."""
-    other = (Started, Trained, WriteFailed, Finished)
-    kept = [event for event in events if not isinstance(event, other)]
+    other = (Started, Trained, Finished)
+    kept = [event for event in events if not isinstance(event, other) and not is_failed_write(event)]
     plain = [replace(event, machine={}) for event in kept]
     return [
         replace(event, payload_bytes=event.payload_bytes - event.repeated_bytes, repeated_bytes=0, save_h=0.0)
@@ -78,7 +79,7 @@ def test_a_part_that_is_written_again_is_charged_twice(config: Config, tmp_path:
     """The hours follow from the bytes by the price of any save; the audit finds a charge without its event."""
     config = under(config, tmp_path, "hour,rank,fault\n5,ps1,disk_full\n", strategy__name="full")
     _, events = run(config, tmp_path / "run")
-    number = next(number for number, event in enumerate(events) if isinstance(event, WriteFailed))
+    number = next(number for number, event in enumerate(events) if is_failed_write(event))
     saved = events[number + 1]
     assert isinstance(saved, Saved)
     plain = next(event for event in events[number + 2 :] if isinstance(event, Saved))
@@ -124,8 +125,8 @@ def test_a_rollback_leaves_the_fault_to_the_next_save(config: Config, tmp_path: 
         config = under(config, tmp_path, trace, strategy__name="full", save__mode=save)
         for engine in ("local", "rpc"):
             _, events = run(changed(config, engine=engine), tmp_path / f"{engine}-{save}")
-            kinds = [event.kind for event in events if isinstance(event, WriteFailed | Recovered)]
-            assert kinds == ["recover", "write_failed"]
+            kinds = [event.kind for event in events if is_failed_write(event) or isinstance(event, Recovered)]
+            assert kinds == ["recover", "fault"]
         assert compare_records(tmp_path / f"local-{save}", tmp_path / f"rpc-{save}") == []
 
 
@@ -164,7 +165,7 @@ def test_a_file_that_is_not_read_again_harms_nobody(config: Config, tmp_path: Pa
     run(changed(config, engine="rpc"), tmp_path / "rpc")
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
     assert analysis.check(events, read_config(tmp_path / "local")) == []
-    assert len([event for event in events if isinstance(event, Flipped)]) == 2
+    assert len([event for event in events if is_fault(event, "bitflip")]) == 2
     calm, _ = run(changed(config, trace__path=None), tmp_path / "calm")
     assert model_of(finished) == model_of(calm)
 
@@ -175,8 +176,10 @@ def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
         ranks=LocalRanks(0, pytest.fail),
         sink=lambda _: None,
         store=CheckpointStore(tmp_path, keep=1, fsync=False),
-        planned_kills=[PlannedKill(step=5, ranks=("ps1",), hours=(2.0,), lines=(3,), flip=17)],
+        planned_faults=[
+            PlannedFault(step=5, ranks=("ps1",), hours=(2.0,), lines=(3,), faults={"ps1": BitFlip(number=17)})
+        ],
         on_status=lambda **_: None,
     )
     with pytest.raises(RunFailed, match=r"line 3 of the trace: expected a checkpoint of ps1 at step 5"):
-        supervisor.flip_bits(5, 20, 0)
+        supervisor.inject(5, 20, (0,))

@@ -11,12 +11,13 @@ import pytest
 import analysis
 from harness.cluster.launcher import ForkLauncher, Main, RankContext
 from harness.config.model import Config
-from harness.core.events import Event, Finished, Killed, Lost, Recovered, Regrouped, Slowed
-from harness.core.plans import PHASES
+from harness.core.events import Event, Finished, Lost, Recovered, Regrouped
+from harness.core.faults import PHASES
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
 from harness.run.verify import compare_records
 from tests.cluster.noted import Noted
+from tests.injected import is_fault, is_loss
 from tests.runs import changed, run
 
 DEADLINE_S, JOIN_S = 3.0, 4.0
@@ -66,7 +67,7 @@ def under(config: Config, tmp_path: Path, trace: str, **dotted: object) -> Confi
 
 def faults_of(events: list[Event]) -> list[tuple[int, str, str]]:
     """Line, phase and fault of each kill, in order of lines."""
-    return sorted((event.line, event.phase, event.fault) for event in events if isinstance(event, Killed))
+    return sorted((event.line, event.phase, event.fault) for event in events if is_loss(event))
 
 
 @pytest.mark.parametrize(("traces", "fault"), [(HANGS, "hang"), (CUTS, "partition")])
@@ -92,7 +93,7 @@ def test_a_rank_that_hangs_is_a_rank_that_is_lost(config: Config, tmp_path: Path
     assert (finished.num_unplanned, real.num_unplanned) == (0, 0)
     for name, each in (("local", events), ("rpc", real_events)):
         assert analysis.check(each, read_config(tmp_path / name)) == []
-    signals = {event.line: event.machine["signal"] for event in real_events if isinstance(event, Killed)}
+    signals = {event.line: event.machine["signal"] for event in real_events if is_loss(event)}
     assert signals == {
         line: signal.SIGSTOP if words.endswith("hang") else signal.SIGKILL for line, words in enumerate(lines, start=2)
     }
@@ -170,7 +171,7 @@ def test_a_rank_that_is_cut_off_is_a_rank_that_is_lost(
     assert (finished.num_unplanned, real.num_unplanned) == (0, 0)
     for name, each in (("local", events), ("rpc", real_events)):
         assert analysis.check(each, read_config(tmp_path / name)) == []
-    cut = [event for event in real_events if isinstance(event, Killed) and event.fault == "partition"]
+    cut = [event for event in real_events if is_loss(event) and event.fault == "partition"]
     assert all(event.machine.keys() == {"pid"} for event in cut)
     mute = [event.machine["mute"] for event in real_events if isinstance(event, Regrouped)]
     pids = {machine["pid"] for machines in mute for machine in machines.values()}
@@ -186,7 +187,7 @@ def test_giving_a_rank_up_takes_its_hours(config: Config, tmp_path: Path) -> Non
     hours = [event.reschedule_h for event in events if isinstance(event, Recovered)]
     assert hours == [o_res_h + 0.5, o_res_h, 4.5]
     assert analysis.check(events, read_config(tmp_path / "run")) == []
-    forged = [replace(event, fault="kill") if isinstance(event, Killed) else event for event in events]
+    forged = [replace(event, loss="dead") if is_loss(event) else event for event in events]
     assert any("reschedule_h is" in problem for problem in analysis.check(forged, read_config(tmp_path / "run")))
 
 
@@ -249,8 +250,11 @@ def test_a_slow_rank_costs_hours_and_changes_nothing(config: Config, tmp_path: P
     assert compare_records(tmp_path / "local", tmp_path / "rpc") == []
     for name, each in (("local", events), ("rpc", real_events)):
         assert analysis.check(each, read_config(tmp_path / name)) == []
-    slow = [event for event in events if isinstance(event, Slowed)]
-    assert [(event.rank, event.step, event.last_step) for event in slow[:2]] == [("ps1", 8, 24), ("ps2", 16, 32)]
+    slow = [event for event in events if is_fault(event, "slow")]
+    assert [(event.rank, event.step, event.details["last_step"]) for event in slow[:2]] == [
+        ("ps1", 8, 24),
+        ("ps2", 16, 32),
+    ]
     assert [event.reschedule_h for event in slow] == [28, 7, 64, 0], "where two are slow at once, the slowest counts"
     assert all(launcher.counts[rank][0] >= 1 for rank in {event.rank for event in slow})
     assert launcher.counts["trainer0"] == [0, 0]
@@ -263,7 +267,10 @@ def test_a_charge_for_a_slow_rank_that_does_not_follow_is_found(config: Config, 
     config = under(config, tmp_path, SLOW, strategy__name="partial")
     _, events = run(config, tmp_path / "run")
     forged = [
-        replace(event, factor=4.0) if isinstance(event, Slowed) and event.line == 2 else event for event in events
+        replace(event, details={**event.details, "factor": 4.0})
+        if is_fault(event, "slow") and event.line == 2
+        else event
+        for event in events
     ]
     problems = analysis.check(forged, read_config(tmp_path / "run"))
     assert any("reschedule_h is 28" in problem for problem in problems)

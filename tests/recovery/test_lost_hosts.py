@@ -4,9 +4,10 @@ from pathlib import Path
 
 import analysis
 from harness.config.model import Config
-from harness.core.events import Killed, Lost
+from harness.core.events import Lost
 from harness.record.rundir import read_config
 from harness.run.verify import compare_records
+from tests.injected import is_loss
 from tests.runs import changed, run, saving_every
 
 TRACE = "hour,rank\n5,host1\n12,ps1\n20,ps3\n20,host2\n30,ps5\n40,2\n"
@@ -25,4 +26,4 @@ def test_ranks_of_a_host_die_together_on_both_engines(config: Config, tmp_path: 
     assert analysis.check(events, read_config(tmp_path / "local")) == []
     assert finished.digests == reference.digests
     assert [event.ranks for event in events if isinstance(event, Lost)][:2] == [["ps1", "ps4"], ["ps1"]]
-    assert {event.lost_host for event in events if isinstance(event, Killed)} == {"host1", "host2", None}
+    assert {event.lost_host for event in events if is_loss(event)} == {"host1", "host2", None}

@@ -8,12 +8,13 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Event, Finished, Killed, Lost, Recovered, Saved
-from harness.core.plans import PHASES, KillPhase
+from harness.core.events import Event, Finished, Lost, Recovered, Saved
+from harness.core.faults import PHASES, Phase
 from harness.record.rundir import read_config
 from harness.recovery.injections import Injections
 from harness.run.verify import compare_records
 from harness.traces.trace import parse_trace
+from tests.injected import is_loss
 from tests.runs import BUSY, changed, run
 
 TRACE = (BUSY.parent / "phases.csv").read_text()
@@ -35,7 +36,7 @@ def phased(config: Config, tmp_path: Path) -> Config:
 
 def kills_of(events: list[Event]) -> list[tuple[int, str]]:
     """Line and phase of each kill, in order of lines."""
-    return sorted((event.line, event.phase) for event in events if isinstance(event, Killed))
+    return sorted((event.line, event.phase) for event in events if is_loss(event))
 
 
 def planned(trace: str) -> list[tuple[int, str]]:
@@ -104,10 +105,10 @@ def test_a_death_before_the_commit_finds_its_own_save(phased: Config, tmp_path: 
     """All files were on disk: the save counts, and the rank that died is restored from it and loses nothing."""
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n20,ps2,manifest\n")
     _, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
-    story = [event for event in events if isinstance(event, Killed | Saved | Lost | Recovered)]
-    number = next(number for number, event in enumerate(story) if isinstance(event, Killed))
+    story = [event for event in events if is_loss(event) or isinstance(event, Saved | Lost | Recovered)]
+    number = next(number for number, event in enumerate(story) if is_loss(event))
     kill, saved, lost, recovered = story[number : number + 4]
-    assert isinstance(kill, Killed)
+    assert is_loss(kill)
     assert isinstance(saved, Saved)
     assert isinstance(lost, Lost)
     assert isinstance(recovered, Recovered)
@@ -134,7 +135,7 @@ def test_a_recovery_that_is_cut_short_is_measured_too(
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n20,ps0,regroup\n30,ps1,\n")
     strike, regroup_s = Injections.strike, 0.2
 
-    def slow_strike(self: Injections, phase: KillPhase) -> None:
+    def slow_strike(self: Injections, phase: Phase) -> None:
         if phase == "regroup":
             time.sleep(regroup_s)
         strike(self, phase)
@@ -162,7 +163,7 @@ def test_armed_kills_of_one_phase_strike_together(phased: Config, tmp_path: Path
     """Entries of three hours that wait for one save are one failure."""
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n16.5,ps0,save\n18,ps1,save\n20,ps2,save\n")
     finished, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
-    assert {event.step for event in events if isinstance(event, Killed)} == {27}
+    assert {event.step for event in events if is_loss(event)} == {27}
     assert (finished.num_failures, finished.num_lost_ranks) == (1, 3)
 
 
@@ -170,7 +171,7 @@ def test_a_kill_strikes_at_the_save_of_its_own_boundary(phased: Config, tmp_path
     """The kill is armed before what is due at its boundary takes place."""
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n15.75,ps0,save\n")  # step 18
     _, events = run(changed(phased, strategy__name="partial"), tmp_path / "run")
-    assert [event.step for event in events if isinstance(event, Killed)] == [18]
+    assert [event.step for event in events if is_loss(event)] == [18]
 
 
 @pytest.mark.parametrize("strategy", ["never_save", "partial"])

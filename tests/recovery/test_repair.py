@@ -9,10 +9,10 @@ import analysis
 from harness.config.costs import job_costs
 from harness.config.model import Config
 from harness.core.errors import TraceError
-from harness.core.events import Killed
 from harness.core.overhead import OverheadLedger
 from harness.record.rundir import read_config
 from harness.traces.trace import parse_trace
+from tests.injected import is_loss
 from tests.runs import changed, run
 
 TRACE = """\
@@ -39,7 +39,7 @@ def test_a_failure_takes_its_longest_repair(repairs: Config, tmp_path: Path, str
     asked = changed(repairs, strategy__name=strategy, trace__repair="reschedule")
     finished, events = run(asked, tmp_path / "run")
     assert finished.reschedule_h == 1.5 + 0 + repairs.emulated.o_res_h
-    assert [event.repair_h for event in events if isinstance(event, Killed)] == [1.5, 1.5, 0, None]
+    assert [event.repair_h for event in events if is_loss(event)] == [1.5, 1.5, 0, None]
     assert analysis.check(events, read_config(tmp_path / "run")) == []
 
 
@@ -54,7 +54,7 @@ def test_the_judge_notices_a_repair_that_was_not_charged(repairs: Config, tmp_pa
     """The cost of rescheduling is derived again from the kills."""
     asked = changed(repairs, strategy__name="partial", trace__repair="reschedule")
     _, events = run(asked, tmp_path / "run")
-    forged = [replace(event, repair_h=9.0) if isinstance(event, Killed) else event for event in events]
+    forged = [replace(event, repair_h=9.0) if is_loss(event) else event for event in events]
     assert any("reschedule_h" in problem for problem in analysis.check(forged, read_config(tmp_path / "run")))
 
 

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 import analysis
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
-from harness.core.events import Killed, Started
+from harness.core.events import Started
 from harness.record.rundir import read_config
 from harness.run.spec import check
+from tests.injected import is_loss
 from tests.runs import changed, run
 
 
@@ -36,7 +37,7 @@ def test_kills_at_real_seconds_are_planned(wall: Config, tmp_path: Path, caplog:
     )
     with caplog.at_level(logging.INFO):
         finished, events = run(changed(wall, engine="rpc"), tmp_path / "run")
-    started, kills = events[0], [event for event in events if isinstance(event, Killed)]
+    started, kills = events[0], [event for event in events if is_loss(event)]
     assert isinstance(started, Started)
     assert started.trace_inject == "wall"
     assert {(event.line, event.phase) for event in kills} >= {(2, "wall")}

@@ -10,12 +10,13 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunFailed
-from harness.core.events import Evaluated, Finished, Killed, Recovered, Saved, Trained
+from harness.core.events import Evaluated, Finished, Recovered, Saved, Trained
 from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
+from tests.injected import is_loss
 from tests.known_jobs import job_of
 from tests.made_runs import altered
 from tests.runs import changed, losses_of, run, saving_every
@@ -101,7 +102,7 @@ def test_a_run_is_charged_as_the_simulator_says(
     config = changed(config, strategy__name=name, strategy__r=0.5, data__max_train_samples=256, **prices)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
-    simulated = simulate(run_spec.strategy, job_of(config, r=0.5), run_spec.planned_kills)
+    simulated = simulate(run_spec.strategy, job_of(config, r=0.5), run_spec.planned_faults)
     assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
     assert finished.num_saves == simulated.num_saves
     uploaded = sum(event.upload_bytes for event in events if isinstance(event, Recovered))
@@ -166,7 +167,7 @@ def test_at_a_boundary_saves_come_before_kills(config: Config, tmp_path: Path) -
     config = changed(config, strategy__name="partial", strategy__interval_samples=32 * 4, trace__path=str(trace))
     finished, events = run(config, tmp_path / "run")
     story = [event.kind for event in events if event.step == 32 and event.kind != "train"]
-    assert story == ["save", "kill", "lost", "regroup", "recover"]
+    assert story == ["save", "fault", "lost", "regroup", "recover"]
     assert finished.pls == 0
     assert finished.lost_updates == 0
 
@@ -205,7 +206,7 @@ def test_a_planned_kill_that_does_not_happen_fails_the_run(config: Config, tmp_p
 def test_every_entry_of_a_trace_kills_once(config: Config, tmp_path: Path) -> None:
     """Also under full recovery, which passes the boundary of a kill twice."""
     _, events = run(saving_every(changed(config, strategy__name="full"), 80), tmp_path / "run")
-    kills = [(event.rank, event.line) for event in events if isinstance(event, Killed)]
+    kills = [(event.rank, event.line) for event in events if is_loss(event)]
     assert len(kills) == len(set(kills)) == 11
 
 

@@ -10,7 +10,7 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import Moved, RunStopped
-from harness.core.plans import KillTime
+from harness.core.faults import FaultTime
 from harness.run import assemble, job
 from harness.run.verify import compare_records
 from tests.run.test_resume import NUM_STEPS, resumed, train_until
@@ -47,9 +47,9 @@ def test_a_run_that_was_moved_leaves_the_next_one_alone(config: Config, tmp_path
             assemble.run(other, run_dir, parts=assemble.Parts(train=partial(train_until, 12)))
 
     def train(
-        config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
+        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
     ) -> None:
-        job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, Moving(supervisor, 31, move)))
+        job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Moving(supervisor, 31, move)))
 
     with pytest.raises(Moved, match=r"run/events\.jsonl: moved or removed during the run; another one is there"):
         assemble.run(first, run_dir, parts=assemble.Parts(train=train))

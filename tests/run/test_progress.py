@@ -10,7 +10,7 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import ConfigError
-from harness.core.plans import KillTime
+from harness.core.faults import FaultTime
 from harness.run import assemble, job
 from harness.run.spec import RunSpec
 from tests.runs import changed
@@ -35,10 +35,10 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
     found: list[Counter[int]] = []
 
     def train(
-        config: Config, checkpoints: Path, kills: tuple[KillTime, ...], cluster: Cluster, supervisor: SupervisorClient
+        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
     ) -> None:
         counting = Counting(supervisor)
-        job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, counting))
+        job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, counting))
         found.append(counting.counts)
 
     (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8

@@ -30,7 +30,7 @@ REBUILT: dict[str, set[str]] = {
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
     },
     "Injections": {
-        *("kills", "cluster", "supervisor", "mirror", "accounting", "progress", "before_kill"),
+        *("faults", "cluster", "supervisor", "mirror", "accounting", "progress", "before_fault"),
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
@@ -79,7 +79,8 @@ REBUILT: dict[str, set[str]] = {
             "store",
             "on_status",
             "clock",
-            "planned_kills",
+            "powers",
+            "planned_faults",
             "seconds_per_hour",
         ),
         *("newest", "is_finished"),  # set by the next event

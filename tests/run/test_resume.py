@@ -15,8 +15,8 @@ from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RunStopped, StoreError
-from harness.core.events import Finished, WriteFailed
-from harness.core.plans import KillTime
+from harness.core.events import Finished
+from harness.core.faults import FaultTime
 from harness.core.strategies import STRATEGIES
 from harness.core.trackers import TRACKERS, NullTracker
 from harness.record import code
@@ -24,6 +24,7 @@ from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, job, resume_points
 from harness.run.verify import compare_records
+from tests.injected import is_failed_write
 from tests.run.stopped_commands import has_begun, has_trained, interrupted
 from tests.runs import BUSY, changed, saving_every
 
@@ -63,12 +64,12 @@ def train_until(  # noqa: PLR0917
     at: int,
     config: Config,
     checkpoints: Path,
-    kills: tuple[KillTime, ...],
+    faults: tuple[FaultTime, ...],
     cluster: Cluster,
     supervisor: SupervisorClient,
 ) -> None:
     """The trainer's job, which is asked to stop."""
-    job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, Stopping(supervisor, at)))
+    job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Stopping(supervisor, at)))
 
 
 def stopped(config: Config, run_dir: Path, at: int, *, resumes: bool = False) -> int | None:
@@ -262,13 +263,13 @@ def test_a_write_that_is_to_fail_strikes_where_it_would_have(
     config = case(short, strategy, "none", mode, trace__path=str(tmp_path / "faults.csv"))
     assemble.run(config, tmp_path / "whole")
     whole = read_events(tmp_path / "whole" / "events.jsonl")
-    assert len([event for event in whole if isinstance(event, WriteFailed)]) >= 3
+    assert len([event for event in whole if is_failed_write(event)]) >= 3
     again = changed(config, engine="rpc") if on_rpc else config
     for at in (13,) if on_rpc else (12, 17, 18, 19, 34):  # waiting, at its save, in the background, waiting again
         run_dir = tmp_path / f"again-{at}"
         assert stopped(again, run_dir, at) is not None
         before = read_events(run_dir / "events.jsonl")
-        assert at >= 18 or not any(isinstance(event, WriteFailed) for event in before)
+        assert at >= 18 or not any(is_failed_write(event) for event in before)
         resumed(again, run_dir)
         assert compare_records(tmp_path / "whole", run_dir) == []
 

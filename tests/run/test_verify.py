@@ -9,12 +9,13 @@ import torch
 from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.events import Killed, Saved
+from harness.core.events import Saved
 from harness.core.strategies import STRATEGIES
 from harness.record.recorder import read_events
 from harness.run import verify
 from harness.run.assemble import Parts, RunStatus
 from harness.traces.job_trace import job_trace
+from tests.injected import is_loss
 from tests.runs import changed, run, saving_every
 
 
@@ -65,7 +66,7 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     assert verify.verify(config, tmp_path) == verify.Verdict(strategy, ())
     events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
-    kills = [event for event in events if isinstance(event, Killed)]
+    kills = [event for event in events if is_loss(event)]
     if strategy == "none":
         assert not kills
         return

@@ -9,8 +9,9 @@ import pytest
 import analysis
 from harness.config.model import Config
 from harness.core.errors import ConfigError
-from harness.core.events import Event, Killed, Recovered, Saved
-from harness.core.plans import KillTime, Progress
+from harness.core.events import Event, Injected, Recovered, Saved
+from harness.core.faults import FaultTime
+from harness.core.plans import Progress
 from harness.core.strategies import STRATEGIES, options_of
 from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
@@ -18,6 +19,7 @@ from harness.run import verify
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.spec import RunSpec, check
 from tests.client.test_lookahead import facts
+from tests.injected import is_loss
 from tests.known_jobs import job_of
 from tests.planning.test_simulate import COSTS
 from tests.run.test_laws import outcome
@@ -37,9 +39,9 @@ def wall(config: Config, tmp_path: Path) -> Config:
     return changed(config, profile__o_load_h=1.5, profile__o_res_h=1.0, data__max_train_samples=512)
 
 
-def kills_of(events: list[Event]) -> list[Killed]:
+def kills_of(events: list[Event]) -> list[Injected]:
     """The kills on record, in order."""
-    return [event for event in events if isinstance(event, Killed)]
+    return [event for event in events if is_loss(event)]
 
 
 @pytest.mark.parametrize("name", ["never_save", "full", "partial", "cpr_vanilla"])
@@ -48,7 +50,7 @@ def test_a_run_is_charged_as_the_simulator_says(wall: Config, tmp_path: Path, na
     config = saving_every(changed(wall, strategy__name=name), 60)
     finished, events = run(config, tmp_path / name)
     run_spec = RunSpec(config)
-    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_kills)
+    simulated = simulate(run_spec.strategy, job_of(config), run_spec.planned_faults)
     for field in ("save_h", "load_h", "lost_h", "reschedule_h", "num_failures", "num_saves"):
         assert getattr(finished, field) == getattr(simulated, field), field
     assert finished.pls == pytest.approx(simulated.pls, rel=1e-12)
@@ -129,7 +131,7 @@ def test_the_forecast_moves_with_the_charges() -> None:
     schedule = Schedule(
         num_steps=56,
         batch_size=4,
-        kills=tuple(KillTime(hour, hour) for hour in (3, 10, 12, 58, 60)),
+        faults=tuple(FaultTime(hour, hour) for hour in (3, 10, 12, 58, 60)),
         clock="wall",
         job_h=56,
         evaluate_every_steps=None,
@@ -172,11 +174,11 @@ def test_a_record_with_a_kill_at_another_time_is_found_out(wall: Config, tmp_pat
     config = saving_every(changed(wall, strategy__name="full"), 60)
     _, events = run(config, tmp_path / "run")
     plain = read_config(tmp_path / "run")
-    numbers = [number for number, event in enumerate(events) if isinstance(event, Killed)]
+    numbers = [number for number, event in enumerate(events) if is_loss(event)]
     for number, shift_h, said in ((numbers[3], 5.0, "before its hour"), (numbers[4], -5.0, "was killed late")):
         kill = events[number]
-        assert isinstance(kill, Killed)
-        lie = Killed(**{**vars(kill), "hour": kill.hour + shift_h})
+        assert is_loss(kill)
+        lie = Injected(**{**vars(kill), "hour": kill.hour + shift_h})
         (problem,) = analysis.check([*events[:number], lie, *events[number + 1 :]], plain)
         assert problem.startswith(f"event {number + 1}: {kill.rank}")
         assert said in problem

@@ -7,7 +7,7 @@ import pytest
 
 from harness.config.model import Config
 from harness.core.errors import TraceError
-from harness.core.plans import PlannedKill, merge_kills
+from harness.core.faults import PlannedFault, merge_faults
 from harness.run.spec import RunSpec
 from harness.traces.gaps import observe
 from harness.traces.job_trace import job_trace
@@ -24,9 +24,9 @@ def under(config: Config, folder: Path, lines: str, **dotted: Any) -> Config:
     return changed(config, trace__path=str(path), **(HOSTS | dotted))
 
 
-def kills_of(config: Config) -> list[PlannedKill]:
+def kills_of(config: Config) -> list[PlannedFault]:
     """The planned kills of a run."""
-    return [*RunSpec(config).planned_kills]
+    return [*RunSpec(config).planned_faults]
 
 
 def test_a_host_is_the_ranks_on_it_at_its_hour(config: Config, tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_kills_that_strike_together_lose_all_their_hosts(config: Config, tmp_pat
     """Law: on the wall clock entries of two hours may meet at one boundary; the first host of a rank is its own."""
     lines = "5,host1,\n6,host2,\n6,ps0,"
     kills = kills_of(under(config, tmp_path, lines, trace__clock="wall"))
-    together = merge_kills(9, kills)
+    together = merge_faults(9, kills)
     assert [kill.ranks for kill in kills] == [("ps1", "ps4"), ("ps0", "ps1", "ps2", "ps5")]
     assert together.ranks == ("ps0", "ps1", "ps2", "ps4", "ps5")
     assert (together.hosts, together.lines) == ((1, 2), (4, 2, 3, 2, 3))

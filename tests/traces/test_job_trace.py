@@ -10,7 +10,7 @@ from harness.config.model import Config, TraceConfig
 from harness.core.errors import ConfigError, TraceError
 from harness.traces.job_trace import job_trace, on_job, with_profile_of_trace
 from harness.traces.mismatch import mismatches
-from harness.traces.schedule import planned_kills_of
+from harness.traces.schedule import planned_faults_of
 from harness.traces.trace import Trace, parse_trace
 
 LOG = "# length_h: 40\n# ranks: 2\nhour,rank,repair_h\n1,ps0,2\n9,ps1,\n21,ps0,3\n22,ps1,\n23,ps1,4\n39,ps0,\n"
@@ -75,9 +75,9 @@ def test_kills_are_those_of_the_mapped_trace(tmp_path: Path) -> None:
     """A run under a window kills at the window's hours, and is refused without one."""
     config = config_of(tmp_path, LOG)
     with pytest.raises(TraceError, match=r"log.csv:6: expected an hour up to the end of the job .* trace.window"):
-        planned_kills_of(config, total_samples=12_800, num_steps=100)
+        planned_faults_of(config, total_samples=12_800, num_steps=100)
     config = config_of(tmp_path, LOG, stretch=True, repair="reschedule")
-    kills = planned_kills_of(config, total_samples=12_800, num_steps=100)
+    kills = planned_faults_of(config, total_samples=12_800, num_steps=100)
     assert [(kill.step, kill.ranks, kill.repair_h) for kill in kills] == [
         (3, ("ps0",), 0.5), (23, ("ps1",), None), (53, ("ps0",), 0.75), (55, ("ps1",), None), (58, ("ps1",), 1),
         (98, ("ps0",), None),
@@ -237,7 +237,7 @@ def test_a_law_learned_from_a_trace_is_drawn_again(tmp_path: Path) -> None:
     assert len(drawn(law).entries) > 5
     config = Config.model_validate({"seed": 7, "trace": {"law": law}})
     assert config.trace_name == "empirical_log-7"
-    assert planned_kills_of(config, total_samples=128_000, num_steps=1000)
+    assert planned_faults_of(config, total_samples=128_000, num_steps=1000)
 
 
 def test_a_random_window_is_drawn_by_the_traces_seed(tmp_path: Path) -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
-from harness.core.plans import PlannedKill, ps_index
+from harness.core.faults import PlannedFault
+from harness.core.plans import ps_index
 from harness.traces.gaps import observe
 from harness.traces.schedule import schedule as plan
 from harness.traces.trace import Trace, parse_trace, read_trace
@@ -20,7 +21,7 @@ def read(text: str) -> Trace:
     return parse_trace(text.splitlines(keepends=True), "busy.csv")
 
 
-def schedule(trace: Trace, **changes: float) -> tuple[PlannedKill, ...]:
+def schedule(trace: Trace, **changes: float) -> tuple[PlannedFault, ...]:
     """Schedule on a job of 100 h, 1000 samples, batches of 10, 4 ranks."""
     values = {"job_h": 100, "total_samples": 1000, "batch_size": 10, "num_steps": 100, "num_ps": 4, "seed": 0}
     return plan(trace, **{**values, **changes})  # pyright: ignore[reportArgumentType]  # ints, but for job_h
@@ -179,7 +180,7 @@ def test_what_does_not_fit_the_run_is_said_with_file_and_line(row: str, message:
 def test_a_kill_strikes_at_the_first_boundary_that_holds_its_samples(hour: str, step: int) -> None:
     """Hour h is sample 10 h here, a boundary every 10; at the latest the boundary before the last step."""
     (planned_kill,) = schedule(read(f"hour,rank\n{hour},ps1\n"))
-    assert planned_kill == PlannedKill(step=step, ranks=("ps1",), hours=(float(hour),), lines=(2,))
+    assert planned_kill == PlannedFault(step=step, ranks=("ps1",), hours=(float(hour),), lines=(2,))
 
 
 def test_entries_of_several_phases_are_several_kills() -> None:
@@ -224,8 +225,8 @@ def test_a_file_that_is_no_text_is_said_with_its_line(tmp_path: Path) -> None:
 def test_entries_at_one_boundary_are_one_strike_with_the_union_of_ranks() -> None:
     """Ranks in order of their number; a rank named twice dies once, of its first line."""
     (first, second) = schedule(read("hour,rank\n1.1,ps3\n1.2,ps0\n1.3,ps3\n5,ps1\n"))
-    assert first == PlannedKill(step=2, ranks=("ps0", "ps3"), hours=(1.2, 1.1), lines=(3, 2))
-    assert second == PlannedKill(step=5, ranks=("ps1",), hours=(5.0,), lines=(5,))
+    assert first == PlannedFault(step=2, ranks=("ps0", "ps3"), hours=(1.2, 1.1), lines=(3, 2))
+    assert second == PlannedFault(step=5, ranks=("ps1",), hours=(5.0,), lines=(5,))
 
 
 def test_ranks_are_ordered_by_number_not_by_name() -> None:
@@ -263,7 +264,7 @@ def test_the_folder_holds_no_trace_without_a_script() -> None:
     assert {path.name for path in FOLDER.glob("*.csv")} == set(TRACES)
 
 
-def load(name: str, *, job_h: float, num_ps: int) -> tuple[PlannedKill, ...]:
+def load(name: str, *, job_h: float, num_ps: int) -> tuple[PlannedFault, ...]:
     """The strikes of a trace of the folder, at boundaries a thousandth of the job apart."""
     trace = parse_trace((FOLDER / name).read_text().splitlines(), name)
     return schedule(trace, job_h=job_h, num_ps=num_ps, total_samples=10_000, num_steps=1000)

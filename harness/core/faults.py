@@ -1,0 +1,422 @@
+"""Faults of a failure trace: what each does to ranks, and the plan of those of a run.
+
+A new fault is one class, with its facts and :meth:`Fault.strike`, and one entry in ``FAULTS`` (docs/EXTENDING.md).
+"""
+
+import errno
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
+
+import numpy as np
+
+from harness.core.plans import Rank, rank_order
+
+Phase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
+"""When a fault strikes: at a boundary between steps, or in a phase that a run passes through."""
+PHASES: tuple[Phase, ...] = get_args(Phase)
+
+Loss = Literal["dead", "mute"]
+"""How a rank is lost: it has ended; it may live, and must be given up and killed before it is replaced."""
+
+Detail = float | str
+MAX_FACTOR = 100.0
+"""The slowest rank, by how many times the time that it takes."""
+_NUM_BITS = 1 << 62  # more than a file has
+
+
+class Victims(Protocol):
+    """What a fault can do to ranks."""
+
+    def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, dict[str, Any]]:
+        """Kill all of ``ranks``, then reap them; of ``hosts``, indices into ``cluster.hosts``, all that is there.
+
+        Returns the ``machine`` part of the event of each rank.
+        """
+        ...
+
+    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
+        """Make ``ranks`` answer nothing any more, or kill them where that is the same. Returns as :meth:`kill`."""
+        ...
+
+    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, dict[str, Any]]:
+        """Let no message reach ``ranks`` any more, or kill them where that is the same. Returns as :meth:`kill`."""
+        ...
+
+    def slow(self, factors: Mapping[Rank, float]) -> None:
+        """From now on exactly the ranks in ``factors`` are slower, by these factors."""
+        ...
+
+
+class Files(Protocol):
+    """What a fault can do to the files of the newest checkpoint."""
+
+    root: Any
+    """The folder of checkpoints, a ``Path``."""
+
+    def newest_file(self, rank: Rank) -> str | None:
+        """The path of the newest file of ``rank`` that has rows, below ``root``; None without a checkpoint."""
+        ...
+
+    def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
+        """Flip the bit of this number of that file, counted on from the first where the file is shorter.
+
+        Returns the file's path below ``root``, and the place of the bit in it; None without a checkpoint.
+        """
+        ...
+
+
+class Powers(NamedTuple):
+    """What :meth:`Fault.strike` may use."""
+
+    ranks: Victims
+    files: Files
+
+
+class Hit(NamedTuple):
+    """What the record says of a fault of one rank: ``details``, equal on both engines, and the ``machine`` part."""
+
+    details: Mapping[str, Detail] = {}
+    machine: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fault:
+    """What an entry of a failure trace does to ranks. ``name``: its key in ``FAULTS``.
+
+    Attributes:
+        loss: how the ranks are lost; None: they are not. Lost ranks of one boundary and phase are one failure.
+        phases: in which it may strike; the first if the trace names none.
+        columns: of the trace, that belong to it; the line of another fault leaves them empty.
+        lasts: it begins at a boundary, and lasts for the hours of ``repair_h``, which the line must have.
+        takes_hosts: it may strike a whole host.
+        cuts_network: it needs a network that ranks can be cut off.
+        damage: what it does to the newest file of a rank, which must be there; empty: nothing. The details then have
+            ``path``.
+        details: types of the details that its event must have.
+        words: what happened, for ``run.py show``, formatted with ``fault`` and the details.
+        title: the first column of that line; empty: the name of the fault.
+        aim: the end of "a phase in which …", before the ranks.
+    """
+
+    name: str
+
+    loss: ClassVar[Loss | None] = None
+    phases: ClassVar[tuple[Phase, ...]] = ("boundary",)
+    columns: ClassVar[tuple[str, ...]] = ()
+    lasts: ClassVar[bool] = False
+    takes_hosts: ClassVar[bool] = False
+    cuts_network: ClassVar[bool] = False
+    damage: ClassVar[str] = ""
+    details: ClassVar[Mapping[str, Any]] = {}
+    words: ClassVar[str] = ""
+    title: ClassVar[str] = ""
+    aim: ClassVar[str] = "to strike"
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, str]) -> Self:
+        """The fault of a line of a trace; ``values``: its further columns. Raises ValueError: what is expected."""
+        return cls(name=name)
+
+    def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
+        """This fault with what its line leaves to chance. The generator depends on seed, name and line alone."""
+        return self
+
+    @property
+    def slowness(self) -> float:
+        """How many times as long a job takes while the fault lasts, which is charged as rescheduling."""
+        return 1.0
+
+    @property
+    def write_errno(self) -> int | None:
+        """The system's error of one write of the next save, by which the ranks themselves carry the fault out."""
+        return None
+
+    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
+        """Carry it out on ``ranks``, some of those of ``planned``; what the record says of each."""
+        return dict.fromkeys(ranks, Hit())
+
+    @classmethod
+    def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
+        """From now on exactly ``lasting``, faults of this class, last. Called when one begins or ends, and when a run
+        goes on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Death(Fault):
+    """The ranks are lost, at a boundary or in any phase."""
+
+    loss: ClassVar[Loss | None] = "dead"
+    phases: ClassVar[tuple[Phase, ...]] = PHASES
+    title: ClassVar[str] = "kill"
+    aim: ClassVar[str] = "to kill"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kill(Death):
+    """The ranks end."""
+
+    name: str = "kill"
+
+    takes_hosts: ClassVar[bool] = True
+
+    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
+        """See Fault.strike."""
+        return _hits(powers.ranks.kill(ranks, planned.hosts))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hang(Death):
+    """The ranks stand still."""
+
+    name: str = "hang"
+
+    loss: ClassVar[Loss | None] = "mute"
+
+    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
+        """See Fault.strike."""
+        return _hits(powers.ranks.hang(ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Death):
+    """The ranks run, and no packet reaches them any more."""
+
+    name: str = "partition"
+
+    loss: ClassVar[Loss | None] = "mute"
+    cuts_network: ClassVar[bool] = True
+
+    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
+        """See Fault.strike."""
+        return _hits(powers.ranks.cut_off(ranks))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Slow(Fault):
+    """For a time the ranks take ``factor`` times as long. No result changes."""
+
+    name: str = "slow"
+    factor: float
+
+    columns: ClassVar[tuple[str, ...]] = ("factor",)
+    lasts: ClassVar[bool] = True
+    details: ClassVar[Mapping[str, Any]] = {"factor": float, "last_hour": float, "last_step": int}
+    words: ClassVar[str] = "{factor:g} times as slow until step {last_step}"
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, str]) -> Self:
+        """See Fault.of."""
+        text = values.get("factor")
+        if not text:
+            raise ValueError(f"factor: expected a number above 1 for the fault {name}, got nothing")
+        try:
+            factor = float(text)
+        except ValueError:
+            raise ValueError(f"factor: expected a number, got {text!r}") from None
+        if not 1 < factor <= MAX_FACTOR:  # nan is not
+            raise ValueError(f"factor: expected a number above 1, up to {MAX_FACTOR:g}, got {text}")
+        return cls(name=name, factor=factor)
+
+    @property
+    def slowness(self) -> float:
+        """See Fault.slowness."""
+        return self.factor
+
+    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
+        """See Fault.strike; :meth:`hold` does it."""
+        assert planned.last_hour is not None
+        assert planned.last_step is not None
+        details = {"factor": self.factor, "last_hour": planned.last_hour, "last_step": planned.last_step}
+        return dict.fromkeys(ranks, Hit(details))
+
+    @classmethod
+    def hold(cls, lasting: "Sequence[PlannedFault]", powers: Powers) -> None:
+        """A rank is as slow as the slowest of its faults."""
+        by_factor = sorted(lasting, key=lambda each: each.fault.slowness)
+        powers.ranks.slow({rank: each.fault.slowness for each in by_factor for rank in each.ranks})
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteFailure(Fault):
+    """The first write of each rank's part of the next save fails with the system's error ``errno``."""
+
+    errno: int
+
+    phases: ClassVar[tuple[Phase, ...]] = ("save",)
+    words: ClassVar[str] = "{fault}, its part was written again"
+    title: ClassVar[str] = "write_failed"
+    aim: ClassVar[str] = "a write fails of"
+
+    @classmethod
+    def of(cls, name: str, values: Mapping[str, str]) -> Self:
+        """See Fault.of."""
+        return cls(name=name, errno=_ERRNOS[name])
+
+    @property
+    def write_errno(self) -> int | None:
+        """See Fault.write_errno."""
+        return self.errno
+
+
+@dataclass(frozen=True, kw_only=True)
+class BitFlip(Fault):
+    """The bit of this ``number`` of the ranks' newest files changes on disk."""
+
+    name: str = "bitflip"
+    number: int = 0
+
+    damage: ClassVar[str] = "a bit of it was flipped"
+    details: ClassVar[Mapping[str, Any]] = {"path": str, "bit": int}
+    words: ClassVar[str] = "bit {bit} of {path} flipped"
+
+    def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
+        """See Fault.drawn."""
+        return replace(self, number=int(make_generator().integers(_NUM_BITS)))
+
+    def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
+        """See Fault.strike."""
+        flipped = {rank: powers.files.flip_bit(rank, self.number) for rank in ranks}
+        return {rank: Hit({"path": found[0], "bit": found[1]}) for rank, found in flipped.items() if found}
+
+
+def _hits(machines: Mapping[Rank, Mapping[str, Any]]) -> dict[Rank, Hit]:
+    return {rank: Hit(machine=machine) for rank, machine in machines.items()}
+
+
+_ERRNOS = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
+
+KILL = Kill()
+FAULTS: dict[str, type[Fault]] = {
+    "kill": Kill,
+    "hang": Hang,
+    "partition": Partition,
+    "slow": Slow,
+    "disk_full": WriteFailure,
+    "disk_error": WriteFailure,
+    "bitflip": BitFlip,
+}
+"""All faults, by the name that a trace gives them."""
+
+
+class Struck(NamedTuple):
+    """What a failure of the trace costs besides the profile's prices.
+
+    ``repair_h``: emulated hours of rescheduling, None where the trace does not say. ``hangs``: a rank must be given up
+    first.
+    """
+
+    repair_h: float | None = None
+    hangs: bool = False
+
+    def also(self, other: "Struck") -> "Struck":
+        """Both as one failure."""
+        return Struck(longest((self.repair_h, other.repair_h)), self.hangs or other.hangs)
+
+
+class FaultTime(NamedTuple):
+    """When a planned fault strikes, and what it does, without to whom: what the trainer may know.
+
+    ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first, which counts with ``wall``. With a
+    ``phase`` other than ``boundary`` it waits for that phase from the boundary on. ``last_step``: the boundary at which
+    it ends, None if it does not last. ``wait_h``: emulated hours that the job takes longer for it.
+    """
+
+    step: int
+    hour: float
+    phase: Phase = "boundary"
+    fault: Fault = KILL
+    last_step: int | None = None
+    wait_h: float = 0.0
+
+    @property
+    def is_at_boundary(self) -> bool:
+        """Whether it strikes at the boundary itself, after what else is due there."""
+        return self.phase == "boundary" and not self.fault.lasts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedFault:
+    """Faults of PS ranks that strike together, at the boundary after ``step`` steps, or in a ``phase`` after it.
+
+    With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
+    then the boundary without overhead.
+
+    ``ranks`` are in rank order, and all are lost, or none. ``hours[i]`` and ``lines[i]`` are those of the first trace
+    entry that strikes ``ranks[i]``. ``faults``: what happens to ranks that are not just killed. ``repair_h``: the
+    longest repair time of lost ranks, in hours; None if no entry has one.
+    ``hosts``: lost as a whole, in this order, by index. ``host_of``: with which of them a rank dies, if with one.
+    ``last_hour``, ``last_step``, ``wait_h``: of a fault that lasts: when it ends, and hours that the job takes longer
+    for it, besides those of faults before it.
+    """
+
+    step: int
+    ranks: tuple[Rank, ...]
+    hours: tuple[float, ...]
+    lines: tuple[int, ...]
+    repair_h: float | None = None
+    phase: Phase = "boundary"
+    faults: Mapping[Rank, Fault] = field(default_factory=dict)
+    hosts: tuple[int, ...] = ()
+    host_of: Mapping[Rank, int] = field(default_factory=dict)
+    last_hour: float | None = None
+    last_step: int | None = None
+    wait_h: float = 0.0
+
+    def fault_of(self, rank: Rank) -> Fault:
+        """What happens to one of ``ranks``."""
+        return self.faults.get(rank, KILL)
+
+    @property
+    def fault(self) -> Fault:
+        """What happens to the first rank; where ranks are not lost, to all of them."""
+        return self.fault_of(self.ranks[0])
+
+    @property
+    def ranks_by_fault(self) -> dict[Fault, list[Rank]]:
+        """The ranks, by what happens to them."""
+        found: dict[Fault, list[Rank]] = {}
+        for rank in self.ranks:
+            found.setdefault(self.fault_of(rank), []).append(rank)
+        return found
+
+    @property
+    def struck(self) -> Struck:
+        """What it costs as a failure."""
+        return Struck(self.repair_h, any(fault.loss == "mute" for fault in self.ranks_by_fault))
+
+    @property
+    def time(self) -> FaultTime:
+        """When it strikes, without whom."""
+        return FaultTime(self.step, min(self.hours), self.phase, self.fault, self.last_step, self.wait_h)
+
+
+def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
+    """The one fault after ``step`` steps of all ``planned`` (at least one): of one phase, in order of hours. A rank
+    is struck by the first one that names it. Faults that last are not merged."""
+    if len(planned) == 1:
+        return replace(planned[0], step=step)
+    first = {
+        rank: (hour, line, each.fault_of(rank))
+        for loses_host in (False, True)  # who dies with a host dies by its line
+        for each in reversed(planned)
+        for rank, hour, line in zip(each.ranks, each.hours, each.lines, strict=True)
+        if (rank in each.host_of) >= loses_host
+    }
+    ranks = tuple(sorted(first, key=rank_order))
+    return PlannedFault(
+        step=step,
+        ranks=ranks,
+        hours=tuple(first[rank][0] for rank in ranks),
+        lines=tuple(first[rank][1] for rank in ranks),
+        repair_h=longest(each.repair_h for each in planned),
+        phase=planned[0].phase,
+        faults={rank: first[rank][2] for rank in ranks if first[rank][2] != KILL},
+        hosts=tuple(dict.fromkeys(host for each in planned for host in each.hosts)),
+        host_of={rank: host for each in reversed(planned) for rank, host in each.host_of.items()},
+    )
+
+
+def longest(repairs_h: Iterable[float | None]) -> float | None:
+    """The longest of the known repair times, in hours; None if none is known."""
+    return max((hours for hours in repairs_h if hours is not None), default=None)
