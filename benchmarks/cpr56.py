@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import parser, report, table
 from harness.cluster.replica import num_copied_bytes
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.model import ClusterConfig, Config, MetricsConfig, SaveConfig
 from harness.config.profiles import PROFILES
 from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.events import (
     Evaluated,

@@ -27,7 +27,7 @@ from benchmarks.step import dense
 from benchmarks.trackers import memory_fracs
 from benchmarks.verification import Cost
 from harness.config.combinations import refuse_combinations
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.criteo import KAGGLE_CARDINALITIES
 from harness.core.errors import ConfigError

@@ -3,6 +3,8 @@
 import fcntl
 import json
 import os
+import re
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,14 @@ def test_an_importer(results: dict[str, Any]) -> None:
     found = results["importer"]
     assert (found["outages"], found["nodes"]) == (3, ["a", "b"])
     assert found["message"].endswith("broken.txt:2: 2 fields; expected 'node;start;end'")
+
+
+def test_the_page_names_each_table_where_it_is() -> None:
+    """And names no table whose names a configuration would refuse, such as the backends of the dense network."""
+    tables = re.findall(r"`([A-Z_]+)` in `harness/([\w/]+)\.py`", PAGE.read_text(encoding="utf-8"))
+    assert {name for name, _ in tables} == {"LAUNCHERS", "ENCODINGS"}
+    for name, path in tables:
+        assert hasattr(import_module(f"harness.{path.replace('/', '.')}"), name), (name, path)
 
 
 def test_the_page_says_how_long_its_examples_are() -> None:

@@ -16,7 +16,7 @@ from harness.cli import console
 from harness.cli.parsing import mapping_overrides
 from harness.cli.progress import amount_progress
 from harness.config.combinations import refuse_combinations
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.experiment import load_each
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
@@ -267,12 +267,13 @@ def _rest_of_a_save(sizes: SaveSizes, options: StrategyOptions) -> str | None:
     """A line for priority saves of which the tracker's choice is the smaller part; None if it is not."""
     assert isinstance(options, CprPriority.Options)
     waits = options.untracked == "interval"
-    rest_bytes = (sizes.tracked if waits else sizes.priority) - sizes.chosen
-    if rest_bytes <= sizes.chosen:
+    chosen_bytes = sizes.of("tracked") - sizes.dense
+    rest_bytes = sizes.of("tracked" if waits else "priority") - chosen_bytes
+    if rest_bytes <= chosen_bytes:
         return None
     rest, hint = ("dense network", "") if waits else ("untracked tables, dense network", "; see strategy.untracked")
     return (
-        f"a priority save chooses {sizes.chosen / 1e6:.3g} MB of rows and writes {rest_bytes / 1e6:.3g} MB besides "
+        f"a priority save chooses {chosen_bytes / 1e6:.3g} MB of rows and writes {rest_bytes / 1e6:.3g} MB besides "
         f"({rest}): strategies differ by the smaller part{hint}"
     )
 

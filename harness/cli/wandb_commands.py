@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from harness.cli import console
+from harness.config.derived import group_of
 from harness.config.experiment import Experiment
-from harness.config.group import group_of
 from harness.core.errors import HarnessError, StoreError
 from harness.record.wandb_facts import RunFacts
 from harness.record.wandb_session import require_key, server_problem

@@ -15,7 +15,7 @@ from harness.core.plans import Rank, buddy_of, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import NullTracker, TrackerSpec
-from harness.store import SAVE_KINDS
+from harness.store import save_kind
 
 COPY_BYTES = 32 << 20
 """Rows of a shard travel in messages of at most about this size."""
@@ -75,7 +75,7 @@ class Replica(Resumable):
         """Take from the counts what the owner's part of ``save`` takes from its own."""
         kind = save.plan.kind
         assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
-        rows = SAVE_KINDS[kind].rows(self.shard, NullTracker(self.shard, TrackerSpec(None, ())), (), save.step)
+        rows = save_kind(kind).rows(self.shard, NullTracker(self.shard, TrackerSpec(None, ())), (), save.step)
         self.taken = self.taken.plus(save.sequence, *take(self.shard, rows, self._tracked))
 
     def copy(self, reach: Reach) -> int:

@@ -13,7 +13,6 @@ from harness.core.resumable import State
 from harness.core.shard import Shard
 from harness.core.trackers import Tracker
 from harness.store import (
-    SAVE_KINDS,
     Background,
     ChosenRows,
     FileRecord,
@@ -24,6 +23,7 @@ from harness.store import (
     ShardStore,
     Snapshot,
     StillRows,
+    save_kind,
     wants_compaction,
 )
 
@@ -179,7 +179,7 @@ class Saver:
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self._store.discard(request.sequence)
         self._shard.mirrored_N = request.mirrored_N
-        kind = SAVE_KINDS[request.plan.kind]
+        kind = save_kind(request.plan.kind)
         rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
         builds_on = tuple(kind.builds_on(self._shard, self._tracker, request.records))
         self.taken = self.taken.plus(request.sequence, *take(self._shard, rows, tuple(self._tracked)))

@@ -5,20 +5,24 @@ each default is the reading this project uses.
 """
 
 import re
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Union
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     Tag,
     model_validator,
 )
+from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from harness.config.jobs import JobsConfig
-from harness.config.one_of import OneOf
 from harness.config.profiles import MAX_PS, PROFILES, Profile, refuse_a_copy_without_network, refuse_both
 from harness.core.clock import FailureClock
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
@@ -33,6 +37,24 @@ PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
 HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.:@-]*$")]
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """A pydantic validator: the value is one of ``names``, to which a plug-in may add."""
+
+    names: Sequence[str]
+
+    def __get_pydantic_core_schema__(self, source: type, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return no_info_after_validator_function(self._check, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return {**handler(core), "enum": list(self.names)}
+
+    def _check(self, name: str) -> str:
+        if name not in self.names:
+            raise ValueError(f"expected one of {', '.join(self.names)}, got {name!r}")
+        return name
 
 
 class _Model(BaseModel):

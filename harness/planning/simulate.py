@@ -8,6 +8,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -21,7 +22,7 @@ from harness.core.pls import PlsLedger
 from harness.core.strategy import Strategy
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS
-from harness.store.kinds import SAVE_KINDS, DifferentialSave
+from harness.store.kinds import RowCounts, save_kind
 
 _FLOAT32_BYTES = 4
 _UNSURE = 1e-9  # relative: far above the rounding of floats; what is closer is computed exactly
@@ -29,36 +30,31 @@ _UNSURE = 1e-9  # relative: far above the rounding of floats; what is closer is 
 
 @dataclass(frozen=True, kw_only=True)
 class SaveSizes:
-    """Payload bytes of one save, over all ranks and the dense network, or the maximum that it may have.
+    """Payload bytes of saves, over all ranks and the dense network, at most. Every save writes the dense network.
 
-    ``priority``: K rows of each tracked table, with their ids, and the other tables whole; ``tracked``: without those.
-    ``with_mirror``: ``priority`` and the mirrored rows.
-    ``bases``: a new base, by kind of differential save. ``shards``: bytes of each rank's rows, which recovery of that
-    rank alone reads.
+    ``width``: float32 numbers of a row, state of the optimizer included. ``dense``: bytes of the dense network.
+    ``shards``: bytes of each rank's rows, which recovery of that rank alone reads.
     """
 
-    full: int
-    priority: int
-    tracked: int
-    with_mirror: int = 0
+    rows: RowCounts
+    width: int
     dense: int = 0
-    bases: Mapping[str, int] = field(default_factory=dict)
     shards: Mapping[Rank, int] = field(default_factory=dict)
 
-    def of(self, plan: SavePlan) -> int:
-        """Bytes that ``plan`` writes when every tracker uses its whole budget, and every delta is as large as a base.
+    def of(self, kind: str) -> int:
+        """Bytes of a save of this kind when every tracker uses its whole budget, and every delta is as large as a base.
 
-        A kind that is not known here is taken for a priority save.
+        Raises ConfigError for a kind that does not exist.
         """
-        if plan.kind in self.bases:
-            return self.bases[plan.kind]
-        sizes = {"full": self.full, "tracked": self.tracked, "with_mirror": self.with_mirror}
-        return sizes.get(plan.kind, self.priority)
+        save = save_kind(kind)
+        num_whole, num_chosen = save.most_rows(self.rows)
+        row_bytes = ENCODINGS[save.encoding].row_bytes(torch.empty(1, self.width))
+        return (num_whole + num_chosen) * row_bytes + num_chosen * ROW_ID_BYTES + self.dense
 
-    @property
-    def chosen(self) -> int:
-        """Bytes of the rows that trackers choose for a priority save, and of their ids."""
-        return self.tracked - self.dense
+    @cached_property
+    def full(self) -> int:
+        """Bytes of a full save."""
+        return self.of("full")
 
     def read_by(self, plan: RecoveryPlan) -> int:
         """Bytes that the recovery ``plan`` reads."""
@@ -70,31 +66,20 @@ class SaveSizes:
 def save_sizes(
     placement: Placement, *, width: int, dense_bytes: int, tracked: Iterable[int], r: float, share: float = 0.0
 ) -> SaveSizes:
-    """Sizes of saves of rows of ``width`` float32 numbers, state of the optimizer included. Every save writes the dense
-    network (docs/CPR.md). ``share``: of each tracked table is mirrored.
-    """
-    row_bytes = width * _FLOAT32_BYTES
-    num_rows = sum(placement.cardinalities)
+    """Sizes of saves if trackers choose ``r`` of each tracked table, the mirror holds ``share`` of it (docs/CPR.md)."""
     tracked = tuple(tracked)
-    shards = [placement.local_rows(k, t) for k in range(placement.num_ps) for t in tracked]
-    num_mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
-    num_chosen = sum(min(budget_rows(n, r), n - held) for n, held in zip(shards, num_mirrored, strict=True))
-    num_closing = num_chosen + sum(num_mirrored)
-    num_whole = num_rows - sum(placement.cardinalities[table] for table in tracked)
-    tracked_bytes = num_chosen * (row_bytes + ROW_ID_BYTES) + dense_bytes
-    differential = {name: kind for name, kind in SAVE_KINDS.items() if isinstance(kind, DifferentialSave)}
-    like_1X = torch.empty(1, width)
+    shards = [placement.local_rows(k, table) for k in range(placement.num_ps) for table in tracked]
+    mirrored = [budget_rows(rows, share) if share else 0 for rows in shards]
     return SaveSizes(
-        full=num_rows * row_bytes + dense_bytes,
-        priority=tracked_bytes + num_whole * row_bytes,
-        tracked=tracked_bytes,
-        with_mirror=num_closing * (row_bytes + ROW_ID_BYTES) + num_whole * row_bytes + dense_bytes,
+        rows=RowCounts(
+            all=sum(placement.cardinalities),
+            tracked=sum(shards),
+            chosen=sum(min(budget_rows(rows, r), rows - held) for rows, held in zip(shards, mirrored, strict=True)),
+            mirrored=sum(mirrored),
+        ),
+        width=width,
         dense=dense_bytes,
-        bases={
-            name: num_rows * ENCODINGS[kind.encoding].row_bytes(like_1X) + dense_bytes
-            for name, kind in differential.items()
-        },
-        shards={ps_rank(k): placement.num_rows(k) * row_bytes for k in range(placement.num_ps)},
+        shards={ps_rank(k): placement.num_rows(k) * width * _FLOAT32_BYTES for k in range(placement.num_ps)},
     )
 
 
@@ -188,7 +173,7 @@ def due_saves(strategy: Strategy, job: Job) -> DueSaves:
     total_samples = job.costs.total_samples
     saves = saves_of(strategy, batch_size=job.batch_size, num_steps=job.num_steps, total_samples=total_samples)
     plans = dict(saves)
-    sizes = tuple(job.sizes.of(plan) for plan in plans.values())
+    sizes = tuple(job.sizes.of(plan.kind) for plan in plans.values())
     charged = None
     has_hours = job.clock == "wall" or (job.costs.num_spares and job.costs.spare_o_res_h is not None)
     if job.costs.snapshot_frac is None and not has_hours:

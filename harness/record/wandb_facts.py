@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.config.group import group_of
+from harness.config.derived import group_of
 from harness.config.model import Config
 from harness.core.events import Started
 

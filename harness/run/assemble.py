@@ -23,7 +23,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor import Ranks, Supervisor
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
-from harness.config.hosts import host_map
+from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Finished, Machine

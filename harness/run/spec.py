@@ -13,9 +13,8 @@ from typing import Any
 from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankSpec
 from harness.config.combinations import refuse_combinations
-from harness.config.costs import job_costs
+from harness.config.derived import host_map, job_costs
 from harness.config.experiment import Cell
-from harness.config.hosts import host_map
 from harness.config.keys import IRRELEVANT
 from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
@@ -38,7 +37,10 @@ from harness.traces.schedule import planned_faults_of, trace_digest
 
 @dataclass(frozen=True)
 class RunSpec:
-    """All constants of a run that follow from its config, data and trace. Building it validates all three."""
+    """All constants of a run that follow from its config, data and trace.
+
+    Each is computed, and raises what is wrong with it, when it is first asked for; :meth:`validate` asks for all.
+    """
 
     given: Config
 

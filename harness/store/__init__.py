@@ -5,7 +5,7 @@ from harness.store.checkpoint import CheckpointStore, newest_checkpoint, read_ch
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.dense import discard_dense, read_dense, write_dense
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.kinds import SAVE_KINDS, SaveKind
+from harness.store.kinds import SAVE_KINDS, SaveKind, save_kind
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
 from harness.store.resume_points import ResumeFolder, ResumePoint
 from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
@@ -39,6 +39,7 @@ __all__ = [
     "read_checkpoint",
     "read_dense",
     "read_state",
+    "save_kind",
     "wants_compaction",
     "write_dense",
     "write_state",

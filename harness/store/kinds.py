@@ -7,12 +7,15 @@ its deltas, oldest first, and the record of each names its encoding.
 K rows chosen.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from harness.core.errors import ConfigError
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.records import FileRecord
@@ -22,19 +25,38 @@ if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait f
     from harness.core.trackers import ChangedTracker, Tracker
 
 
-class SaveKind(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class RowCounts:
+    """Rows of the whole model, from which the size of a save follows.
+
+    ``tracked``: of the tracked tables. ``chosen``: of these, at most, by the ranks' trackers for one save.
+    ``mirrored``: of these, by the trainer's mirror.
+    """
+
+    all: int
+    tracked: int
+    chosen: int
+    mirrored: int = 0
+
+    @property
+    def untracked(self) -> int:
+        """Rows of the other tables."""
+        return self.all - self.tracked
+
+
+class SaveKind(ABC):
     """The rows that one save of a shard writes, and their encoding. It is stateless; state belongs in the tracker."""
 
-    encoding: str
+    encoding: str = RAW
     """Encoding of row values in the file: a key of ``encoding.ENCODINGS``."""
 
+    @abstractmethod
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         """The rows that this save writes, by table: row ids (int64 local flat rows, distinct), or the table's span.
 
         Tables that are left out are not written. Decided at the step of the save; the values are those of this step
         also if they are written later. The rows' updates count as persisted, and the tracker's ``saved`` is called.
         """
-        ...
 
     def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
         """The files in the shard's last checkpoint, ``records``, that a restore must read before this save's file.
@@ -43,17 +65,19 @@ class SaveKind(Protocol):
 
         If there are none, the file is a base, and :meth:`rows` must give every table's span. Otherwise they are a base
         and deltas after it, and the file is a delta. A save of the rows that changed since the last save builds on all
-        of ``records``. A save of all rows that changed since the base builds on the base alone. A kind that leaves out
-        a delta must write all rows of that delta again. After a reset of its tracker it must build on all
-        of ``records`` until the next base.
+        of ``records``, which is the default. A save of all rows that changed since the base builds on the base alone. A
+        kind that leaves out a delta must write all rows of that delta again. After a reset of its tracker it must build
+        on all of ``records`` until the next base.
         """
-        ...
+        return records
+
+    @abstractmethod
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """The rows that such a save of all ranks writes at most: in whole tables, and by id. The simulator's price."""
 
 
-class FullSave:
+class FullSave(SaveKind):
     """Every row, in the raw encoding, into a new base."""
-
-    encoding = RAW
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         """Every table's span."""
@@ -63,33 +87,33 @@ class FullSave:
         """An empty tuple: a base builds on no older file."""
         return ()
 
-
-class PrioritySave:
-    """The tracker's choice of tracked tables, the other tables whole, as they are in memory, into a delta."""
-
-    encoding = RAW
-
-    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """At most K rows of each tracked table."""
-        return _whole(shard) | {table: tracker.choose(table, step) for table in tracked}
-
-    def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """All files of the last checkpoint."""
-        return records
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """All rows."""
+        return of.all, 0
 
 
-class TrackedSave:
+class TrackedSave(SaveKind):
     """The tracker's choice of tracked tables, as they are in memory, into a delta; other tables are left out."""
-
-    encoding = RAW
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         """At most K rows of each tracked table."""
         return {table: tracker.choose(table, step) for table in tracked}
 
-    def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """All files of the last checkpoint."""
-        return records
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """The trackers' whole budget."""
+        return 0, of.chosen
+
+
+class PrioritySave(TrackedSave):
+    """As ``TrackedSave``, and the other tables whole."""
+
+    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+        """At most K rows of each tracked table, and the other tables' spans."""
+        return _whole(shard) | super().rows(shard, tracker, tracked, step)
+
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """The trackers' whole budget, and the other tables."""
+        return of.untracked, of.chosen
 
 
 class WithMirrorSave(PrioritySave):
@@ -106,8 +130,12 @@ class WithMirrorSave(PrioritySave):
             rows[table] = torch.cat([chosen_K, dirty_N]).sort().values
         return rows
 
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """The trackers' whole budget, all mirrored rows, and the other tables."""
+        return of.untracked, of.chosen + of.mirrored
 
-class DifferentialSave:
+
+class DifferentialSave(SaveKind):
     """The rows of all tables that changed since the base, into a delta that replaces the one before; or a new base.
 
     After Check-N-Run (Eisenman et al., NSDI 2022), whose intermittent baselines decide alike (recalled). A delta holds
@@ -132,6 +160,10 @@ class DifferentialSave:
         if self._is_base_due(shard, tracker):
             return ()
         return records[:-1] if _changed(tracker).num_deltas else records
+
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """All rows: a base, which no delta exceeds by much."""
+        return of.all, 0
 
     def _is_base_due(self, shard: "Shard", tracker: "Tracker") -> bool:
         changed = _changed(tracker)
@@ -161,3 +193,10 @@ SAVE_KINDS: dict[str, SaveKind] = {
     "differential_2": DifferentialSave("uint2"),
 }
 """Kinds of save by the name in plans, manifests and save events."""
+
+
+def save_kind(name: str) -> SaveKind:
+    """The kind of save that a plan names. Raises ConfigError for a name that is not in :data:`SAVE_KINDS`."""
+    if name not in SAVE_KINDS:
+        raise ConfigError(f"strategy: its kind of save: expected one of {', '.join(SAVE_KINDS)}, got {name!r}")
+    return SAVE_KINDS[name]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from harness.config.hosts import host_map
+from harness.config.derived import host_map
 from harness.config.model import Config
 from harness.core.errors import TraceError
 from harness.core.hosts import HostMap, host_name

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.overhead import (
     OverheadLedger,

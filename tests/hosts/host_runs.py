@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import Main, RankContext, RankProcess
-from harness.config.hosts import host_map
+from harness.config.derived import host_map
 from harness.config.model import Config
 from harness.core.errors import HarnessError, RunStopped
 from harness.hosts.launcher import HostsLauncher

@@ -2,9 +2,11 @@
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
+from harness.core.errors import ConfigError
 from harness.core.faults import PlannedFault
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank
@@ -14,6 +16,7 @@ from harness.core.strategy import Strategy
 from harness.core.whole_strategies import Full
 from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, saves_of, simulate
 from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
+from harness.store.kinds import SAVE_KINDS, RowCounts, SaveKind
 
 NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
 COSTS = Costs(
@@ -32,7 +35,7 @@ JOB = Job(
     batch_size=BATCH,
     num_steps=NUM_STEPS,
     weights=rank_weights(Placement("row", (10,), NUM_PS)),
-    sizes=SaveSizes(full=1000, priority=140, tracked=110, with_mirror=150, bases={"differential": 1000}),
+    sizes=SaveSizes(rows=RowCounts(all=240, tracked=230, chosen=10, mirrored=5), width=1, dense=40),
 )
 
 
@@ -64,7 +67,7 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
         plan = strategy.plan_save(progress) if step > saved_step else None
         if plan:
             saved_step, num_saves = step, num_saves + 1
-            num_bytes += {"priority": 140, "tracked": 110, "with_mirror": 150}.get(plan.kind, 1000)
+            num_bytes += {"priority": 160, "tracked": 120, "with_mirror": 200}.get(plan.kind, 1000)
             if plan.closes_interval:
                 since = dict.fromkeys(since, step)
         planned_kill = pending.pop(step, None)
@@ -155,18 +158,39 @@ def test_sizes_add_up_over_shards() -> None:
     """Tables of 100 and 30 rows on 4 ranks, the first tracked: K = floor(25/8) = 3 rows and ids on each."""
     sizes = save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125)
     assert sizes.full == 130 * 64 + 7
-    assert sizes.priority == 4 * 3 * (64 + 4) + 30 * 64 + 7
+    assert sizes.of("priority") == 4 * 3 * (64 + 4) + 30 * 64 + 7
 
 
 def test_sizes_with_a_mirror() -> None:
     """The same tables with a mirror of 2 rows of each rank, which only a save at the end of an interval writes."""
     placement = Placement("row", (100, 30), 4)
     sizes = save_sizes(placement, width=16, dense_bytes=7, tracked=(0,), r=0.125, share=0.08)
-    assert sizes.tracked == 4 * 3 * (64 + 4) + 7
-    assert sizes.with_mirror == 4 * 5 * (64 + 4) + 30 * 64 + 7
+    assert sizes.of("tracked") == 4 * 3 * (64 + 4) + 7
+    assert sizes.of("with_mirror") == 4 * 5 * (64 + 4) + 30 * 64 + 7
     whole = save_sizes(placement, width=16, dense_bytes=7, tracked=(0,), r=0.125, share=1.0)
-    assert whole.tracked == 7, "no row is left to choose"
-    assert whole.with_mirror == 100 * (64 + 4) + 30 * 64 + 7
+    assert whole.of("tracked") == 7, "no row is left to choose"
+    assert whole.of("with_mirror") == 100 * (64 + 4) + 30 * 64 + 7
+
+
+class _EveryId(SaveKind):
+    """Every row, by its id."""
+
+    def rows(self, shard: Any, tracker: Any, tracked: Sequence[int], step: int) -> dict:
+        """Not asked here."""
+        raise AssertionError
+
+    def most_rows(self, of: RowCounts) -> tuple[int, int]:
+        """All rows, by id."""
+        return 0, of.all
+
+
+def test_a_kind_of_save_says_its_own_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: the simulator prices a kind that was added by the kind itself, and refuses one that does not exist."""
+    monkeypatch.setitem(SAVE_KINDS, "every_id", _EveryId())
+    sizes = save_sizes(Placement("row", (100, 30), 4), width=16, dense_bytes=7, tracked=(0,), r=0.125)
+    assert sizes.of("every_id") == 130 * (64 + 4) + 7
+    with pytest.raises(ConfigError, match=r"kind of save: expected one of full, .*, got 'no such'"):
+        sizes.of("no such")
 
 
 def test_row_ids_cost_what_the_store_writes() -> None:

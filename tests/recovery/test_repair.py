@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import analysis
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.model import Config
 from harness.core.errors import TraceError
 from harness.core.overhead import OverheadLedger

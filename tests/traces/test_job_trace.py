@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from harness.config.costs import job_costs
+from harness.config.derived import job_costs
 from harness.config.model import Config, TraceConfig
 from harness.core.errors import ConfigError, TraceError
 from harness.traces.job_trace import job_trace, on_job, with_profile_of_trace

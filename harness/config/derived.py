@@ -1,0 +1,73 @@
+"""What follows from a configuration: cost constants of a run, hosts of its ranks, the group of its experiment."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+
+from harness.config.model import Config
+from harness.config.profiles import Profile
+from harness.core.hosts import HostMap
+from harness.core.plans import Costs
+
+_NOT_OF_GROUP = {"name", "out", "wandb", "jobs", "store", "seed", "engine", "strategy", "trace", "profile"}
+
+
+def job_costs(config: Config, total_samples: int) -> Costs:
+    """The cost constants of a run of ``total_samples`` training samples, from the profile of ``config``.
+
+    The profile is resolved: ``harness.traces.job_trace.with_profile_of_trace`` has replaced ``from_trace``.
+    """
+    profile = config.emulated
+    assert not profile.from_trace, "the trace's constants are not in the profile yet"
+    return Costs(
+        job_h=profile.job_h,
+        mtbf_h=profile.mtbf_h,
+        o_save_h=profile.o_save_h,
+        o_load_h=profile.o_load_h,
+        o_res_h=profile.o_res_h,
+        num_ps=config.num_ps,
+        ranks_per_failure=profile.ranks_per_failure,
+        pls_target=config.pls_target,
+        total_samples=total_samples,
+        load=profile.load,
+        o_save_fixed_h=profile.o_save_fixed_h,
+        spare_o_res_h=profile.spare_o_res_h,
+        detect_h=profile.detect_h,
+        snapshot_frac=_snapshot_frac(profile) if config.save.mode == "async" else None,
+        num_trainers=profile.num_trainers,
+        num_spares=config.cluster.spares,
+    )
+
+
+def _snapshot_frac(profile: Profile) -> float | None:
+    """Snapshot time of a save as a fraction of its write time: the network's bandwidth by the snapshot's."""
+    if profile.network_gbps is None or profile.snapshot_gbps is None:
+        return None
+    return profile.network_gbps / profile.snapshot_gbps
+
+
+def host_map(config: Config) -> HostMap:
+    """Which host each rank is on when a run begins, by index; without ``cluster.hosts`` no rank has one."""
+    cluster = config.cluster
+    place = {rank: cluster.hosts.index(host) for rank, host in cluster.place.items()}
+    return HostMap(config.num_ps, len(cluster.hosts), place)
+
+
+def group_of(configs: Sequence[Config]) -> str:
+    """``name-hash`` of an experiment: the hash is of the settings that all its ``configs`` share.
+
+    More seeds, strategies, traces or other values of a swept key leave it as it is. Another model, other data or fewer
+    samples change it.
+    """
+    flats = [_flat(config) for config in configs]
+    shared = {key: value for key, value in flats[0].items() if all(flat[key] == value for flat in flats)}
+    text = json.dumps(shared, sort_keys=True)
+    return f"{configs[0].name}-{hashlib.blake2b(text.encode(), digest_size=3).hexdigest()}"
+
+
+def _flat(config: Config) -> dict[str, object]:
+    flat: dict[str, object] = {}
+    for name, values in config.model_dump(mode="json", exclude=_NOT_OF_GROUP).items():
+        is_group = isinstance(values, dict)
+        flat |= {f"{name}.{key}": value for key, value in values.items()} if is_group else {name: values}
+    return flat
