@@ -36,7 +36,7 @@ from torch.nn import functional
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from benchmarks._plain import PlainDlrm
 from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
-from harness.client.protocol import Batches
+from harness.client.embedding_client import Batches
 from harness.cluster.protocol import Cluster, Reply, Request
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
@@ -136,7 +136,7 @@ def dense(config: Config, folder: Path, tick: Tick) -> None:
     if name == "compiled":
         from harness.model.compiled_backend import TeamPass  # noqa: PLC0415 - it cannot be imported everywhere
 
-        team = TeamPass(bottom, top, config.trainer.batch_size, learning_rate=0.1, is_eager=False)
+        team = TeamPass(bottom, top, num_samples=config.trainer.batch_size, learning_rate=0.1, is_eager=False)
         train, update, seconds = team.train, dict, team.seconds
     else:
         network = BACKENDS[name](bottom, top, learning_rate=0.1, is_eager=False)

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
@@ -39,7 +39,6 @@ from harness.core.lookup import plan_batch
 from harness.core.placement import Placement, tracked_tables
 from harness.core.seeds import generator
 from harness.core.shard import Shard
-from harness.core.tracker import SizedTracker
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.model.sizes import model_size
 from harness.run.spec import RunSpec
@@ -178,8 +177,8 @@ def memory_fracs(kind: str, num_ps: int) -> dict[int, float]:
     tables = tracked_tables(KAGGLE_CARDINALITIES, MetricsConfig().num_tracked)
     spec = TrackerSpec(kind, tables, {"r": R})
     num_rows = sum(KAGGLE_CARDINALITIES[number] for number in tables)
-    size = cast(type[SizedTracker], TRACKERS[kind]).num_bytes
-    return {dim: sum(size(spec, placement, k, dim) for k in range(num_ps)) / (4 * dim * num_rows) for dim in DIMS}
+    size = TRACKERS[kind].num_bytes
+    return {dim: sum(size(spec, placement, k, dim) or 0 for k in range(num_ps)) / (4 * dim * num_rows) for dim in DIMS}
 
 
 def _trackers(text: str) -> tuple[str, ...]:

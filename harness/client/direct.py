@@ -8,33 +8,26 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from harness.client.protocol import ClientSpec, Pulled, look_up, make_pushes
+from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, make_pushes
 from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
-from harness.core.resumable import Resumable
 from harness.data.dataset import Batch
 from harness.recovery.failover import StartedRequests
 
 
-class DirectClient(Resumable):
+class DirectClient(EmbeddingClient):
     """Sends the gradients of a step and looks up the rows of the step after the next one in the same message.
 
     The message travels while the next step is computed. The rows that it brings and that the next step changes lack one
     update. The trainer has these rows and their gradients, and makes that update itself, by the same
     optimizer. Rows are never looked up past a boundary. When a shard is restored alone, rows that were looked up
     ahead are void, and the gradients of finished steps are lost with everything that the shard had not saved, also
-    those of a message that is sent again.
+    those of a message that is sent again: it is sent before the ledger counts its step, or its updates are lost too.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
-        self._failover = spec.failover
-        self._ranks = spec.failover.ranks
-        self._batches = spec.batches
-        self._optimizer = spec.optimizer
-        self._learning_rate = spec.learning_rate
-        self._num_steps = spec.num_steps
-        self._is_boundary = spec.is_boundary
+        super().__init__(spec)
         self.reset()
 
     def reset(self) -> None:
@@ -51,7 +44,7 @@ class DirectClient(Resumable):
         self._rows_NX, self._next_NX = self._next_NX, None
         if self._rows_NX is None:
             self._receive(progress)
-            self._rows_NX = look_up(self._failover, plan, progress)
+            self._rows_NX = self.look_up(plan, progress)
             ahead = self._ahead(progress.step + 1)
             if ahead is not None:
                 self._start([None] * len(self._ranks), ahead)
@@ -92,13 +85,6 @@ class DirectClient(Resumable):
         if is_boundary:
             self._receive(progress)
 
-    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch, read from the ranks, which have all updates."""
-        return look_up(self._failover, plan, progress)
-
-    def summary(self) -> None:
-        """None: this client has no cache."""
-
     def settle(self, progress: Progress) -> None:
         """Wait for the message in flight; the next batch looks its rows up anew, when the ranks have all updates."""
         self._receive(progress)
@@ -108,10 +94,6 @@ class DirectClient(Resumable):
         """Drop the rows that were looked up ahead: they precede the restore."""
         self._next_NX = None
         self._is_void = True
-
-    def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """(0, 0): a message is sent again before the ledger counts its step, or its updates are lost too."""
-        return 0, 0
 
     def _batch(self, step: int) -> tuple[Batch, BatchPlan]:
         if step not in self._planned:

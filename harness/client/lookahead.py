@@ -24,8 +24,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import torch
 from torch import Tensor
 
+from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, RankSpans
 from harness.client.oracle import Oracle, Origin, Past, Placing, Rows, Window
-from harness.client.protocol import ClientSpec, Pulled, RankSpans, look_up
 from harness.client.row_cache import RowCache
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
 from harness.client.write_back import DirtyRows, TouchLog
@@ -33,22 +33,17 @@ from harness.cluster.protocol import Exchange, Request, Several
 from harness.core.errors import RunFailed
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
-from harness.core.pls import UpdateCounter
-from harness.core.resumable import Resumable
 from harness.recovery.failover import StartedRequests
 
 WINDOWS_AT_ONCE = 3
 """Maximum number of windows whose rows are cached or in flight at one time: the last, the present, the next."""
 
 
-class LookaheadClient(Resumable):
+class LookaheadClient(EmbeddingClient):
     """Trains windows of steps on cached rows.
 
-    Args:
-        lookahead: steps that the oracle sees; two windows.
-        max_rows: bound on the rows that are cached or under way. A single step may need more.
-        count_updates: counts updates as the ledger does.
-        needs_samples, needs_touches, needs_norms: what the ranks' tracker needs of each step.
+    The oracle sees ``cache.lookahead`` steps, which are two windows. ``cache.max_rows`` bounds the rows that are cached
+    or under way; a single step may need more.
     """
 
     _state = (
@@ -57,30 +52,15 @@ class LookaheadClient(Resumable):
     )
     _state_types = (Traffic, Origin, Placing, Past, Rows)
 
-    def __init__(
-        self,
-        spec: ClientSpec,
-        *,
-        lookahead: int,
-        max_rows: int | None,
-        count_updates: UpdateCounter,
-        needs_samples: bool,
-        needs_touches: bool,
-        needs_norms: bool,
-    ) -> None:
-        self._failover = spec.failover
-        self._batches = spec.batches
+    def __init__(self, spec: ClientSpec) -> None:
+        super().__init__(spec)
         self._width = spec.width
-        self._optimizer = spec.optimizer
-        self._learning_rate = spec.learning_rate
-        self._num_steps = spec.num_steps
-        self._is_boundary = spec.is_boundary
-        self._window_steps = max(1, lookahead // 2)
-        self._max_rows = max_rows
-        self._count_updates = count_updates
-        self._needs = (needs_samples, needs_touches, needs_norms)
-        spans = RankSpans(spec.batches.placement, spec.failover.ranks)
-        self._spans = {rank: spans.span(rank) for rank in spec.failover.ranks}
+        self._window_steps = max(1, spec.cache.lookahead // 2)
+        self._max_rows = spec.cache.max_rows
+        self._count_updates = spec.count_updates
+        self._needs = (spec.tracker.needs_samples, spec.tracker.needs_touches, spec.tracker.needs_norms)
+        spans = RankSpans(spec.batches.placement, self._ranks)
+        self._spans = {rank: spans.span(rank) for rank in self._ranks}
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
         self.traffic = Traffic(spec.dim, spec.width)
         self._num_evicted = self._minimum_bytes = 0
@@ -143,10 +123,6 @@ class LookaheadClient(Resumable):
         self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N)
         if norms_N is not None:
             self._norms.append(norms_N)
-
-    def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
-        """Rows of any batch, from the ranks: all updates have been flushed."""
-        return look_up(self._failover, plan, progress)
 
     def summary(self) -> dict[str, float]:
         """Traffic counts, the number of evicted rows, and ``minimum_bytes``.

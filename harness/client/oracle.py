@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.client.protocol import Batches, Keys
+from harness.client.embedding_client import Batches, Keys
 from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
 from harness.kernels.lookup import merge, places

@@ -39,14 +39,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from harness.client.protocol import ClientSpec, Keys, Pulled, RankSpans, look_up
+from harness.client.embedding_client import ClientSpec, EmbeddingClient, Keys, Pulled, RankSpans
 from harness.client.traffic import Traffic
 from harness.client.worker_caches import Pending, WorkerCaches
 from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
-from harness.core.pls import UpdateCounter
-from harness.core.resumable import Resumable
 from harness.data.dataset import Batch
 
 
@@ -77,44 +75,25 @@ class Staleness:
         }
 
 
-class StaleClient(Resumable):
-    """Trains on the copies of several workers. Its bits depend on ``staleness`` and the number of workers.
-
-    Args:
-        staleness: the bound s of the module's docstring.
-        max_rows: bound on the copies in all caches; the rows of a single batch may be more.
-        count_updates: counts updates as the ledger does.
-    """
+class StaleClient(EmbeddingClient):
+    """Trains on the copies of several workers. Its bits depend on ``cache.staleness`` and ``cache.workers``."""
 
     _state = ("_caches", "_must_ask", "traffic", "seen")  # turns follow from the step
     _state_types = (Traffic, Staleness)
 
-    def __init__(
-        self,
-        spec: ClientSpec,
-        *,
-        staleness: int,
-        num_workers: int,
-        max_rows: int | None,
-        count_updates: UpdateCounter,
-    ) -> None:
-        self._failover = spec.failover
-        self._batches = spec.batches
-        self._ranks = spec.failover.ranks
-        self._optimizer = spec.optimizer
-        self._learning_rate = spec.learning_rate
-        self._num_steps = spec.num_steps
+    def __init__(self, spec: ClientSpec) -> None:
+        super().__init__(spec)
         self._needs_all = spec.needs_all
-        self._staleness = staleness
-        self._num_workers = num_workers
-        self._count_updates = count_updates
+        self._staleness = spec.cache.staleness
+        self._num_workers = spec.cache.workers
+        self._count_updates = spec.count_updates
         self._spans = RankSpans(spec.batches.placement, self._ranks)
         self._caches = WorkerCaches(
-            num_workers=num_workers,
+            num_workers=self._num_workers,
             num_keys=self._spans.num_keys,
             dim=spec.dim,
             width=spec.width,
-            max_rows=max_rows,
+            max_rows=spec.cache.max_rows,
         )
         self.traffic = Traffic(spec.dim, spec.width)
         self.seen = Staleness()
@@ -180,7 +159,7 @@ class StaleClient(Resumable):
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch with all pending gradients applied; the gradients remain pending."""
-        rows_ND = look_up(self._failover, plan, progress)
+        rows_ND = super().look_up(plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
         pushed_PD = self._optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
@@ -194,11 +173,6 @@ class StaleClient(Resumable):
         # sends with each gradient the number of its updates: 8 bytes each. Keys of fetched rows are in `bytes`.
         clock_bytes = num_hits * 16 + traffic.fetched_rows * 24 + traffic.written_rows * 8
         return {**traffic.summary(), **seen.summary(traffic.accessed_rows), "clock_bytes": clock_bytes}
-
-    # --- resume points ------------------------------------------------------------------------------------------------
-
-    def settle(self, progress: Progress) -> None:
-        """A no-op: each step's message is waited for."""
 
     # --- turns --------------------------------------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.client.embedding_client import Keys
 from harness.client.oracle import Window
-from harness.client.protocol import Keys
 from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
 from harness.core.resumable import Resumable

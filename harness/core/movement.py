@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
 from harness.core.shard import Shard
-from harness.core.tracker import NullTracker, TrackerSpec, top_rows
+from harness.core.tracker import Tracker, TrackerSpec, top_rows
 from harness.kernels.norms import add_at, row_distances
 
 _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
@@ -25,7 +25,7 @@ def distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
     return torch.from_numpy(row_distances(left_ND.numpy(), right_ND.numpy()))
 
 
-class ScarTracker(NullTracker):
+class ScarTracker(Tracker):
     """CPR-SCAR: the K rows whose values lie farthest from their saved copy; ties to the lower row.
 
     After SCAR (Qiao et al. 2019), as CPR uses it (section 4, reconstructed). Option ``r``. A row that has not moved
@@ -69,7 +69,7 @@ class ScarTracker(NullTracker):
             self.saved(table, self._shard.span(table))
 
 
-class MassTracker(NullTracker):
+class MassTracker(Tracker):
     """The K rows that moved most, step by step, since their last save; ties to the lower row.
 
     Option ``r``. A row's mass is the sum of the L2 norms of its updates, float32, added in the order of steps. By the

@@ -7,7 +7,7 @@ M rows of a shard or a cache, N distinct rows of an update, D embedding dim, X =
 H rows that were looked up, all float32 unless noted.
 """
 
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,19 +20,21 @@ from harness.kernels import rows
 I64 = NDArray[np.int64]
 
 
-class RowOptimizer(Protocol):
+class RowOptimizer:
     """The update rule of embedding rows. An optimizer object is stateless: its state is stored in the rows.
 
     A row is its D values, then its columns of state, so that lookups, caches, saves and restores carry the state along.
-    To add one: one class and one entry in :data:`OPTIMIZERS`.
+    To add one: one class and one entry in :data:`OPTIMIZERS`. It names a rule of the compiled loops, or overrides
+    :meth:`step`, :meth:`stepped` and :meth:`step_shared`.
     """
 
-    initial_state: float
+    initial_state = 0.0
     """Value of every state column before the first update."""
+    _rule: ClassVar[int]
 
     def num_states(self, dim: int) -> int:
-        """State columns of a row of ``dim`` values."""
-        ...
+        """State columns of a row of ``dim`` values; by default none."""
+        return 0
 
     def step(
         self,
@@ -51,40 +53,6 @@ class RowOptimizer(Protocol):
         ``norms_N`` (float32, N), if given, receives how far the D values of each row moved: the bits of
         ``movement.distances`` between the values before and after.
         """
-        ...
-
-    def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
-        """The values of these rows after one :meth:`step`: (N, X), new memory, the same bits."""
-        ...
-
-    def step_shared(
-        self, out_HX: Tensor, keys_H: I64, keys_N: I64, rows_NX: Tensor, grads_ND: Tensor, *, learning_rate: float
-    ) -> None:
-        """Set the rows of ``out_HX`` whose key is also in ``keys_N`` to ``stepped(rows_NX, grads_ND)`` of that key.
-
-        Both key arrays ascend. ``rows_NX`` are values from before the update. The same bits as :meth:`step`.
-        """
-        ...
-
-
-class _Compiled:
-    """A rule of the compiled loops."""
-
-    initial_state = 0.0
-    _rule: ClassVar[int]
-
-    def step(
-        self,
-        rows_MX: Tensor,
-        rows_N: Tensor,
-        grads_ND: Tensor,
-        learning_rate: float,
-        *,
-        pending_M: Tensor | None = None,
-        counts_N: Tensor | None = None,
-        norms_N: Tensor | None = None,
-    ) -> None:
-        """See :meth:`RowOptimizer.step`."""
         counts = rows.NO_COUNTS if counts_N is None else counts_N.numpy()
         pending = rows.NO_COUNTS if pending_M is None else pending_M.numpy()
         norms = rows.NO_NORMS if norms_N is None else norms_N.numpy()
@@ -93,7 +61,7 @@ class _Compiled:
         )
 
     def stepped(self, rows_NX: Tensor, grads_ND: Tensor, learning_rate: float) -> Tensor:
-        """See :meth:`RowOptimizer.stepped`."""
+        """The values of these rows after one :meth:`step`: (N, X), new memory, the same bits."""
         new_NX = rows_NX.clone()
         self.step(new_NX, torch.arange(len(new_NX)), grads_ND, learning_rate)
         return new_NX
@@ -101,23 +69,22 @@ class _Compiled:
     def step_shared(
         self, out_HX: Tensor, keys_H: I64, keys_N: I64, rows_NX: Tensor, grads_ND: Tensor, *, learning_rate: float
     ) -> None:
-        """See :meth:`RowOptimizer.step_shared`."""
+        """Set the rows of ``out_HX`` whose key is also in ``keys_N`` to ``stepped(rows_NX, grads_ND)`` of that key.
+
+        Both key arrays ascend. ``rows_NX`` are values from before the update. The same bits as :meth:`step`.
+        """
         rows.step_shared_rows(
             self._rule, out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate
         )
 
 
-class Sgd(_Compiled):
+class Sgd(RowOptimizer):
     """Plain stochastic gradient descent: ``row -= learning_rate * gradient``. No state."""
 
     _rule = rows.SGD
 
-    def num_states(self, dim: int) -> int:
-        """None."""
-        return 0
 
-
-class RowwiseAdagrad(_Compiled):
+class RowwiseAdagrad(RowOptimizer):
     """Adagrad with one sum per row, as FBGEMM and torchrec define it: memory grows by 1 / D.
 
     ``sum += mean over D of gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``.
@@ -130,7 +97,7 @@ class RowwiseAdagrad(_Compiled):
         return 1
 
 
-class Adagrad(_Compiled):
+class Adagrad(RowOptimizer):
     """Adagrad with one sum per value, as torch.optim.Adagrad: memory doubles.
 
     ``sum += gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``, for each of D values.

@@ -6,14 +6,14 @@ local flat rows of the shard. M rows of the shard, N rows of a call, K rows chos
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from harness.core.placement import Placement, budget_rows
-from harness.core.resumable import Resumable, Stateful
+from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 
 
@@ -32,23 +32,25 @@ class TrackerSpec:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Tracker(Stateful, Protocol):
+class Tracker(Resumable):
     """Records what happens to rows between saves, and chooses rows to save.
 
     To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
-    other calls may be left out. All calls come from the thread that serves the rank's requests.
+    other calls may be left out. By default every call is a no-op. All calls come from the thread that serves the rank's
+    requests.
     """
 
-    needs_counts: ClassVar[bool]
+    needs_counts: ClassVar[bool] = False
     """Whether the shard must keep ``Shard.pending_M``, the number of updates of each row since its last save."""
-    needs_samples: ClassVar[bool]
+    needs_samples: ClassVar[bool] = False
     """Whether :meth:`sampled` must be called."""
-    needs_touches: ClassVar[bool]
+    needs_touches: ClassVar[bool] = False
     """Whether :meth:`touched` must be called."""
-    needs_norms: ClassVar[bool]
+    needs_norms: ClassVar[bool] = False
     """Whether :meth:`moved` must be called."""
 
-    def __init__(self, shard: Shard, spec: TrackerSpec) -> None: ...
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        pass
 
     def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
         """Record that step ``step`` updated ``rows_N`` (int64, ascending, distinct), by ``counts_N`` samples (int32).
@@ -60,7 +62,6 @@ class Tracker(Stateful, Protocol):
         :meth:`choose`, and one that needs the change of each step has :meth:`moved`. Rows that the
         trainer's mirror restores to a replacement are not reported again; ``Shard.pending_M`` counts their updates.
         """
-        ...
 
     def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
         """Record that step ``step`` changed ``rows_N`` by ``norms_N``: the L2 norm of each row's change (float32).
@@ -68,7 +69,6 @@ class Tracker(Stateful, Protocol):
         Of the same steps and rows as :meth:`touched`, after it. Whoever makes the update measures it, a rank or a
         client cache, by ``RowOptimizer.step``: the same bits in both.
         """
-        ...
 
     def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
         """Record that sub-sampled inputs touched ``rows_N[is_sampled_N]`` (int64, ascending, distinct; bool).
@@ -77,14 +77,13 @@ class Tracker(Stateful, Protocol):
         cache. Read ``rows_N[is_sampled_N]`` only: without a cache ``rows_N`` has the step's other rows too, and a call
         may name no row.
         """
-        ...
 
     def choose(self, table: int, step: int) -> Tensor:
         """Rows of tracked table ``table`` to save at ``step``: int64, ascending, distinct.
 
         At most K = ``budget_rows`` of them for a priority save. Changes nothing: the save may be abandoned.
         """
-        ...
+        raise AssertionError("a priority save needs a tracker, and this strategy has none")
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """A save holds ``rows`` of ``table`` as they are now: row ids (int64, ascending) or a range.
@@ -92,51 +91,18 @@ class Tracker(Stateful, Protocol):
         Called for every table of every kind of save, tracked or not, before it is on disk and before the next step. A
         range is the whole table. ``Shard.pending_M`` of the rows is 0 by then.
         """
-        ...
 
     def reset(self) -> None:
         """Forget all that was recorded: the shard was initialised or restored from a checkpoint."""
-        ...
-
-
-class SizedTracker(Protocol):
-    """What a tracker may offer besides, so that a run's record states its memory."""
 
     @staticmethod
-    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """Memory in the PS rank of this number, bytes, for rows of ``dim`` values."""
-        ...
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int | None:
+        """Memory in the PS rank of this number, bytes, for rows of ``dim`` values; None: not known."""
+        return None
 
 
-class NullTracker(Resumable):
-    """The tracker of strategies without priority saves, and the base of others: every call is a no-op."""
-
-    needs_counts: ClassVar[bool] = False
-    needs_samples: ClassVar[bool] = False
-    needs_touches: ClassVar[bool] = False
-    needs_norms: ClassVar[bool] = False
-
-    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
-        pass
-
-    def touched(self, step: int, rows_N: Tensor, counts_N: Tensor) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def sampled(self, step: int, rows_N: Tensor, is_sampled_N: Tensor) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def choose(self, table: int, step: int) -> Tensor:
-        """Raise AssertionError: a priority save needs a tracker."""
-        raise AssertionError("NullTracker.choose: a priority save needs a tracker, and this strategy has none")
-
-    def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A no-op: this tracker records nothing."""
-
-    def reset(self) -> None:
-        """A no-op: this tracker records nothing."""
+class NullTracker(Tracker):
+    """The tracker of strategies without priority saves."""
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
@@ -144,7 +110,7 @@ class NullTracker(Resumable):
         return 0
 
 
-class CountingTracker(NullTracker):
+class CountingTracker(Tracker):
     """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains.
 
     Rows that the trainer's mirror holds (``Shard.mirrored_N``) are never chosen.

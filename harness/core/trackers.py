@@ -60,7 +60,7 @@ class RandomTracker(CountingTracker):
         return torch.from_numpy(rows.astype(np.int64)) + first
 
 
-class SsuTracker(NullTracker):
+class SsuTracker(Tracker):
     """CPR-SSU: rows that a sub-sample of the inputs touched, in a list of at most K per table.
 
     Option ``r``. A saved row leaves its list. A new row that finds the list full replaces a member. Which one is
@@ -150,7 +150,7 @@ class _SinceBase:
     num_rows: int = 0
 
 
-class ChangedTracker(NullTracker):
+class ChangedTracker(Tracker):
     """The rows of all tables that changed since the last base, or since the shard was restored (Check-N-Run).
 
     A bit a row says which of them a delta has held; those changed since then have unsaved updates, which the shard
@@ -233,6 +233,6 @@ TRACKERS: dict[str | None, type[Tracker]] = {
 
 
 def tracker_bytes(spec: TrackerSpec, placement: Placement, dim: int) -> int | None:
-    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker is no ``SizedTracker``."""
-    num_bytes = getattr(TRACKERS[spec.kind], "num_bytes", None)
-    return None if num_bytes is None else max(num_bytes(spec, placement, k, dim) for k in range(placement.num_ps))
+    """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker does not know it."""
+    found = [TRACKERS[spec.kind].num_bytes(spec, placement, k, dim) for k in range(placement.num_ps)]
+    return max((num_bytes for num_bytes in found if num_bytes is not None), default=None)

@@ -6,6 +6,7 @@ J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, 
 
 import weakref
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from threading import Thread
 
@@ -40,9 +41,7 @@ class CompiledBackend:
         learning_rate: float,
         is_eager: bool,
     ) -> None:
-        self._bottom_JO, self._top_JO, self._sums_JO = tuple(bottom_JO), tuple(top_JO), tuple(sums_JO)
-        self._learning_rate = learning_rate
-        self._is_eager = is_eager
+        self._make_pass = partial(TeamPass, bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
         self._training: TeamPass | None = None  # of the last batch trained on
         self._predicting: TeamPass | None = None  # of the last batch predicted
 
@@ -76,14 +75,7 @@ class CompiledBackend:
         """``last`` if it is for batches of this size, otherwise a new one."""
         if last is not None and last.num_samples == num_samples:
             return last
-        return TeamPass(
-            self._bottom_JO,
-            self._top_JO,
-            num_samples,
-            self._sums_JO,
-            learning_rate=self._learning_rate,
-            is_eager=self._is_eager,
-        )
+        return self._make_pass(num_samples=num_samples)
 
 
 class TeamPass:
@@ -96,9 +88,9 @@ class TeamPass:
         self,
         bottom_JO: Sequence[Tensor],
         top_JO: Sequence[Tensor],
-        num_samples: int,
         sums_JO: Sequence[Tensor] = (),
         *,
+        num_samples: int,
         learning_rate: float,
         is_eager: bool,
     ) -> None:

@@ -13,7 +13,7 @@ of its optimizer, which the network does not read.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -35,25 +35,13 @@ PREDICT_SAMPLES = 1024
 
 
 class Backend(Protocol):
-    """The arithmetic of the network. Results are new tensors on the CPU; no index is checked."""
+    """The arithmetic of the network. Results are new tensors on the CPU; no index is checked.
 
-    def __init__(
-        self,
-        bottom_JO: Sequence[Tensor],
-        top_JO: Sequence[Tensor],
-        sums_JO: Sequence[Tensor] = (),
-        *,
-        learning_rate: float,
-        is_eager: bool,
-    ) -> None:
-        """The matrices of the layers, Wᵀ above b, are shared with the caller and updated in place.
-
-        So are ``sums_JO``, Adagrad's sums of squared gradients: one for each layer, those of the bottom first. With
-        none the optimizer is SGD.
-
-        ``is_eager``: a step may begin as soon as it is pending, on threads of the backend's own.
-        """
-        ...
+    It is made from the matrices of the bottom's and the top's layers, Wᵀ above b, and of Adagrad's sums of squared
+    gradients: one for each layer, those of the bottom first; with none the optimizer is SGD. All are shared with the
+    caller and updated in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the backend's
+    own.
+    """
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
@@ -76,7 +64,7 @@ class Backend(Protocol):
         ...
 
 
-BACKENDS: dict[BackendName, type[Backend]] = {"torch": TorchBackend}
+BACKENDS: dict[BackendName, Callable[..., Backend]] = {"torch": TorchBackend}
 """Backends by name that can run on this machine."""
 if products.AVAILABLE:
     # Here and not on first use: processes of a run are forked from one that has loaded the machine code.

@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from harness.client.protocol import EmbeddingClient
+from harness.client.embedding_client import EmbeddingClient
 from harness.config.model import EvalConfig
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.placement import Placement

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import torch
 
-from harness.client.clients import CLIENTS, CacheSpec
-from harness.client.protocol import Batches, ClientSpec, EmbeddingClient
+from harness.client.clients import CLIENTS
+from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
@@ -273,9 +273,11 @@ def _make_client(
         num_steps=run_spec.num_steps,
         is_boundary=lambda step: boundaries.at(step).anything,
         needs_all=lambda step: boundaries.at(step).needs_all,
+        cache=config.cache,
+        count_updates=count_updates,
+        tracker=TRACKERS[run_spec.strategy.tracker],
     )
-    cache = CacheSpec(config=config.cache, count_updates=count_updates, tracker=TRACKERS[run_spec.strategy.tracker])
-    return CLIENTS[config.cache.mode](spec, cache)
+    return CLIENTS[config.cache.mode](spec)
 
 
 def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:

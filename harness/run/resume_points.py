@@ -8,7 +8,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from harness.client.protocol import EmbeddingClient
+from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.protocol import LoadState, StateWritten, WriteState
 from harness.cluster.supervisor_client import Resumption, SupervisorClient, WrittenPoint
 from harness.core.errors import RunFailed, RunStopped, StoreError

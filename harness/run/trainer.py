@@ -10,7 +10,7 @@ from functools import partial
 
 import xxhash
 
-from harness.client.protocol import EmbeddingClient
+from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.protocol import Digest, Initialise
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.events import Evaluated, Finished

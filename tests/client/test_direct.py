@@ -7,7 +7,7 @@ import pytest
 from torch import equal
 
 from harness.client.direct import DirectClient
-from harness.client.protocol import Pulled
+from harness.client.embedding_client import Pulled
 from harness.cluster.protocol import Exchange
 from harness.config.model import Config
 from harness.core.plans import Progress

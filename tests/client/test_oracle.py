@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.client.embedding_client import Batches
 from harness.client.oracle import Least, Oracle, Past, Window, least_rows
-from harness.client.protocol import Batches
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from harness.client import slots, worker_caches
-from harness.client.protocol import ClientSpec
+from harness.client.embedding_client import ClientSpec
 from harness.client.stale import StaleClient
 from harness.cluster.protocol import Exchange, Push, Save
-from harness.config.model import Config
+from harness.config.model import CacheConfig, Config
 from harness.core.events import Evaluated, Saved
 from harness.core.lookup import plan_batch
 from harness.core.optimizers import OPTIMIZERS
@@ -21,6 +21,7 @@ from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_rank
 from harness.core.pls import UpdateCounter
 from harness.core.shard import Shard
+from harness.core.trackers import NullTracker
 from tests.client.test_lookahead import facts
 from tests.recovery.test_unplanned import run_mortal
 from tests.runs import changed, losses_of, run, saving_every
@@ -184,14 +185,11 @@ def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int |
         num_steps=NUM_STEPS,
         is_boundary=SAVES.__contains__,
         needs_all=SAVES.__contains__,
-    )
-    client = StaleClient(
-        spec,
-        staleness=staleness,
-        num_workers=workers,
-        max_rows=max_rows,
+        cache=CacheConfig(mode="stale", staleness=staleness, workers=workers, max_rows=max_rows),
         count_updates=UpdateCounter(batches.placement, (3,)),
+        tracker=NullTracker,
     )
+    client = StaleClient(spec)
     shards.clients.append(client)
     return client
 

@@ -34,8 +34,8 @@ REBUILT: dict[str, set[str]] = {
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
-        *("failover", "batches", "width", "optimizer", "learning_rate", "num_steps", "is_boundary", "window_steps"),
-        *("max_rows", "count_updates", "needs", "spans", "planner"),
+        *("failover", "ranks", "batches", "width", "optimizer", "learning_rate", "num_steps", "is_boundary"),
+        *("window_steps", "max_rows", "count_updates", "needs", "spans", "planner"),
         *("oracle", "held", "window", "following", "planned"),  # follow from origin and stops
         *("under_way", "flushing", "slots_N"),  # of a step or a message that is over
     },
@@ -60,8 +60,8 @@ REBUILT: dict[str, set[str]] = {
     "SlotPool": set(),
     "SsuTracker": {"index", "lists_1", "lists", "tables_T"},  # the last as tables_TX
     "StaleClient": {
-        *("failover", "batches", "ranks", "optimizer", "learning_rate", "num_steps", "needs_all", "staleness"),
-        *("num_workers", "count_updates", "spans"),
+        *("failover", "batches", "ranks", "optimizer", "learning_rate", "num_steps", "is_boundary", "needs_all"),
+        *("staleness", "num_workers", "count_updates", "spans"),
         *("next", "planned"),  # follow from the step
         *("pulled", "pushing"),  # of a step that is over
     },

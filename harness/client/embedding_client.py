@@ -1,4 +1,4 @@
-"""The contract between the step loop and the embedding clients, and what all of these share.
+"""What the embedding clients share: their base, by which the step loop knows them, the batches, and messages.
 
 A client sees each step twice, ``pull`` and ``push``, and ``is_boundary`` names the boundaries at which an action is
 due: a save, an evaluation, a kill, the end. ``progress.step`` counts finished steps, so ``pull`` at step t is for batch
@@ -8,10 +8,10 @@ N distinct rows of a batch, rank-major; S rows of a cache or of a batch; D embed
 then state of the optimizer.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -19,11 +19,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Push
+from harness.config.model import CacheConfig
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_index
-from harness.core.resumable import Stateful
+from harness.core.pls import UpdateCounter
+from harness.core.resumable import Resumable
+from harness.core.trackers import Tracker
 from harness.data.dataset import Batch, Dataset
 from harness.recovery.failover import FailoverClient
 
@@ -44,16 +47,55 @@ class Pulled:
     slots_N: Tensor | None = None
 
 
-class EmbeddingClient(Stateful, Protocol):
-    """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
+@dataclass(frozen=True, kw_only=True)
+class ClientSpec:
+    """The parameters of an embedding client.
 
-    Every client also implements :class:`harness.recovery.failover.RowHolder`, for partial recoveries.
+    ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether a save, an evaluation, a kill or the
+    end follows ``step`` finished steps, as planned now. ``needs_all(step)``: whether a save or the end follows. The
+    answers change only at boundaries, and with the recovery of a rank that was killed there. ``count_updates`` counts
+    updates as the ledger does. ``tracker``: class of the ranks' tracker, for the calls that it needs.
     """
 
+    failover: FailoverClient
+    batches: "Batches"
+    dim: int
+    optimizer: RowOptimizer
+    learning_rate: float
+    num_steps: int
+    is_boundary: Callable[[int], bool]
+    needs_all: Callable[[int], bool]
+    cache: CacheConfig
+    count_updates: UpdateCounter
+    tracker: type[Tracker]
+
+    @property
+    def width(self) -> int:
+        """X."""
+        return row_width(self.optimizer, self.dim)
+
+
+class EmbeddingClient(Resumable, ABC):
+    """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
+
+    A client that keeps nothing from step to step implements :meth:`pull` and :meth:`push` alone. It is also the
+    :class:`harness.recovery.failover.RowHolder` of partial recoveries.
+    """
+
+    def __init__(self, spec: ClientSpec) -> None:
+        self._failover = spec.failover
+        self._ranks = spec.failover.ranks
+        self._batches = spec.batches
+        self._optimizer = spec.optimizer
+        self._learning_rate = spec.learning_rate
+        self._num_steps = spec.num_steps
+        self._is_boundary = spec.is_boundary
+
+    @abstractmethod
     def pull(self, progress: Progress) -> Pulled:
         """The next batch with its rows. The rows do not change until the batch is pushed."""
-        ...
 
+    @abstractmethod
     def push(
         self,
         plan: BatchPlan,
@@ -67,60 +109,33 @@ class EmbeddingClient(Stateful, Protocol):
 
         ``is_boundary``: a save, an evaluation, a kill or the end follows this step. Every rank has all updates when
         this method returns, and no request is in flight. A client that is not exact guarantees this only before a save
-        and at the end. ``overlap`` is called once, while requests are in flight.
+        and at the end. ``overlap`` is called once, while requests are in flight, if this call sends any; else never.
         """
-        ...
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch at a boundary, (N, X), for an evaluation. Changes no tracker, no counter and no cache."""
-        ...
+        requests = {rank: Exchange(pull_N=rows_N) for rank, rows_N in zip(self._ranks, plan.rows, strict=True)}
+        return torch.cat(list(self._failover.ask(requests, progress).values()))
 
     def reset(self) -> None:
         """Drop all rows and updates held here: a full recovery took place."""
-        ...
 
     def summary(self) -> dict[str, float] | None:
         """Traffic of a cache, for the record; None without a cache."""
-        ...
+        return None
 
     def settle(self, progress: Progress) -> None:
         """Finish what is in flight, between two steps; what follows has the same bits as without this call.
 
         Called before :meth:`state`. Raises RolledBack if a failure voided it.
         """
-        ...
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
         """See :class:`harness.recovery.failover.RowHolder`."""
-        ...
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
         """See :class:`harness.recovery.failover.RowHolder`."""
-        ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClientSpec:
-    """The parameters that every embedding client takes.
-
-    ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether a save, an evaluation, a kill or the
-    end follows ``step`` finished steps, as planned now. ``needs_all(step)``: whether a save or the end follows. The
-    answers change only at boundaries, and with the recovery of a rank that was killed there.
-    """
-
-    failover: FailoverClient
-    batches: "Batches"
-    dim: int
-    optimizer: RowOptimizer
-    learning_rate: float
-    num_steps: int
-    is_boundary: Callable[[int], bool]
-    needs_all: Callable[[int], bool]
-
-    @property
-    def width(self) -> int:
-        """X."""
-        return row_width(self.optimizer, self.dim)
+        return 0, 0
 
 
 class Batches:
@@ -169,12 +184,6 @@ class RankSpans:
             rank: torch.from_numpy(keys_N[part] - self._bases_R[k])
             for k, (rank, part) in enumerate(zip(self._ranks, self.cut(keys_N), strict=True))
         }
-
-
-def look_up(failover: FailoverClient, plan: BatchPlan, progress: Progress) -> Tensor:
-    """Look up the rows of ``plan`` on all ranks, (N, X). Changes no tracker and no counter."""
-    requests = {rank: Exchange(pull_N=rows_N) for rank, rows_N in zip(failover.ranks, plan.rows, strict=True)}
-    return torch.cat(list(failover.ask(requests, progress).values()))
 
 
 def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:

@@ -1,0 +1,69 @@
+"""What all clients promise the step loop; rows of all ranks, cut into those of each."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from torch import Tensor
+
+from harness.client.direct import DirectClient
+from harness.client.embedding_client import EmbeddingClient, RankSpans
+from harness.client.lookahead import LookaheadClient
+from harness.client.stale import StaleClient
+from harness.cluster.protocol import Request
+from harness.config.model import Config
+from harness.core.lookup import BatchPlan
+from harness.core.placement import Placement
+from harness.core.plans import Progress, Rank, ps_rank
+from harness.recovery.failover import FailoverClient, StartedRequests
+from tests.runs import changed, run
+
+
+@pytest.mark.parametrize("kind", ["row", "table"])
+@pytest.mark.parametrize("num_keys", [0, 1, 40])
+def test_keys_are_cut_as_a_loop_over_them_would(kind, num_keys: int) -> None:
+    """Every key goes to the rank whose span holds it, as the row that it is there; ranks without keys get none."""
+    placement = Placement(kind, (30, 5, 20), 4)
+    ranks = tuple(ps_rank(k) for k in range(4))
+    spans = RankSpans(placement, ranks)
+    keys = np.sort(np.random.Generator(np.random.PCG64(num_keys)).choice(55, num_keys, replace=False))
+    expected: dict[str, list[int]] = {rank: [] for rank in ranks}
+    for key in keys.tolist():
+        rank = next(r for r in ranks if spans.span(r)[0] <= key < spans.span(r)[1])
+        expected[rank].append(key - spans.span(rank)[0])
+    assert {rank: rows.tolist() for rank, rows in spans.local(keys).items()} == expected
+    assert [keys[part].size for part in spans.cut(keys)] == [len(rows) for rows in expected.values()]
+    assert spans.num_keys == 55
+
+
+@pytest.mark.parametrize(
+    ("mode", "client"), [("none", DirectClient), ("lookahead", LookaheadClient), ("stale", StaleClient)]
+)
+def test_a_push_overlaps_what_it_sends_with_the_dense_update(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, client: type[EmbeddingClient]
+) -> None:
+    """``overlap`` is called once, after requests went out, in each push that sends any, and in no other."""
+    num_sent, num_calls = 0, {0: 0, 1: 0}
+    start, push = FailoverClient.start, client.push
+
+    def counted(failover: FailoverClient, requests: Mapping[Rank, Request]) -> StartedRequests:
+        nonlocal num_sent
+        num_sent += 1
+        return start(failover, requests)
+
+    def checked(
+        own: Any, plan: BatchPlan, grads_ND: Tensor, progress: Progress, *, overlap: Callable[[], None], **due: bool
+    ) -> None:
+        before, sent_then = num_sent, []
+        push(own, plan, grads_ND, progress, overlap=lambda: sent_then.append(num_sent) or overlap(), **due)
+        assert len(sent_then) == (num_sent > before)
+        assert all(sent > before for sent in sent_then)
+        num_calls[len(sent_then)] += 1
+
+    monkeypatch.setattr(FailoverClient, "start", counted)
+    monkeypatch.setattr(client, "push", checked)
+    caching = changed(config, cache__mode=mode, cache__lookahead=20, cache__staleness=2, strategy__name="none")
+    run(changed(caching, data__max_train_samples=96, eval__every_steps=10), tmp_path)
+    assert num_calls == ({0: 21, 1: 3} if mode == "lookahead" else {0: 0, 1: 24})
