@@ -30,12 +30,13 @@ from harness.record.folder import (
     State,
     claim_grid,
     claim_run,
-    discard_unstarted,
     drop_resume_points,
     has_resume_point,
+    reason_kept,
 )
+from harness.record.place import Place
 from harness.record.replacement import current_state, prepare_replacement, replace_run
-from harness.record.rundir import RunDir, differing_keys, read_config, write_reason
+from harness.record.rundir import RunDir, differing_keys, read_config
 
 
 def train(options: argparse.Namespace) -> int:
@@ -114,8 +115,9 @@ def run_experiments(
         experiments = [wandb_commands.prepared(experiment) for experiment in experiments]
     cells = [cell for experiment in experiments for cell in experiment.cells]
     with ExitStack() as locks:
+        places: list[Place] = []
         for experiment in experiments:
-            locks.enter_context(claim_grid(experiment.out))
+            places.append(locks.enter_context(claim_grid(experiment.out)))
             heading = (
                 "# The experiment with the overrides of the command line applied; `run.py grid` reads this file.\n"
             )
@@ -124,6 +126,8 @@ def run_experiments(
             console.note(f"{resumable} unfinished cell{'s' * (resumable > 1)} with a resume point: to be resumed")
         with progress.grid_progress(cells) as view, interrupts.stoppable(grace_s) as stop:
             outcomes = run_cells(cells, pool, view, stale=anew, stop=stop)
+        for place in places:
+            place.check()
         failed = [outcome for outcome in outcomes if outcome.status == "failed"]
         if show is not None and len(failed) < len(outcomes):
             show()
@@ -199,15 +203,14 @@ def _train(config: Config, options: argparse.Namespace) -> int:
             what = f"failed ({failure})" if failure else "was interrupted"
             console.note(f"{target}: this run {what}; it starts afresh")
         try:
-            with progress.run_progress(run_dir.name) as on_status, interrupts.stoppable(options.grace) as stop:
+            with (
+                reason_kept(target, discards=True),
+                progress.run_progress(run_dir.name) as on_status,
+                interrupts.stoppable(options.grace) as stop,
+            ):
                 assemble.run(config, target, on_status=on_status, resumes=options.resume, stop=stop)
-        except Moved:  # what is there belongs to others
-            raise
         except HarnessError as error:
-            write_reason(target, f"{type(error).__name__}: {error}")
-            if isinstance(error, UserError):
-                discard_unstarted(target)
-            if has_resume_point(target) and not isinstance(error, RunStopped):
+            if not isinstance(error, RunStopped | Moved) and has_resume_point(target):
                 console.note(f"{target}: a resume point is kept; --resume goes on from it")
             raise
     if is_replaced:

@@ -46,6 +46,7 @@ from harness.core.plans import Rank, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
+from harness.record.place import Place
 from harness.store import ShardStore, read_state, write_state
 from harness.store.format import bytes_of
 
@@ -97,7 +98,8 @@ class RankServer(Resumable):
         self._tracked = spec.tracker.tables
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync = spec.fsync
-        self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync)
+        self._place = Place(spec.checkpoints)
+        self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync, check=self._place.check)
         self._saver = Saver(
             self.shard,
             self._tracker,
@@ -233,6 +235,7 @@ class RankServer(Resumable):
     # --- resume points --------------------------------------------------------------------------------------------
 
     def _write_state(self, request: WriteState) -> StateWritten:
+        self._place.check()
         state, step = self.state(), self.shard.applied_step
         file = write_state(request.root, self.rank, request.number, step, state, fsync=self._fsync)
         return StateWritten(file=file, saving=self._saver.written_files)

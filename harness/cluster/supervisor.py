@@ -259,6 +259,7 @@ class Supervisor:
             lost: rank to the transport's error text.
             seconds: from the request that failed to its failure.
         """
+        self._store.check()  # a new process would take another run's folder for its own
         ranks = sorted(lost, key=rank_order)
         unplanned = [rank for rank in ranks if rank not in self._killed]
         self.num_unplanned += len(unplanned)

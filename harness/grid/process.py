@@ -19,7 +19,8 @@ from harness.grid.worker import RunCell
 from harness.processes.fork_server import current, start
 from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
-from harness.record.folder import State, drop_resume_points, inspect
+from harness.record.folder import State, drop_resume_points, inspect, system_errors
+from harness.record.place import Place
 from harness.record.replacement import current_state, prepare_replacement, replace_run
 from harness.record.rundir import RunDir, write_reason
 
@@ -55,11 +56,15 @@ def is_done(cell: Cell) -> bool:
 
 
 class CellProcess:
-    """The process of a running cell. ``run_dir``: the folder it writes to; it replaces the cell's own if it differs."""
+    """The process of a running cell.
 
-    def __init__(self, cell: Cell, run_dir: Path, process: ForkedProcess, pipe: Connection) -> None:
+    ``run_dir``: the folder it writes to; it replaces the cell's own if it differs. ``place``: of that folder.
+    """
+
+    def __init__(self, cell: Cell, run_dir: Path, place: Place, process: ForkedProcess, pipe: Connection) -> None:
         self.cell = cell
         self._run_dir = run_dir
+        self._place = place
         self.pipe = pipe
         self._process = process
         self._began_s = time.monotonic()
@@ -105,12 +110,18 @@ class CellProcess:
         exit_code = self._exit_code()
         self.pipe.close()
         seconds = time.monotonic() - self._began_s
-        is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
+        is_written, lost = False, ""
+        try:
+            self._place.check()
+            is_written = inspect(self._run_dir, self.cell.hash) is State.DONE
+        except StoreError as foreign:
+            lost = str(foreign)
         if isinstance(self._result, Finished) and is_written:
             if isinstance(exit_code, str):
                 _log.warning("note: %s: %s", self.cell.slug, exit_code)
-            RunDir(self._run_dir).error.unlink(missing_ok=True)
             try:
+                with system_errors(self._run_dir):
+                    RunDir(self._run_dir).error.unlink(missing_ok=True)
                 if self._run_dir != self.cell.run_dir:
                     replace_run(self.cell.run_dir)
             except StoreError as error:
@@ -121,8 +132,8 @@ class CellProcess:
             words = str(error or "asked to stop before it began")
             return Outcome(cell=self.cell, status="stopped", seconds=seconds, error=words)
         if not isinstance(error, str):
-            error = self._why or _crash(self._run_dir, exit_code)
-            if not is_written:
+            error = self._why or lost or _crash(self._run_dir, exit_code)
+            if not (is_written or lost):
                 write_reason(self._run_dir, error)
         return Outcome(cell=self.cell, status="failed", seconds=seconds, error=error)
 
@@ -151,8 +162,12 @@ class CellStarter:
         """Start ``cell``. Its process ends when this process ends, even by SIGKILL.
 
         If the cell is done, it is computed anew beside the old result, which it replaces when it is done.
+        Raises StoreError if its folder cannot be used, RunFailed if its process cannot be started.
         """
         run_dir = prepare_replacement(cell.run_dir, cell.hash) if is_done(cell) else cell.run_dir
+        with system_errors(run_dir):
+            run_dir.mkdir(parents=True, exist_ok=True)
+        place = Place(run_dir)
         ours, theirs = self._context.Pipe(duplex=False)
         assert isinstance(ours, Connection)
         arguments = (self._run_cell, replace(cell, run_dir=run_dir), theirs, os.getpid())
@@ -160,7 +175,7 @@ class CellStarter:
         self._starting = process  # so that end_all finds it after an interrupt below
         _start(process)
         theirs.close()
-        return CellProcess(cell, run_dir, self._note_started(), ours)
+        return CellProcess(cell, run_dir, place, self._note_started(), ours)
 
     def _note_started(self) -> ForkedProcess:
         process, self._starting = self._starting, None
@@ -204,8 +219,9 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
         return f"the cell's process was ended by {name}" + (" (out of memory?)" if name == "SIGKILL" else "")
     if exit_code == 0:
         return "the cell's process ended without writing DONE"
-    output = run_dir / "output.txt"
-    text = output.read_text(encoding="utf-8", errors="replace").strip() if output.exists() else ""
+    output, text = run_dir / "output.txt", ""
+    with suppress(OSError):
+        text = output.read_text(encoding="utf-8", errors="replace").strip()
     if not text:
         return f"the cell's process ended with code {exit_code}, without output"
     return f"the cell's process ended with code {exit_code}: {text.splitlines()[-1]} (see {output})"

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 
 from harness.cluster.deadlines import ListeningClock
 from harness.config.experiment import Cell
-from harness.core.errors import RunStopped
+from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
 from harness.grid.process import CellProcess, CellStarter, Outcome, is_done
 from harness.grid.worker import RunCell
 from harness.processes.stop import StopRequest
+from harness.record.place import Place
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -128,12 +129,22 @@ class LocalPool:
         slots = partial(_slots, self._jobs)
         room = self._jobs or _num_cores()
         starter, clock = CellStarter(self._run_cell), ListeningClock(_LOOK_S)
+        grids = {cell.run_dir.parent: Place(cell.run_dir.parent) for cell in cells}
+        lost: Moved | None = None  # a grid whose running cells are waited for
         try:
             while waiting or running:
                 while waiting and sum(slots(one.cell) for one in running) + slots(waiting[0]) <= room:
                     cell = waiting.popleft()
-                    running.append(starter.start(cell))
-                    view.started(cell)
+                    try:
+                        grids[cell.run_dir.parent].check()
+                        running.append(starter.start(cell))
+                    except Moved as error:
+                        lost = error
+                        waiting.clear()
+                    except (StoreError, RunFailed) as error:
+                        yield Outcome(cell=cell, status="failed", error=str(error))
+                    else:
+                        view.started(cell)
                 yield from _receive(running, view, stop)
                 now_s = clock.read()
                 for one in running:
@@ -143,6 +154,8 @@ class LocalPool:
                         one.ask_to_stop()
                     waiting.clear()
                     stop = None
+            if lost is not None:
+                raise lost
         finally:
             starter.end_all()
 

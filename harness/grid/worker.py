@@ -4,20 +4,20 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from harness.config.experiment import Cell
 from harness.config.model import Config
-from harness.core.errors import HarnessError, Moved, RunStopped
+from harness.core.errors import HarnessError, RunStopped
 from harness.core.events import Finished
 from harness.processes.leash import continue_after_parent, hold_leash, ignore_interrupts
 from harness.processes.spawn import nest_fork_server
 from harness.processes.stop import StopRequest
-from harness.record.folder import claim_run, has_resume_point
-from harness.record.rundir import write_reason
+from harness.record.folder import claim_run, has_resume_point, reason_kept, system_errors
+from harness.record.place import Place
 
 if TYPE_CHECKING:
     from harness.run.assemble import RunStatus
@@ -58,7 +58,10 @@ def main(run_cell: RunCell, cell: Cell, pipe: Connection, owner_pid: int) -> Non
     hold_leash(owner_pid)
     continue_after_parent()  # the fork server ends with the owner
     try:
-        with claim_run(cell.run_dir, cell.hash, "resume"), _output_to(cell.run_dir / "output.txt"):
+        with (
+            claim_run(cell.run_dir, cell.hash, "resume", is_made=False),
+            _output_to(cell.run_dir / "output.txt"),
+        ):
             if cell.config.engine == "rpc":
                 nest_fork_server()  # after the redirection of output, before any thread starts
             result = _run(run_cell, cell, pipe, stop)
@@ -84,13 +87,11 @@ def one_line(error: HarnessError) -> str:
 
 def _run(run_cell: RunCell, cell: Cell, pipe: Connection, stop: StopRequest) -> Finished | RunStopped | str:
     try:
-        return run_cell(cell.config, cell.run_dir, on_status=_StatusSender(pipe), stop=stop)
+        with reason_kept(cell.run_dir):
+            return run_cell(cell.config, cell.run_dir, on_status=_StatusSender(pipe), stop=stop)
     except RunStopped as stopped:
         return stopped
-    except Moved as error:
-        return one_line(error)
     except HarnessError as error:
-        write_reason(cell.run_dir, f"{type(error).__name__}: {error}")
         return one_line(error)
 
 
@@ -115,10 +116,10 @@ def _output_to(path: Path) -> Iterator[None]:
 
     The redirection outlasts the block, so that a traceback that ends the process is written there too.
     """
-    with path.open("wb") as file:
+    with system_errors(path), path.open("wb") as file:
+        place = Place(path)
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
     yield
-    with suppress(FileNotFoundError):  # the folder of the run was moved
-        if path.stat().st_size == 0:
-            path.unlink()
+    if place.is_own and path.stat().st_size == 0:
+        path.unlink()

@@ -25,6 +25,7 @@ from harness.jobs.progress import progress_of
 from harness.jobs.submitter import submit, wait_for_submitter
 from harness.processes.stop import StopRequest
 from harness.record.code import difference_of
+from harness.record.place import Place
 from harness.record.recorder import read_events
 from harness.record.replacement import finish_replacement
 from harness.record.rundir import RunDir
@@ -90,9 +91,10 @@ class JobPool:
             _say(f"{len(watched)} of {len(cells)} cells have a job already", [one.job for one in watched])
         having = {one.cell.run_dir for one in watched}
         waiting = deque(cell for cell in cells if cell.run_dir not in having)
-        poll_s = _FIRST_POLL_S
+        poll_s, place = _FIRST_POLL_S, Place(self._out)
         try:
             while (waiting or watched) and not (stop is not None and stop.is_set):
+                place.check()
                 chosen = _choose(cluster, waiting, len(watched))
                 for cell in chosen:
                     view.started(cell)

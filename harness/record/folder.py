@@ -17,9 +17,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Literal
 
-from harness.core.errors import StoreError
+from harness.core.errors import HarnessError, StoreError, UserError
 from harness.record.files import fsync_folder, try_lock
-from harness.record.rundir import OLD, RunDir
+from harness.record.place import Place
+from harness.record.rundir import OLD, RunDir, write_reason
 
 LOCK = ".lock"
 NEW = ".new"  # folder beside runs (harness.record.replacement)
@@ -78,9 +79,12 @@ Unfinished = Literal["refuse", "resume", "afresh"]
 
 
 @contextmanager
-def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> Iterator[State]:
+def claim_run(
+    run_dir: Path, digest: str, unfinished: Unfinished = "refuse", *, is_made: bool = True
+) -> Iterator[State]:
     """Lock ``run_dir`` for the run whose config has hash ``digest``, and remove what an unfinished run of it left.
 
+    ``is_made``: whether the folder is made if it is not there.
     What has a resume point is kept, or refused, as ``unfinished`` says; a run that trained to its end and failed there
     is refused too. Yields the state before: EMPTY or UNFINISHED.
     Removes only files that a run writes, and only from a folder that :func:`inspect` accepts.
@@ -90,7 +94,8 @@ def claim_run(run_dir: Path, digest: str, unfinished: Unfinished = "refuse") -> 
     inspect(run_dir, digest)
     with ExitStack() as lock:
         with system_errors(run_dir):
-            run_dir.mkdir(parents=True, exist_ok=True)
+            if is_made:
+                run_dir.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(run_dir, f"run {digest}", wait_s=_WAIT_S))
             found = inspect(run_dir, digest)
             if found is State.DONE:
@@ -157,11 +162,26 @@ def failed_at_its_end(run_dir: Path) -> str | None:
     return RunDir(run_dir).reason() if has_ended else None
 
 
-def discard_unstarted(run_dir: Path) -> None:
-    """Remove a claimed run folder that has no event yet, so that bad input leaves nothing on disk.
+@contextmanager
+def reason_kept(run_dir: Path, *, discards: bool = False) -> Iterator[None]:
+    """Write to error.txt of a claimed folder why the block failed, by a HarnessError, which goes on.
 
-    A folder with an event or a resume point stays as it is. Files that are not a run's stay in any case.
+    Raises Moved if the folder is another one by then: nothing is written to it. ``discards``: bad input leaves nothing
+    on disk of a run that has no event and no resume point.
     """
+    place = Place(run_dir)
+    try:
+        yield
+    except HarnessError as error:
+        place.check()
+        write_reason(run_dir, f"{type(error).__name__}: {error}")
+        if discards and isinstance(error, UserError):
+            _discard_unstarted(run_dir)
+        raise
+
+
+def _discard_unstarted(run_dir: Path) -> None:
+    """Remove a run's files unless it has an event or a resume point, and the folder if it has no others."""
     events = run_dir / "events.jsonl"
     if (events.exists() and events.stat().st_size > 0) or has_resume_point(run_dir):
         return
@@ -172,8 +192,8 @@ def discard_unstarted(run_dir: Path) -> None:
 
 
 @contextmanager
-def claim_grid(out: Path) -> Iterator[None]:
-    """Lock ``out`` for one grid.
+def claim_grid(out: Path) -> Iterator[Place]:
+    """Lock ``out`` for one grid. Yields its place, to be asked before anything is written there.
 
     Raises StoreError, before anything is written, if another grid runs there, or if ``out`` is a file, a run, or a
     folder with other contents than a grid's: it has no grid.yaml, no grid's lock, and not only folders of runs.
@@ -190,7 +210,7 @@ def claim_grid(out: Path) -> Iterator[None]:
                 _refuse_others(out)
             out.mkdir(parents=True, exist_ok=True)
             lock.enter_context(_locked(out, "grid", wait_s=0))
-        yield
+        yield Place(out)
 
 
 def _refuse_others(out: Path) -> None:

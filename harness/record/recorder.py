@@ -37,6 +37,8 @@ class Recorder:
     record goes on from there; what follows in the file is cut off, and the view gets the events before it first. A
     context manager: an exception that leaves the block is recorded as the reason of failure.
 
+    ``place``: of the record, to be asked before anything is removed from the folder, or written to it.
+
     Raises StoreError if the folder holds a record already or cannot be written, ConfigError if the view cannot start.
     """
 
@@ -78,7 +80,7 @@ class Recorder:
                 fsync_folder(self.run.path)
         else:
             self._stream = self._go_on(since)
-        self._place = Place(self.run.events)
+        self.place = Place(self.run.events)
 
     def _go_on(self, since: EventsPosition) -> IO[bytes]:
         """Cut the file at ``since``, and give the view the events before it."""
@@ -96,13 +98,9 @@ class Recorder:
         """Digest of env.json as the run wrote it, for its first event."""
         return self._digests[self.run.env.name]
 
-    def check_place(self) -> None:
-        """Raises Moved if the record is not in its folder any more, StoreError if the system does not say."""
-        self._place.check()
-
     def position(self) -> EventsPosition:
         """The end of the record so far, which is on disk if ``store.fsync`` is set. Raises StoreError, Moved."""
-        self.check_place()
+        self.place.check()
         with store_errors(self.run.events, "written"):
             self._stream.flush()
             if self._fsync:
@@ -123,7 +121,7 @@ class Recorder:
             if self._fsync and isinstance(event, Saved | Finished):
                 os.fsync(self._stream.fileno())
         if isinstance(event, Saved | Finished):
-            self.check_place()
+            self.place.check()
         self._num_events += 1
         self._digest.update(line)
         self._is_finished |= isinstance(event, Finished)
@@ -157,13 +155,13 @@ class Recorder:
             if ok:
                 raise
         if ok:
-            self.check_place()
+            self.place.check()
             time = self._now().isoformat(timespec="seconds")
             digests = {**self._digests, self.run.events.name: self._digest.hexdigest()}
             write_seal(self.run, time=time, num_events=self._num_events, digests=digests)
         else:
             with suppress(StoreError):  # the reason would be told of another run
-                self.check_place()
+                self.place.check()
                 write_reason(self.run.path, reason or "the run ended before it was done")
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, S
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
 from harness.core.resumable import State
+from harness.record.place import Place
 from harness.recovery.accounting import Accounting, CommittedSave
 from harness.recovery.injections import Injections
 from harness.recovery.mirror import Mirror
@@ -56,6 +57,7 @@ class Checkpoints:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self._place = Place(root)
         self.newest: Manifest | None = None
         self.pending: PendingSave | None = None
         self._kept: PendingSave | None = None  # the save under way whose file a resume point names
@@ -115,7 +117,8 @@ class Checkpoints:
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.dense.wait()
-            discard_dense(self.root, CHIEF, self.next_sequence)
+            if self._place.is_own:
+                discard_dense(self.root, CHIEF, self.next_sequence)
 
 
 def _to_plain(pending: PendingSave) -> State:

@@ -35,6 +35,7 @@ from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
 from harness.record.folder import empty_run, has_resume_point
+from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.job import train
@@ -109,13 +110,14 @@ def run(
         RunFailed: the run has no result, or an invalid one: a planned kill did not happen, or a rank died that the
         trace did not name (unless ``trace.allow_unplanned``).
     """
-    run_spec = RunSpec(config)
+    place, run_spec = Place(run_dir), RunSpec(config)
     run_spec.validate()
     run_spec.dataset.verify()
     config = run_spec.config  # resolved, as it is recorded
     status = _Status(on_status)
     folder = ResumeFolder(RunDir(run_dir).resume, fsync=config.store.fsync)
-    point = _point_of(run_spec, RunDir(run_dir), folder) if resumes else None
+    point = _point_of(run_spec, RunDir(run_dir), folder, place) if resumes else None
+    place.check()
     facts = {"data": run_spec.data_facts, "trace": run_spec.trace_facts}
     with Recorder(run_dir, config, **facts, since=point and point.events) as recorder:
         store = CheckpointStore(
@@ -123,7 +125,7 @@ def run(
             keep=config.store.keep,
             fsync=config.store.fsync,
             drops_later=True,
-            check=recorder.check_place,
+            check=recorder.place.check,
         )
         if point is not None:
             store.rewind(point.checkpoint, point.saving)
@@ -159,21 +161,24 @@ def run(
         finished = sink.finished
         assert finished is not None, "a run ends with its last event"
         if problem := problem_of(run_spec, supervisor):
+            recorder.place.check()
             shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
             raise RunFailed(problem)
         with suppress(OSError):  # what is left of a killed rank does no harm
             store.remove_unfinished()
         recorder.done()
     for left in (folder.root, *([] if config.store.keep_finished else [store.root])):
-        shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
+        if recorder.place.is_own:
+            shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
     status(phase="done")
     return finished
 
 
-def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
+def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
     """The resume point that the run goes on from. Where there is none, the folder is emptied for a new start."""
     point = usable_point(run_spec, run, folder)
     if point is None:
+        place.check()
         if has_resume_point(run.path):
             _log.info("%s: starts afresh", run.path)
         empty_run(run.path)

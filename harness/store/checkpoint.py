@@ -36,8 +36,8 @@ class CheckpointStore:
         keep: number of newest manifests that a commit keeps with their files; at least 1. More may remain until the
         next commit, or after a kill. fsync: whether a commit survives a power failure, and not only a kill.
         drops_later: whether old files are deleted in a thread, which ends before the next commit or :meth:`wait`
-        returns: deletion takes 0.1 s per gigabyte, during which training would stall. check: called before a commit
-        changes anything; raises if ``root`` is not the folder that was opened any more.
+        returns: deletion takes 0.1 s per gigabyte, during which training would stall. check: called before anything is
+        changed; raises StoreError if ``root`` is not the folder that was opened any more.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class CheckpointStore:
         check: Callable[[], None] = lambda: None,
     ) -> None:
         assert keep >= 1, "a commit keeps at least itself"
-        self._check = check
+        self.check = check
         self._drops_later = drops_later
         self._dropping: Background[None] | None = None
         self._pinned: tuple[set[int], set[str]] = set(), set()  # sequences of manifests, paths of files
@@ -68,8 +68,9 @@ class CheckpointStore:
     def remove_unfinished(self) -> None:
         """Remove the temporary files of writers that were killed. To be called while no process writes.
 
-        Raises OSError.
+        Raises OSError, and what ``check`` raises.
         """
+        self.check()
         for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
             temp.unlink(missing_ok=True)
 
@@ -80,7 +81,7 @@ class CheckpointStore:
             StoreError: a file that it names is missing or truncated, the sequence number is not the highest, or the
             disk failed. The previous checkpoint then remains valid. And what ``check`` raises.
         """
-        self._check()
+        self.check()
         self.wait()
         older = dict(_manifest_paths(self.root))
         if older and manifest.sequence <= max(older):
@@ -114,6 +115,7 @@ class CheckpointStore:
 
         ``saving``: files of the save that follows it, which stay. Raises StoreError.
         """
+        self.check()
         last = -1 if sequence is None else sequence
         stay = {record.path for record in saving}
         later = [path for number, path in _manifest_paths(self.root) if number > last]  # newest first
@@ -129,6 +131,7 @@ class CheckpointStore:
 
     def newest_file(self, rank: Rank) -> str | None:
         """The path, below the root, of the newest file of ``rank`` that has rows; None if there is no checkpoint."""
+        self.check()
         record = self._newest_record(rank)
         return record and record.path
 
@@ -138,6 +141,7 @@ class CheckpointStore:
         Returns the path of the file below the root and the place of the bit in it; None if there is no checkpoint.
         ``number``: of the bit (``format.flip_bit``). Raises StoreError.
         """
+        self.check()
         record = self._newest_record(rank)
         return record and (record.path, flip_bit(self.root, record, number))
 
@@ -160,10 +164,12 @@ class CheckpointStore:
             number = sequence_of(path.name)
             if number is not None and number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
                 stale.append(path)
-        for path in stale:
-            # The commit stands whether or not the old files go; the next one tries again.
-            with suppress(OSError):
-                path.unlink(missing_ok=True)
+        # The commit stands whether or not the old files go; the next one tries again.
+        with suppress(StoreError):
+            self.check()
+            for path in stale:
+                with suppress(OSError):
+                    path.unlink(missing_ok=True)
 
 
 def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:

@@ -5,8 +5,8 @@ per chosen row, and in ``compact`` the row ids of one block per delta.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from harness.core.errors import StoreError
+from harness.core.errors import Moved, StoreError
 from harness.store.delta import DeltaCursor, plan_delta, write_payload, write_rows
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.format import (
@@ -70,11 +70,21 @@ class ShardStore:
 
     A file counts only once a manifest names its record, so a rank may die at any point of a write. Rows are
     contiguous CPU tensors of any dtype; every method raises ``StoreError`` that names the file. No result
-    depends on ``chunk_bytes``.
+    depends on ``chunk_bytes``. ``check`` raises Moved if ``root`` is another folder by now: nothing is then written or
+    removed there.
     """
 
-    def __init__(self, root: Path, rank: str, *, fsync: bool = True, chunk_bytes: int = CHUNK_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        rank: str,
+        *,
+        fsync: bool = True,
+        chunk_bytes: int = CHUNK_BYTES,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         self._root = root
+        self._check = check
         self._rank = rank
         self._write_content = partial(write_content, root, rank, fsync=fsync, chunk_bytes=chunk_bytes)
         self._chunk_bytes = chunk_bytes
@@ -85,14 +95,17 @@ class ShardStore:
         self._fails_with = number
 
     def _write(self, kind: FileKind, sequence: int, **values: Any) -> FileRecord:
+        self._check()
         fails_with, self._fails_with = self._fails_with, None
         return self._write_content(kind, sequence, **values, fails_with=fails_with)
 
     def discard(self, sequence: int) -> None:
         """Remove this shard's files of the save ``sequence``. Only for saves that were never committed."""
         kinds: tuple[FileKind, ...] = ("base", "delta")
-        for kind in kinds:
-            (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
+        with suppress(Moved):
+            self._check()
+            for kind in kinds:
+                (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
 
     def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
         """Write the whole shard as of ``step``."""

@@ -5,6 +5,7 @@ import logging
 import multiprocessing
 import os
 import select
+import shutil
 import signal
 import sys
 import time
@@ -65,6 +66,39 @@ def run_badly(
     if config.seed == 5:
         (run_dir / ".error.txt.tmp").symlink_to("/dev/full")
         raise RunFailed("no space left")
+    return run_well(config, run_dir, on_status=on_status)
+
+
+def run_in_anothers_folder(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """Folders of all seeds but 0 and 5 become those of others while their cells run; that of 4 before."""
+    if config.seed in (0, 5):
+        return run_well(config, run_dir, on_status=on_status)
+    for other in [run_dir, run_dir.with_name("local-4")] if config.seed == 1 else [run_dir]:
+        if other.exists():
+            other.rename(other.with_name(f"moved-{other.name}"))
+        if config.seed == 3:
+            other.write_text("a file")
+        else:
+            other.mkdir()
+            (other / "letter.txt").write_text("")
+            (other / "output.txt").write_text("")
+    if config.seed == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    raise RunFailed("ranks keep dying")
+
+
+def run_in_a_grid_that_goes(
+    config: Config, run_dir: Path, *, on_status: OnStatus | None = None, stop: StopRequest | None = None
+) -> Finished:
+    """Seed 1 moves the folder of the grid, or removes it if its name says so; once."""
+    if config.seed == 1 and not run_dir.parent.with_name("moved").exists():
+        if run_dir.parent.name == "removed":
+            shutil.rmtree(run_dir.parent)
+        else:
+            run_dir.parent.rename(run_dir.parent.with_name("moved"))
+        raise RunFailed("a write failed")
     return run_well(config, run_dir, on_status=on_status)
 
 

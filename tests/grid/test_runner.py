@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,11 @@ from unittest.mock import Mock
 
 import pytest
 
-from harness.cli import progress
+from harness.cli import commands, progress, run_commands
+from harness.config.experiment import Experiment
 from harness.core.errors import RunStopped, StoreError
 from harness.grid.process import CellStarter, is_done
-from harness.grid.runner import run_grid
+from harness.grid.runner import LocalPool, run_grid
 from harness.processes.spawn import fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
@@ -34,6 +36,8 @@ from tests.grid.cells import (
     run_a_rank,
     run_badly,
     run_forever,
+    run_in_a_grid_that_goes,
+    run_in_anothers_folder,
     run_interrupted,
     run_until_stopped,
     run_well,
@@ -199,6 +203,47 @@ def test_strange_folder_stops_the_grid_before_it_starts(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="expected an empty or a run folder"):
         run_grid(cells, run_well, journal, jobs=2)
     assert journal.lines == []
+
+
+def test_a_cell_whose_folder_is_another_s_fails_alone(tmp_path: Path) -> None:
+    """Law: whatever took the place of a cell's folder, before it started or while it ran, costs that cell alone.
+
+    What is there stays as it is.
+    """
+    outcomes = run_grid(cells_of(tmp_path, 6), run_in_anothers_folder, Journal(), jobs=1)
+    assert [o.status for o in outcomes] == ["done", "failed", "failed", "failed", "failed", "done"]
+    for seed in (1, 2, 3):
+        words = f"local-{seed}: moved or removed during the run; another one is there"
+        assert words in (outcomes[seed].error or "")
+    assert "local-4: expected an empty or a run folder, got other files" in (outcomes[4].error or "")
+    for seed in (1, 2, 4):
+        assert {path.name for path in (tmp_path / f"local-{seed}").iterdir()} == {"letter.txt", "output.txt"}
+
+
+@pytest.mark.parametrize("name", ["grid", "removed"])
+def test_a_grid_whose_folder_goes_makes_no_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """Law: a grid that is moved or removed at work ends in one line; the same command works in either place then."""
+    out, moved = tmp_path / name, tmp_path / "moved"
+
+    def grid(out: Path) -> tuple[int, list[str]]:
+        experiment = Experiment("grid", out, tuple(cells_of(out, 4)), {})
+        pool = LocalPool(run_in_a_grid_that_goes, 1)
+        monkeypatch.setitem(
+            commands.COMMANDS, "grid", lambda _: run_commands.run_experiments([experiment], pool, "keep")
+        )
+        code = commands.run(Namespace(command="grid"), ["grid", "x.yaml"])
+        return code, capsys.readouterr().err.splitlines()
+
+    code, lines = grid(out)
+    errors = [line for line in lines if line.startswith(("error:", "Traceback"))]
+    assert (code, out.exists()) == (2, False)
+    assert errors == [
+        f"error: {out}: moved or removed during the run; nothing is there, and what was written went with it"
+    ]
+    moved.mkdir(exist_ok=True)  # so that no grid is moved again
+    assert [grid(place)[0] for place in (moved, out)] == [0, 0]
 
 
 def test_cell_in_use_is_refused(tmp_path: Path) -> None:

@@ -11,14 +11,14 @@ from threading import Timer
 
 import pytest
 
-from harness.core.errors import StoreError
+from harness.core.errors import HarnessError, Moved, RunFailed, StoreError
 from harness.record import folder
 from harness.record.folder import (
     State,
     claim_grid,
     claim_run,
-    discard_unstarted,
     inspect,
+    reason_kept,
 )
 from tests.unprivileged import unprivileged
 
@@ -228,15 +228,41 @@ def test_cut_short_before_the_first_word(tmp_path: Path) -> None:
 
 def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:
     """Law: bad input leaves no folder, a run that began leaves all of it."""
-    with claim_run(tmp_path / "none", HASH):
-        (tmp_path / "none" / "config.yaml").write_text("")
-        (tmp_path / "none" / "events.jsonl").write_text("")
-        discard_unstarted(tmp_path / "none")
+    for name in ("none", "some"):
+        run_dir = tmp_path / name
+
+        def run(run_dir: Path = run_dir) -> None:
+            with claim_run(run_dir, HASH), reason_kept(run_dir, discards=True):
+                fill(run_dir, done=False)
+                if run_dir.name == "none":
+                    (run_dir / "events.jsonl").write_text("")
+                raise StoreError("bad input")
+
+        with pytest.raises(StoreError, match="bad input"):
+            run()
     assert not (tmp_path / "none").exists()
-    with claim_run(tmp_path / "some", HASH):
-        fill(tmp_path / "some", done=False)
-        discard_unstarted(tmp_path / "some")
     assert inspect(tmp_path / "some", HASH) is State.UNFINISHED
+    assert (tmp_path / "some" / "error.txt").read_text() == "StoreError: bad input\n"
+
+
+@pytest.mark.parametrize("error", [StoreError("checkpoints: cannot be read"), RunFailed("a rank died")], ids=type)
+def test_nothing_is_removed_from_a_folder_that_is_another_run_s(tmp_path: Path, error: HarnessError) -> None:
+    """Law: whatever a run fails by, a folder that has taken the place of its own is left alone."""
+    run_dir, other = tmp_path / "run", tmp_path / "other"
+    with claim_run(other, HASH):
+        fill(other, done=False)
+        (other / "events.jsonl").write_text("")
+    before = {path.relative_to(other): path.stat().st_mtime_ns for path in other.rglob("*")}
+
+    def run() -> None:
+        with claim_run(run_dir, HASH), reason_kept(run_dir, discards=True):
+            run_dir.rename(tmp_path / "moved")
+            other.rename(run_dir)
+            raise error
+
+    with pytest.raises(Moved, match="run: moved or removed during the run; another one is there"):
+        run()
+    assert {path.relative_to(run_dir): path.stat().st_mtime_ns for path in run_dir.rglob("*")} == before
 
 
 def test_the_record_of_a_run_that_failed_at_its_end_is_not_removed_unasked(tmp_path: Path) -> None:

@@ -6,9 +6,11 @@ from typing import Any, cast
 
 import pytest
 
+import run
 from harness.cluster.protocol import Cluster
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
+from harness.config.yaml_file import to_yaml
 from harness.core.errors import Moved, RunStopped
 from harness.core.faults import FaultTime
 from harness.run import assemble, job
@@ -51,7 +53,68 @@ def test_a_run_that_was_moved_leaves_the_next_one_alone(config: Config, tmp_path
     ) -> None:
         job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Moving(supervisor, 31, move)))
 
-    with pytest.raises(Moved, match=r"run/events\.jsonl: moved or removed during the run; another one is there"):
+    with pytest.raises(Moved, match=r"run/\S+: moved or removed during the run; another one is there"):
         assemble.run(first, run_dir, parts=assemble.Parts(train=train))
     resumed(other, run_dir)
     assert compare_records(tmp_path / "whole", run_dir) == []
+
+
+def exchange(run_dir: Path, other: Path) -> None:
+    """Another run's folder takes the place of ``run_dir``, by two renames."""
+    run_dir.rename(run_dir.with_name("moved"))
+    other.rename(run_dir)
+
+
+def train_and_move(  # noqa: PLR0917
+    at: int,
+    config: Config,
+    checkpoints: Path,
+    kills: tuple[KillTime, ...],
+    cluster: Cluster,
+    supervisor: SupervisorClient,
+) -> None:
+    """The trainer's job, whose folder is exchanged at the boundary after the ``at``-th step."""
+    move = partial(exchange, checkpoints.parent, checkpoints.parent.with_name("other"))
+    job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, Moving(supervisor, at, move)))
+
+
+WAYS: dict[str, dict[str, Any]] = {
+    "save": {},
+    "save in the background": {"save__mode": "async"},
+    "resume point": {"resume__every_s": 0.0},
+    "restore": {"trace__path": "kill.csv"},
+    "at the end": {"strategy__name": "none"},
+}
+
+
+@pytest.mark.parametrize("engine", ["local", "rpc"])
+@pytest.mark.parametrize("is_done", [True, False], ids=["finished", "no event"])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_command_changes_nothing_in_another_run_s_folder(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, way: str, *, is_done: bool
+) -> None:
+    """Law: whatever a run does next, and whatever fails first, not a file of what took its folder's place changes."""
+    monkeypatch.chdir(tmp_path)
+    Path("kill.csv").write_text("# job_h: 56\nhour,rank,note\n30,ps1,\n")
+    base = changed(config, data__max_train_samples=4 * NUM_STEPS, trace__path=None, strategy__name="partial")
+    base = changed(saving_every(base, 20), engine=engine, out="run", **WAYS[way])
+    other = changed(saving_every(changed(config, trace__path=None), 16), seed=7, store__keep=20)
+    assemble.run(other, Path("other"))
+    if not is_done:
+        Path("other/DONE").unlink()
+        Path("other/events.jsonl").write_text("")
+    before = contents(Path("other"))
+    Path("one.yaml").write_text(to_yaml(base.model_dump(mode="json")))
+    moving = assemble.Parts(train=partial(train_and_move, 29))
+    monkeypatch.setattr(assemble, "run", partial(assemble.run, parts=moving))
+    assert run.main(["train", "one.yaml"]) == 2
+    assert not Path("other").exists()
+    assert contents(Path("run")) == before
+
+
+def contents(folder: Path) -> dict[str, tuple[bytes, int]]:
+    """Content and time of change of every file, and the name of every folder."""
+    return {
+        str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
+        for path in folder.rglob("*")
+    }
