@@ -19,7 +19,7 @@ from harness.cli.stale import Stale, stale_runs, to_run_anew
 from harness.config.experiment import Cell, Experiment, load_config, load_each, load_experiment, load_variant
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import HarnessError, Moved, RunStopped, StoreError, UserError
+from harness.core.errors import HarnessError, Moved, PointKept, RunStopped, StoreError, UserError
 from harness.core.strategies import STRATEGIES
 from harness.grid.process import is_done
 from harness.grid.runner import CellPool, run_cells
@@ -210,7 +210,7 @@ def _train(config: Config, options: argparse.Namespace) -> int:
             ):
                 assemble.run(config, target, on_status=on_status, resumes=options.resume, stop=stop)
         except HarnessError as error:
-            if not isinstance(error, RunStopped | Moved) and has_resume_point(target):
+            if not isinstance(error, RunStopped | Moved | PointKept) and has_resume_point(target):
                 console.note(f"{target}: a resume point is kept; --resume goes on from it")
             raise
     if is_replaced:

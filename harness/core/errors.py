@@ -6,6 +6,8 @@
     │   ├── DataError        a TSV row, a prepared data folder
     │   ├── TraceError       a failure trace
     │   └── StoreError       a checkpoint, a run folder
+    │       ├── Damaged      a file whose bytes are not those that were written
+    │       ├── PointKept    a resume point that cannot be used now, and stays
     │       └── Moved        a folder of a run that is at work has been moved or removed
     ├── RankLost             ranks died; every other rank has answered. Recovery handles it; users never see it
     ├── RankFailed           the code of a rank raised: a bug in this package, not a failure under study
@@ -50,6 +52,14 @@ class TraceError(UserError):
 
 class StoreError(UserError):
     """An unusable checkpoint or run folder."""
+
+
+class Damaged(StoreError):
+    """A file of a checkpoint or a resume point could be read, and its bytes are not those that were written."""
+
+
+class PointKept(StoreError):
+    """A run cannot go on from its resume point now. The point stays."""
 
 
 class Moved(StoreError):

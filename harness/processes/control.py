@@ -17,21 +17,28 @@ Messages are tuples, the kind first:
                          ("result", value, error)
 """
 
+import errno
+import logging
 import os
 import socket
 import struct
 import threading
-from collections import deque
+import time
+from collections import Counter, deque
 from contextlib import suppress
 from multiprocessing import AuthenticationError, Pipe
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
 from typing import Any
 
+_log = logging.getLogger(__name__)
+
 Message = tuple[Any, ...]
 
 HANDSHAKE_S = 10.0
 """Within this time a connection must have authenticated."""
-_MOST_PENDING = 256  # handshakes at a time
+_MOST_PENDING = 256  # handshakes at a time, of connections that have not shown the key
+_MOST_NAMED = 3  # addresses in a line
+_KNOCK_S = 0.05  # between two knocks of a rank
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -45,30 +52,47 @@ def listen(host: str, port: int) -> socket.socket:
 class Handshakes:
     """Handshakes of new connections, each in a thread of its own and with a deadline.
 
-    A stranger that says nothing holds up neither the supervisor nor a rank. ``ended`` is readable where a connection
-    has authenticated.
+    A stranger that says nothing holds up neither the supervisor nor a rank: where too many are at it, the oldest that
+    has not shown the key is hung up on. ``ended`` is readable where a connection has authenticated.
     """
 
     def __init__(self, authkey: bytes, timeout_s: float = HANDSHAKE_S) -> None:
         self._authkey, self._timeout_s = authkey, timeout_s
         self._done: deque[Connection] = deque()
-        self._num_pending = 0
+        self._mute: dict[socket.socket, str] = {}  # have not shown the key; their addresses, oldest first
+        self._is_said = False
         self._lock = threading.Lock()
         self.ended, self._notice = Pipe(duplex=False)
 
     def begin(self, listener: socket.socket) -> None:
-        """Accept a connection, and begin its handshake; where too many are at it, hang up. Raises OSError."""
-        sock, _ = listener.accept()
+        """Accept a connection, and begin its handshake; where too many are at it, end the oldest. Raises OSError."""
+        try:
+            sock, address = listener.accept()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                self._make_room(0)
+            raise
+        self._make_room(_MOST_PENDING - 1)
         with self._lock:
-            is_full = self._num_pending >= _MOST_PENDING
-            self._num_pending += not is_full
-        if is_full:
-            sock.close()
-            return
+            self._mute[sock] = address[0]
         try:
             threading.Thread(target=self._authenticate, args=(sock,), name="handshake", daemon=True).start()
         except RuntimeError:  # the system allows no more threads
             self._end(sock)
+
+    def _make_room(self, most: int) -> None:
+        """Hang up on the oldest connection that has said nothing if there are more than ``most``; say so once."""
+        with self._lock:
+            if len(self._mute) <= most:
+                return
+            addresses = Counter(self._mute.values())
+            oldest = next(iter(self._mute))
+            del self._mute[oldest]
+            _hang_up(oldest)
+        if not self._is_said:
+            self._is_said = True
+            words = ", ".join(f"{number} from {address}" for address, number in addresses.most_common(_MOST_NAMED))
+            _log.warning("note: connections to the control port say nothing: %s; the oldest make room", words)
 
     def take(self) -> list[Connection]:
         """The connections that have authenticated with the key since the last call."""
@@ -92,6 +116,8 @@ class Handshakes:
             deadline.start()
             connection = _wrap(sock.dup())
             deliver_challenge(connection, self._authkey)
+            with self._lock:
+                self._mute.pop(sock, None)
             answer_challenge(connection, self._authkey)
         except (AuthenticationError, EOFError, OSError, RuntimeError):
             # not a rank of this run, one that died while it connected, or no descriptor or thread is left
@@ -107,8 +133,8 @@ class Handshakes:
 
     def _end(self, sock: socket.socket) -> None:
         with self._lock:
-            self._num_pending -= 1  # first: who sees the end may be the next at once
-        sock.close()
+            self._mute.pop(sock, None)  # first: who sees the end may be the next at once
+            sock.close()
 
 
 def _hang_up(sock: socket.socket) -> None:
@@ -129,11 +155,23 @@ def limit(connection: Connection, timeout_s: float) -> None:
 
 
 def connect(host: str, port: int, authkey: bytes, timeout_s: float) -> Connection:
-    """A rank's end of the channel."""
-    connection = _wrap(socket.create_connection((host, port), timeout=timeout_s))
-    answer_challenge(connection, authkey)
-    deliver_challenge(connection, authkey)
-    return connection
+    """A rank's end of the channel. A rank that is hung up on, for a newcomer, knocks again for ``timeout_s``.
+
+    Raises AuthenticationError, EOFError, OSError.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    while True:
+        connection = _wrap(socket.create_connection((host, port), timeout=timeout_s))
+        try:
+            answer_challenge(connection, authkey)
+            deliver_challenge(connection, authkey)
+        except (EOFError, ConnectionError):
+            connection.close()
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(_KNOCK_S)
+        else:
+            return connection
 
 
 def _wrap(sock: socket.socket) -> Connection:

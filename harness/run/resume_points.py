@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.protocol import LoadState, StateWritten, WriteState
 from harness.cluster.supervisor_client import Resumption, SupervisorClient, WrittenPoint
-from harness.core.errors import RunFailed, RunStopped, StoreError
+from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import State, Stateful
 from harness.record.code import current_code, difference_of
@@ -187,33 +187,27 @@ class PointKeeper:
 
 
 def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
-    """The newest resume point of a run from which it can go on; why a newer one is not used is logged, a line each.
+    """The newest resume point of a run whose bytes are whole; of a newer one, the damage is logged, a line each.
 
-    Raises StoreError if there is none, but would be with another record: whoever has a copy of that can go on.
+    Raises PointKept if the run cannot go on from it now: a file cannot be read, or the code or the record is another.
     """
-    changed: StoreError | None = None
     for path in folder.paths():
         try:
             point = folder.read(path)
             _check(point, path.name, run_spec=run_spec, run=run)
-        except StoreError as error:
+        except Damaged as error:
             _log.warning("note: %s; not used", error)
-            continue
-        try:
-            check_environment(run, check_position(run.events, point.events))
         except StoreError as error:
-            changed = changed or error
+            raise PointKept(
+                f"{error}; the resume point stays: put this right, or remove {folder.root} to start afresh"
+            ) from error
         else:
-            if changed is not None:
-                _log.warning("note: %s; not used", changed)
             return point
-    if changed is not None:
-        raise StoreError(f"{changed}; restore it from a copy, or remove {folder.root} to start afresh")
     return None
 
 
 def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -> None:
-    """Raise StoreError unless ``point`` is of this config and code, and its checkpoint is whole."""
+    """Raise StoreError unless ``point`` is of this config, code and record; Damaged unless its checkpoint is whole."""
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:
         raise StoreError(f"{where}: expected a resume point of config {run_spec.result_hash}, got {point.config_hash}")
@@ -223,3 +217,4 @@ def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -
         read_checkpoint(run.checkpoints, point.checkpoint)
     for record in point.saving:
         verify(run.checkpoints, record)
+    check_environment(run, check_position(run.events, point.events))

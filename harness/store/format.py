@@ -23,7 +23,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from harness.core.errors import StoreError
+from harness.core.errors import Damaged, StoreError
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
 from harness.store.rows import CHUNK_BYTES, rows_in
@@ -223,8 +223,8 @@ def write_content(
 class ContentReader:
     """Reads the content file that ``record`` names, front to back, and checks it against the record.
 
-    Every problem is a ``StoreError`` that names the file. The checksum is known only at the end: data is valid only
-    after ``finish`` has returned.
+    Every problem is a ``StoreError`` that names the file, ``Damaged`` if its bytes are to blame. The checksum is known
+    only at the end: data is valid only after ``finish`` has returned.
     """
 
     def __init__(self, root: Path, record: FileRecord, *, chunk_bytes: int = CHUNK_BYTES) -> None:
@@ -267,9 +267,9 @@ class ContentReader:
             os.close(self._handle)
             self._handle = -1
 
-    def damage(self, what: str) -> StoreError:
-        """A StoreError that the file is damaged, with the detail ``what``."""
-        return StoreError(f"{self.path}: damaged: {what}")
+    def damage(self, what: str) -> Damaged:
+        """The error that the file is damaged, with the detail ``what``."""
+        return Damaged(f"{self.path}: damaged: {what}")
 
     def read_into(self, view: memoryview) -> None:
         """Fill ``view`` with the next bytes of the file."""
@@ -307,7 +307,7 @@ class ContentReader:
         self.read_into(memoryview(start))
         if len(start) < _HEADER_START or not start.startswith(MAGIC):
             self.finish()  # damage explains a strange header better than its own words
-            raise StoreError(f"{self.path}: expected a content file of a checkpoint, got another format")
+            raise Damaged(f"{self.path}: expected a content file of a checkpoint, got another format")
         _, version, num_bytes = _PREFIX.unpack_from(start)
         if version != FORMAT_VERSION:
             self.finish()
@@ -323,12 +323,12 @@ class ContentReader:
             raise self.damage("the checksum of its header differs")
         header = json.loads(text)
         if (found := (header["kind"], header["applied_step"])) != (self.record.kind, self.record.applied_step):
-            raise StoreError(
+            raise Damaged(
                 f"{self.path}: expected {self.record.kind} of step {self.record.applied_step}, as its manifest states, "
                 f"got {found[0]} of step {found[1]}"
             )
         if (encoding := header.get("encoding", RAW)) != self.record.encoding:
-            raise StoreError(
+            raise Damaged(
                 f"{self.path}: expected rows in encoding {self.record.encoding!r}, as its manifest states, "
                 f"got {encoding!r}"
             )

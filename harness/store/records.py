@@ -11,7 +11,7 @@ from typing import Any, Literal, Self
 
 import xxhash
 
-from harness.core.errors import StoreError
+from harness.core.errors import Damaged, StoreError
 from harness.store.encoding import RAW
 
 FORMAT_VERSION = 1
@@ -172,19 +172,18 @@ class Manifest:
 
         Raises:
             WrongFormatVersion: another format version.
-            StoreError: not JSON, altered since it was written, or inconsistent parts.
+            Damaged: not JSON, or altered since it was written.
+            StoreError: inconsistent parts.
         """
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise StoreError(
-                f"{where}: expected the JSON of a manifest; it is damaged or incomplete ({error})"
-            ) from error
+            raise Damaged(f"{where}: expected the JSON of a manifest; it is damaged or incomplete ({error})") from error
         if not isinstance(fields, dict) or "version" not in fields:
-            raise StoreError(f"{where}: expected a manifest (a JSON object with a version), got other JSON")
+            raise Damaged(f"{where}: expected a manifest (a JSON object with a version), got other JSON")
         check_version(fields["version"], where)
         if fields.pop("xxh3", None) != checksum(fields):
-            raise StoreError(f"{where}: its checksum differs, so it was altered after it was written; restore the file")
+            raise Damaged(f"{where}: its checksum differs, so it was altered after it was written; restore the file")
         shards = {
             rank: tuple(FileRecord.from_json(record, where) for record in records)
             for rank, records in fields.pop("shards").items()

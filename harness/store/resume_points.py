@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from harness.core.errors import StoreError
+from harness.core.errors import Damaged, StoreError
 from harness.core.resumable import EventsPosition, State
 from harness.store.format import fsync_folder, numbered_paths, read_text, replacing, verify
 from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
@@ -64,16 +64,16 @@ class ResumePoint:
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
-        """The inverse of ``to_text``; ``where`` begins every error message. Raises StoreError."""
+        """The inverse of ``to_text``; ``where`` begins every error message. Raises Damaged, StoreError."""
         try:
             fields = json.loads(text)
         except (ValueError, RecursionError) as error:
-            raise StoreError(f"{where}: expected JSON; it is damaged or incomplete ({error})") from error
+            raise Damaged(f"{where}: expected JSON; it is damaged or incomplete ({error})") from error
         if not isinstance(fields, dict) or "version" not in fields:
-            raise StoreError(f"{where}: expected a resume point (a JSON object with a version), got other JSON")
+            raise Damaged(f"{where}: expected a resume point (a JSON object with a version), got other JSON")
         check_version(fields["version"], where)
         if fields.pop("xxh3", None) != checksum(fields):
-            raise StoreError(f"{where}: damaged: its checksum differs")
+            raise Damaged(f"{where}: damaged: its checksum differs")
         files = {rank: FileRecord.from_json(record, where) for rank, record in fields.pop("files").items()}
         saving = tuple(FileRecord.from_json(record, where) for record in fields.pop("saving"))
         return cls(events=EventsPosition(**fields.pop("events")), saving=saving, files=files, **fields)
@@ -124,7 +124,7 @@ class ResumeFolder:
         return [path for _, path in numbered_paths(self.root, "point")]
 
     def read(self, path: Path) -> ResumePoint:
-        """The point of ``path``, with all its files verified. Raises StoreError that names what is damaged."""
+        """The point of ``path``, with all its files verified. Raises Damaged that names the file, StoreError."""
         point = ResumePoint.from_text(read_text(path), str(path))
         for record in point.files.values():
             verify(self.root, record)

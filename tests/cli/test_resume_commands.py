@@ -12,7 +12,7 @@ from harness import api
 from harness.config.experiment import Cell, load_config
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
-from harness.core.errors import Moved, RunFailed, RunStopped, StoreError
+from harness.core.errors import HarnessError, Moved, RunFailed, RunStopped, StoreError
 from harness.grid.process import is_done
 from harness.record.folder import claim_run
 from harness.run import assemble
@@ -93,14 +93,15 @@ def test_a_run_that_lost_its_record_keeps_the_rest(command: Command, change: Cal
     code, errors = command("train", "one.yaml", "--resume")
     assert code == 2
     assert "out/events.jsonl: " in errors[-1]
-    assert errors[-1].endswith("restore it from a copy, or remove out/resume to start afresh")
+    assert errors[-1].endswith("the resume point stays: put this right, or remove out/resume to start afresh")
     events.write_bytes(copy)
     assert command("train", "one.yaml", "--resume") == (0, ["out: goes on from step 10 of 60"])
     assert compare_records(Path("whole"), Path("out")) == []
 
 
+@pytest.mark.parametrize("error", [Moved("moved"), StoreError("not read"), RunFailed("a rank died")], ids=type)
 def test_a_command_whose_folder_was_moved_leaves_nothing_there(
-    command: Command, monkeypatch: pytest.MonkeyPatch
+    command: Command, monkeypatch: pytest.MonkeyPatch, error: HarnessError
 ) -> None:
     """Law: what is in the place of the folder belongs to another run: no reason is written to it, nothing removed."""
 
@@ -108,10 +109,11 @@ def test_a_command_whose_folder_was_moved_leaves_nothing_there(
         Path("out").rename("moved")
         Path("out").mkdir()
         Path("out/config.yaml").write_text("other")
-        raise Moved("out/events.jsonl: moved")
+        raise error
 
     monkeypatch.setattr(assemble, "run", move)
-    assert command("train", "one.yaml") == (2, ["error: out/events.jsonl: moved"])
+    words = "moved or removed during the run; another one is there, and what was written went with it"
+    assert command("train", "one.yaml") == (2, [f"error: out: {words}"])
     assert [path.name for path in Path("out").iterdir()] == ["config.yaml"]
 
 

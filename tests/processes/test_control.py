@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, wait
 from threading import Thread
@@ -71,6 +72,38 @@ def test_mute_strangers_hold_up_no_rank(listener: socket.socket) -> None:
     thread.join()
     for each in (connection, *mute):
         each.close()
+
+
+def test_too_many_mute_strangers_cost_the_oldest_of_them(
+    listener: socket.socket, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Law: a rank gets in, the oldest of them are hung up on, and one line says how many there are, and from where."""
+    monkeypatch.setattr(control, "_MOST_PENDING", 8)
+    handshakes = control.Handshakes(KEY)
+    mute = [knock(listener) for _ in range(12)]
+    thread = rank(listener, KEY, [])
+    (connection,) = served(listener, handshakes, 1)
+    assert connection.recv() == "hello"
+    thread.join()
+    for number, each in enumerate(mute):
+        each.settimeout(PATIENCE_S if number < 5 else 0.05)
+        with nullcontext() if number < 5 else pytest.raises(TimeoutError):
+            while each.recv(1024):
+                pass  # the challenge, then the end
+        each.close()
+    connection.close()
+    (line,) = caplog.messages
+    assert "say nothing: 8 from 127.0.0.1; the oldest make room" in line
+
+
+def test_a_rank_that_was_hung_up_on_knocks_again(listener: socket.socket) -> None:
+    """Law: one that was taken for mute, before it could answer, costs no run."""
+    thread = rank(listener, KEY, said := [])
+    wait([listener])
+    listener.accept()[0].close()
+    served(listener, control.Handshakes(KEY), 1)[0].close()
+    thread.join()
+    assert said == []
 
 
 def test_a_handshake_without_a_descriptor_is_one_that_failed(

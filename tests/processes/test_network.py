@@ -165,7 +165,7 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(config:
     strange: list[socket.socket] = []
 
     def pester() -> None:
-        for said in (b"", b"", b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, b"\x00\x00\x00\x14", b"\x00" * 5000):
+        for said in (*[b""] * 300, b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, b"\x00\x00\x00\x14", b"\x00" * 5000):
             caller = socket.socket()
             while caller.connect_ex(("127.0.0.1", port)) != 0:
                 time.sleep(0.0005)
@@ -175,7 +175,7 @@ def test_a_run_completes_beside_connections_that_say_nothing_or_nonsense(config:
     thread = Thread(target=pester, daemon=True)
     thread.start()
     assemble.run(changed(config, cluster__network="open", cluster__port=port), tmp_path / "run")
-    assert len(strange) == 6
+    assert len(strange) == 304
     for caller in strange:
         caller.close()
     thread.join()

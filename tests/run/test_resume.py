@@ -1,6 +1,9 @@
 """A run that ended early goes on from its resume point, to the record of the uninterrupted run, bit by bit."""
 
+import errno
+import io
 import logging
+import os
 import random
 import signal
 from functools import partial
@@ -151,7 +154,9 @@ def test_a_run_with_another_record_does_not_go_on(
     (tmp_path / name).write_text(before.replace('"digest":', '"digost":', 1).replace('"seed":', '"sead":', 1))
     with caplog.at_level(logging.INFO, "harness"):
         for _ in range(2):
-            with pytest.raises(StoreError, match=rf"{name}: {message}.*; restore it from a copy, or remove .*resume"):
+            with pytest.raises(
+                StoreError, match=rf"{name}: {message}.*; the resume point stays: put this right, or remove .*resume"
+            ):
                 assemble.run(config, tmp_path, resumes=True)
     assert "goes on" not in caplog.text
     (tmp_path / name).write_text(before)
@@ -325,19 +330,52 @@ def test_the_point_before_is_used_where_it_is_still_there(
     assert compare_records(tmp_path / "whole", tmp_path / "again") == []
 
 
-def test_a_point_of_other_code_is_not_used(
-    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ESTALE, errno.ENOENT], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        *("resume/point-*.json", "resume/ps2/state-*.bin", "resume/trainer0/state-*.bin"),
+        *("checkpoints/manifest-*.json", "checkpoints/ps1/base-*.bin", "events.jsonl", "env.json"),
+    ],
+)
+def test_a_point_that_cannot_be_read_now_is_kept(
+    short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pattern: str, number: int
 ) -> None:
-    """Law: an edit of the package between two starts makes the point unusable, and the line says what differs."""
+    """Law: what the system does not show is not damaged: the run stops with one line, and goes on later."""
+    config = case(short, "full", "none", "sync", data__max_train_samples=80)
+    stopped(config, tmp_path / "again", 12)
+    file = max((tmp_path / "again").glob(pattern))
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "again").rglob("*")}
+    with monkeypatch.context() as patch:
+        for owner, name in ((os, "open"), (io, "open")):
+            patch.setattr(owner, name, partial(refuse, file, number, getattr(owner, name)))
+        with pytest.raises(StoreError, match=rf"{file.name}: cannot be read: .*; the resume point stays: put this"):
+            resumed(config, tmp_path / "again")
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "again").rglob("*")} == before
+    resumed(config, tmp_path / "again")
+
+
+def refuse(refused: Path, number: int, opens: Any, file: Any, *args: Any, **values: Any) -> Any:
+    """What ``opens`` does, but for the file ``refused``."""
+    if not isinstance(file, int) and os.fspath(file) == str(refused):
+        raise OSError(number, os.strerror(number), str(file))
+    return opens(file, *args, **values)
+
+
+def test_a_point_of_other_code_is_kept(short: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: an edit of the package between two starts is one line, which says what differs; undone, the run goes on."""
     config = case(short, "partial", "none", "sync", data__max_train_samples=80)
     stopped(config, tmp_path / "again", 12)
     now = code.current_code()
     edited = code.Code(now.versions, {**now.sources, "harness/core/shard.py": "edited"})
-    for module in (code, resume_points):
-        monkeypatch.setattr(module, "current_code", lambda: edited)
-    with caplog.at_level(logging.INFO, "harness"):
-        resumed(config, tmp_path / "again")
-    assert "written by other code (harness/core/shard.py)" in caplog.text
+    with monkeypatch.context() as patch:
+        for module in (code, resume_points):
+            patch.setattr(module, "current_code", lambda: edited)
+        with pytest.raises(
+            StoreError, match=r"written by other code \(harness/core/shard.py\); the resume point stays"
+        ):
+            resumed(config, tmp_path / "again")
+    resumed(config, tmp_path / "again")
 
 
 def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
