@@ -69,13 +69,13 @@ def train_and_move(  # noqa: PLR0917
     at: int,
     config: Config,
     checkpoints: Path,
-    kills: tuple[KillTime, ...],
+    faults: tuple[FaultTime, ...],
     cluster: Cluster,
     supervisor: SupervisorClient,
 ) -> None:
     """The trainer's job, whose folder is exchanged at the boundary after the ``at``-th step."""
     move = partial(exchange, checkpoints.parent, checkpoints.parent.with_name("other"))
-    job.train(config, checkpoints, kills, cluster, cast(SupervisorClient, Moving(supervisor, at, move)))
+    job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Moving(supervisor, at, move)))
 
 
 WAYS: dict[str, dict[str, Any]] = {
