@@ -57,7 +57,7 @@ class Checkpoints:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._place = Place(root)
+        self.place = Place(root)
         self.newest: Manifest | None = None
         self.pending: PendingSave | None = None
         self._kept: PendingSave | None = None  # the save under way whose file a resume point names
@@ -117,7 +117,7 @@ class Checkpoints:
         pending, self.pending = self.pending, None
         if pending is not None:
             pending.dense.wait()
-            if self._place.is_own:
+            if self.place.is_own:
                 discard_dense(self.root, CHIEF, self.next_sequence)
 
 
@@ -299,7 +299,7 @@ class Checkpointer:
         tensors = self._dense_state()
         if self._store.in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        return partial(
+        write = partial(
             write_dense,
             self._checkpoints.root,
             CHIEF,
@@ -313,3 +313,9 @@ class Checkpointer:
             },
             fsync=self._store.fsync,
         )
+
+        def write_in_place() -> FileRecord:
+            self._checkpoints.place.check()
+            return write()
+
+        return write_in_place
