@@ -37,9 +37,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if names := requested(options):
         from harness.config.plugins import load  # noqa: PLC0415 - the tables, which `--help` does not need
         from harness.core.errors import ConfigError  # noqa: PLC0415
+        from harness.core.strategies import STRATEGIES  # noqa: PLC0415
 
         try:
             load(names)
+            from harness.recovery.recoveries import check_declared  # noqa: PLC0415 - after the strategies of plugins
+
+            check_declared(STRATEGIES)
         except ConfigError as error:
             parser.error(str(error))
     from harness.cli import commands  # noqa: PLC0415 - imports pydantic, which `--help` does not need

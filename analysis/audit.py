@@ -252,6 +252,7 @@ class _Auditor:
         if sorted(event.ranks) != sorted(self._dead):
             self._problem(f"recovered {', '.join(event.ranks)}, but lost {', '.join(self._dead) or 'no rank'}")
         self._dead = []
+        self._check_kinds(event)
         self._pass(event.step + self._is_at_boundary)
         self._checked_step = event.resume_step - 1 if event.rollback else self._checked_step
         self.result.num_failures += 1
@@ -263,8 +264,9 @@ class _Auditor:
             num_rerun = event.samples - event.resume_samples
         else:
             self._expect("number of ranks with PLS", len(event.pls), len(event.ranks))
+            losing = self._ranks_that("loses_updates", event)
             for rank in event.ranks:
-                self._lose_samples(rank, event)
+                self._lose_samples(rank, event, loses=rank in losing)
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
         self._expect("lost_h", event.lost_h, lost_h)
@@ -273,6 +275,19 @@ class _Auditor:
         self._repair_h, self._hangs, self._is_at_boundary = None, False, True
         for bucket in ("load", "lost", "reschedule"):
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
+
+    def _check_kinds(self, event: Recovered) -> None:
+        """Each dead rank was recovered by a kind that the run declares; a rollback is of all ranks."""
+        if event.kinds.keys() != {*event.ranks}:
+            self._problem(f"kinds of recovery of {', '.join(event.kinds)}, but recovered {', '.join(event.ranks)}")
+        if undeclared := {*event.kinds.values()} - self._started.recoveries.keys():
+            self._problem(f"recovered by {', '.join(sorted(undeclared))}, which the run does not declare")
+        self._expect("rollback", event.rollback, bool(self._ranks_that("rolls_back", event)))
+
+    def _ranks_that(self, fact: str, event: Recovered) -> list[str]:
+        """The dead ranks of whose kinds of recovery ``fact`` is true, as the run declares it."""
+        facts = {kind: facts.get(fact, False) for kind, facts in self._started.recoveries.items()}
+        return [rank for rank in event.ranks if facts.get(event.kinds.get(rank, ""), False)]
 
     def _now_h(self, event: Saved | Recovered) -> float:
         """Wall hour of the emulated job at ``event``: computation and all overhead before it."""
@@ -296,9 +311,7 @@ class _Auditor:
         is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
         if event.load_bytes is not None and self._started.row_bytes is not None:
             rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
-            read = sum(rows.get(rank, 0) for rank in event.ranks) * self._started.row_bytes
-            if event.source == "initial":
-                read = 0
+            read = sum(rows.get(rank, 0) for rank in self._ranks_that("reads_rows", event)) * self._started.row_bytes
             read += event.upload_bytes
             self._expect("load_bytes", event.load_bytes, self._started.bytes_full if event.rollback else read)
             self.result.load_bytes += event.load_bytes
@@ -313,15 +326,15 @@ class _Auditor:
         self._expect("resume_samples", event.resume_samples, self._saved.samples)
         self._expect("checkpoint", event.sequence, self._saved.sequence)
         self._expect("PLS of a rollback", sum(event.pls.values()), 0.0)
-        self._expect("rows recovered from the mirror in a rollback", event.recovered_rows, 0)
+        self._expect("rows sent by the trainer in a rollback", event.recovered_rows, 0)
         self._step = event.resume_step
         self._since_samples = dict.fromkeys(self._since_samples, event.resume_samples)
 
-    def _lose_samples(self, rank: str, event: Recovered) -> None:
+    def _lose_samples(self, rank: str, event: Recovered, *, loses: bool) -> None:
         if rank not in self._weights:
             self._problem(f"{rank} was lost, but is none of the {len(self._weights)} PS ranks")
             return
-        if rank in event.replicated:  # lacks nothing; what is durable of it is still its last save
+        if not loses:  # what is durable of it is still its last save
             self._expect(f"PLS of {rank}", event.pls.get(rank), 0.0)
             return
         fraction = (event.samples - self._since_samples[rank]) / self._started.total_samples

@@ -169,11 +169,20 @@ def _regroup(event: Regrouped) -> str:
     return f"generation {event.generation}, {', '.join(event.replaced)} replaced{hosts}"
 
 
+def _source(event: Recovered) -> str:
+    """Where the rows of the dead ranks came from; if not of all from one, of which ranks from where."""
+    words = {"initial": "initial values", "replica": "replicas"}
+    words |= dict.fromkeys(("checkpoint", "rollback", "mirror"), f"checkpoint {event.sequence}")
+    ranks: dict[str, list[str]] = {}
+    for rank, kind in event.kinds.items():
+        ranks.setdefault(words.get(kind, kind), []).append(rank)
+    if len(ranks) == 1:
+        return next(iter(ranks))
+    return ", ".join(f"{source} ({', '.join(of)})" for source, of in ranks.items())
+
+
 def _recovery(event: Recovered) -> str:
-    sources = {"initial": "initial values", "replica": "replicas"}
-    source = sources.get(event.source, f"checkpoint {event.sequence}")
-    if event.replicated and event.source != "replica":
-        source += f" ({', '.join(event.replicated)} from replicas)"
+    source = _source(event)
     if event.rollback:
         num_rerun = event.step - event.resume_step
         return f"all ranks from {source}, back to step {event.resume_step}, steps run again: {num_rerun}"

@@ -35,6 +35,7 @@ from harness.core.strategy import Strategy, StrategyOptions
 from harness.core.trackers import TrackerSpec, tracker_bytes
 from harness.model.sizes import SIZES
 from harness.planning.simulate import DueSaves, Job, Outcome, due_saves, save_sizes, simulate
+from harness.recovery.recoveries import RECOVERIES, rolls_back
 from harness.traces.schedule import schedule
 from harness.traces.trace import Entry, Trace
 
@@ -139,12 +140,12 @@ def expected_h(strategy: Strategy, job: Job, saves: DueSaves) -> float | None:
     fails_S = 1 - (1 - mass_S) ** num_failures
     plan = strategy.plan_recovery(frozenset([ps_rank(0)]), _AT_START)
     lost_h = load_frac = 0.0
-    if plan.rollback:
+    if rolls_back(plan):
         bounds, steps_S = np.array([0, *saves.steps]), np.arange(num_steps)
         since_S = steps_S - bounds[np.searchsorted(bounds, steps_S, side="right") - 1]
         lost_h = float(fails_S @ since_S) / num_steps * costs.job_h
         load_frac = float(fails_S.sum())
-    elif plan.source == "checkpoint":
+    elif any(RECOVERIES[kind].reads_rows for kind in plan.kinds.values()):
         takes = float((1 - (1 - mass_S * round(costs.ranks_per_failure) / costs.num_ps) ** num_failures).sum())
         load_frac = takes * sum(job.sizes.shards.values()) / job.sizes.full
     loads_h = fails_S.sum() * costs.o_load_h if costs.load == "whole" else load_price(costs, load_frac)
@@ -159,7 +160,7 @@ def memory_bytes(strategy: Strategy, num_ps: int) -> int:
     tracked, dim = tracked_tables(KAGGLE_CARDINALITIES, METRICS.num_tracked), SIZES["kaggle"].embedding_dim
     placement = Placement("row", KAGGLE_CARDINALITIES, num_ps)
     ranks = range(num_ps)
-    if strategy.keeps_replicas:
+    if "replica" in strategy.recoveries:
         return max(num_copied_bytes(placement.num_rows(k), dim, has_counts=True) for k in ranks)
     num_bytes = tracker_bytes(TrackerSpec(strategy.tracker, tracked, strategy.tracker_options), placement, dim) or 0
     if strategy.mirror is None:

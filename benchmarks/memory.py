@@ -171,7 +171,7 @@ def _measure_rank(config: Config, folder: Path, pipe: Connection) -> None:
 
     _, peak = act(Initialise(step=0))
     peaks, records, sequence, step, is_compacted = {"initialise": peak}, (), 0, 0, False
-    while not is_compacted and not (sequence and run_spec.strategy.keeps_replicas):
+    while not is_compacted and not (sequence and run_spec.keeps_replicas):
         step = touch_all(step)
         plan = SavePlan(kind="priority" if sequence else "full")
         written, peak = act(Save(plan=plan, sequence=sequence, step=step, records=records))

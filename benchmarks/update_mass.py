@@ -40,6 +40,7 @@ from harness.core.plans import Progress
 from harness.core.shard import Shard
 from harness.core.tracker import TrackerSpec
 from harness.core.trackers import TRACKERS
+from harness.recovery.recoveries import rolls_back
 from harness.run.spec import RunSpec, cell_hash
 
 COLUMNS = ("tracked updates", "tracked mass", "all updates", "all mass")
@@ -125,13 +126,14 @@ def measure(config: Config) -> tuple[list[float], float]:
 
 def refused(config: Config) -> str | None:
     """Why the mass that a rank's tracker had when it died would not be what the run lost; None if it would."""
-    strategy = RunSpec(config).strategy
+    run_spec = RunSpec(config)
+    strategy = run_spec.strategy
     if config.engine != "local":
         return "on another engine than local"
-    if strategy.mirror or strategy.keeps_replicas:
+    if strategy.mirror or run_spec.keeps_replicas:
         return "which keeps other copies of rows"
-    progress = Progress(step=1, samples=1, previous_samples=0, total_samples=2)
-    return "which rolls back" if strategy.plan_recovery(frozenset({"ps0"}), progress).rollback else None
+    plan = strategy.plan_recovery(frozenset({"ps0"}), Progress(step=1, samples=1, previous_samples=0, total_samples=2))
+    return "which rolls back" if rolls_back(plan) else None
 
 
 Shares = dict[tuple[int, str], list[float]]

@@ -26,6 +26,7 @@ from harness.core.pls import PlsLedger
 from harness.core.seeds import generator
 from harness.core.strategies import make_strategy
 from harness.record.recorder import Recorder
+from harness.recovery.recoveries import RECOVERIES, reads_checkpoint, rolls_back
 
 NUM_STEPS, BATCH_SIZE, LOG_EVERY_STEPS = 400, 32, 10
 TOTAL_SAMPLES = NUM_STEPS * BATCH_SIZE
@@ -160,6 +161,7 @@ class _Walk:
         trace = self.config.trace.path
         return Started(
             **self.at(0),
+            recoveries={name: kind.facts() for name, kind in RECOVERIES.items()},
             name=self.config.name,
             strategy=self.config.strategy.name,
             seed=self.config.seed,
@@ -233,18 +235,19 @@ class _Walk:
         yield Regrouped(**self.at(), generation=self.generation, replaced=ranks, machine={"seconds": 0.15})
         plan = self.strategy.plan_recovery(frozenset(ranks), self.progress())
         yield self.recover(plan, ranks)
-        if plan.rollback:
+        if rolls_back(plan):
             assert self.saved_step is not None
             self.step = self.logged = self.saved_step
 
     def recover(self, plan: RecoveryPlan, ranks: list[str]) -> Recovered:
         now = self.at()["samples"]
-        resume = self.at(self.saved_step if plan.rollback else None)
-        load_bytes = 0 if plan.source == "initial" else BYTES_FULL if plan.rollback else 2500 * len(ranks) * ROW_BYTES
+        goes_back, reads = rolls_back(plan), reads_checkpoint(plan)
+        resume = self.at(self.saved_step if goes_back else None)
+        load_bytes = reads * (BYTES_FULL if goes_back else 2500 * len(ranks) * ROW_BYTES)
         cost = self.overhead.charge_failure(now - resume["samples"], load_bytes=load_bytes, bytes_full=BYTES_FULL)
         added: dict[str, float] = {}
         lost = 0
-        if plan.rollback:
+        if goes_back:
             self.measured_s["lost"] += 0.004 * (self.step - resume["step"])
         else:
             for rank in ranks:
@@ -258,11 +261,11 @@ class _Walk:
         return Recovered(
             **self.at(),
             ranks=ranks,
-            rollback=plan.rollback,
-            source=plan.source,
+            kinds=dict(plan.kinds),
+            rollback=goes_back,
             resume_step=resume["step"],
             resume_samples=resume["samples"],
-            sequence=self.sequence - 1 if plan.source == "checkpoint" else None,
+            sequence=self.sequence - 1 if reads else None,
             num_rows=2500 * len(ranks),
             pls=added,
             lost_updates=lost,

@@ -445,7 +445,7 @@ def test_chaos_knows_what_a_strategy_loses(unplanned: list[str], together: list[
     """Law: full loses no update with a rank, partial does, and buddy if a rank is lost together with its replica."""
     at: dict[str, Any] = {"step": 9, "samples": 72}
     charges: dict[str, Any] = {"load_h": 0.1, "lost_h": 0.0, "reschedule_h": 0.1, "lost_updates": 0, "lost_tracked": 0}
-    plan: dict[str, Any] = {"rollback": False, "source": "checkpoint", "resume_step": 9, "resume_samples": 72}
+    plan: dict[str, Any] = {"kinds": {}, "rollback": False, "resume_step": 9, "resume_samples": 72}
     events: list[Event] = [Lost(**at, ranks=unplanned, planned=False, unplanned_ranks=unplanned)] if unplanned else []
     events += [Recovered(**at, **plan, **charges, ranks=ranks, sequence=0, num_rows=0, pls={}) for ranks in together]
     for name, loses in (("buddy", is_pair), ("full", False), ("partial", True)):

@@ -87,25 +87,17 @@ class CountedRows:
     unsaved_N: Tensor
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChooseMirrored:
-    """Choose the rows that the trainer's mirror is to hold (``core.mirror.choose_mirrored``). Reply: :class:`Chosen`.
+@dataclass(frozen=True)
+class OnShard:
+    """Call ``function(shard, *arguments)``, of a module that each rank can import. Reply: its result.
 
-    ``mirrored_N`` (int64, ascending): rows that it holds now; ``accesses_N`` (int32): theirs since the last save.
-    Changes nothing.
+    ``restores``: the function sets every row, its count and the applied step, as Initialise does, and returns
+    :class:`Restored`; a pending save is abandoned before, and the tracker begins anew. Otherwise it changes nothing.
     """
 
-    share: float
-    mirrored_N: Tensor
-    accesses_N: Tensor
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """Reply to ChooseMirrored: the rows to hold (int64, ascending); those of them that the mirror lacks."""
-
-    rows_N: Tensor
-    coming: CountedRows
+    function: Callable[..., Any]
+    arguments: tuple[Any, ...] = ()
+    restores: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,7 +264,7 @@ Copy = CopyFromBuddy | CopyReplica
 Request = (
     Exchange
     | Several
-    | ChooseMirrored
+    | OnShard
     | Initialise
     | Restore
     | Copy

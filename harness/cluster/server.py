@@ -11,18 +11,16 @@ import xxhash
 from torch import Tensor
 
 from harness.cluster.protocol import (
-    ChooseMirrored,
-    Chosen,
     Collect,
     CopyFromBuddy,
     CopyReplica,
-    CountedRows,
     CountReplicaSaved,
     Digest,
     Exchange,
     Failure,
     Initialise,
     LoadState,
+    OnShard,
     Push,
     ReadShard,
     Reply,
@@ -39,7 +37,6 @@ from harness.cluster.protocol import (
 from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed, RankLost
-from harness.core.mirror import choose_mirrored
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_index
@@ -95,7 +92,6 @@ class RankServer(Resumable):
         self.shard: Shard = make_shard(ps_index(rank))
         num_ps, tracked = spec.placement.num_ps, spec.tracker.tables
         self.replica = Replica(rank, make_shard, tracked, num_ps) if spec.keeps_replica else None
-        self._tracked = spec.tracker.tables
         self._tracker = make_tracker(self.shard, spec.tracker)
         self._fsync = spec.fsync
         self._place = Place(spec.checkpoints)
@@ -110,7 +106,7 @@ class RankServer(Resumable):
         )
         self._handlers: dict[type, Callable[..., Reply]] = {
             Exchange: self._exchange,
-            ChooseMirrored: self._choose_mirrored,
+            OnShard: self._on_shard,
             Initialise: self._initialise,
             Restore: self._restore,
             CopyFromBuddy: self._copy_from_buddy,
@@ -174,11 +170,13 @@ class RankServer(Resumable):
                 is_sampled_N = torch.ones(len(sampled[step]), dtype=torch.bool)
                 self._tracker.sampled(step, sampled[step], is_sampled_N)
 
-    def _choose_mirrored(self, request: ChooseMirrored) -> Chosen:
-        held_N = request.mirrored_N
-        rows_N = choose_mirrored(self.shard, self._tracked, request.share, held_N, request.accesses_N)
-        new_K = rows_N[~torch.isin(rows_N, held_N, assume_unique=True)]
-        return Chosen(rows_N, CountedRows(new_K, self.shard.gather(new_K), self.shard.unsaved(new_K)))
+    def _on_shard(self, request: OnShard) -> Reply:
+        if request.restores:
+            self._saver.abandon()
+        reply = request.function(self.shard, *request.arguments)
+        if request.restores:
+            self._restored()
+        return reply
 
     def _initialise(self, request: Initialise) -> Restored:
         self._saver.abandon()

@@ -66,6 +66,7 @@ class Started(Event):
     bytes_full: int  # payload of a full save
     restores_exactly: bool = True  # whether saves hold rows to the bit; if not, repeated steps may have other losses
     row_bytes: int | None = None  # of which one row
+    recoveries: dict[str, dict[str, bool]]  # by kind of recovery: rolls_back, loses_updates, reads_rows
     config_hash: str
 
 
@@ -165,8 +166,8 @@ class Recovered(Event):
 
     kind: ClassVar[str] = "recover"
     ranks: list[str]  # that died
-    rollback: bool
-    source: str  # "checkpoint" | "initial" | "replica"; that of the ranks not in ``replicated``, if there are any
+    kinds: dict[str, str]  # of recovery, by rank that died
+    rollback: bool  # every rank returned to the checkpoint
     resume_step: int
     resume_samples: int
     sequence: int | None  # manifest that was read
@@ -177,7 +178,6 @@ class Recovered(Event):
     recovered_rows: int = 0  # dead ranks' rows that the trainer's mirror had newer than the checkpoint
     recovered_updates: int | None = None  # unsaved updates of those rows: not lost
     recovered_tracked: int | None = None  # the same over tracked tables
-    replicated: list[str] = field(default_factory=list)  # ranks whose rows came from the replica at their buddy
     upload_bytes: int = 0  # those rows and their ids
     load_h: float
     lost_h: float
@@ -233,7 +233,7 @@ EVENTS: dict[str, type[Event]] = {
 
 def from_json(values: dict[str, Any]) -> Event:
     """The inverse of :meth:`Event.to_json`. Raises KeyError or TypeError, naming the field, for other mappings."""
-    fields = _upgraded(values) if values["event"] in _FAULTS_OF_BEFORE else dict(values)
+    fields = _upgraded(values)
     cls = EVENTS[fields.pop("event")]
     event = cls(**fields)
     kinds = _kinds_of(cls)
@@ -256,7 +256,7 @@ _FAULTS_OF_BEFORE: dict[str, tuple[str, ...]] = {
 """Kinds of events in records of before the kind ``fault``, and their fields that are details now."""
 
 
-def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of an event of a kind of before as those of ``fault``."""
     kind = values["event"]
     fault = values.get("fault", kind)
@@ -270,6 +270,28 @@ def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
         "fault": fault,
         "details": {name: values[name] for name in names},
     }
+
+
+def _upgraded(values: dict[str, Any]) -> dict[str, Any]:
+    """The fields of an event, also of a record from before faults, or kinds of recovery, had their present form."""
+    if values["event"] in _FAULTS_OF_BEFORE:
+        return _fault_upgraded(values)
+    if values["event"] == "started" and "recoveries" not in values:
+        return {**values, "recoveries": _FIRST_RECOVERIES}
+    if values["event"] == "recover" and "kinds" not in values:
+        fields = {name: value for name, value in values.items() if name not in ("source", "replicated")}
+        kind = "rollback" if values["rollback"] else values["source"]
+        replicated = values.get("replicated", ())
+        return {**fields, "kinds": {rank: "replica" if rank in replicated else kind for rank in values["ranks"]}}
+    return dict(values)
+
+
+_FIRST_RECOVERIES = {
+    "initial": {"rolls_back": False, "loses_updates": True, "reads_rows": False},
+    "checkpoint": {"rolls_back": False, "loses_updates": True, "reads_rows": True},
+    "rollback": {"rolls_back": True, "loses_updates": False, "reads_rows": True},
+    "replica": {"rolls_back": False, "loses_updates": False, "reads_rows": True},
+}
 
 
 _MACHINE: dict[str, Any] = {
@@ -302,6 +324,8 @@ def _is(value: Any, kind: Any) -> bool:
         return kind is Any or type(value) in _ACCEPTED.get(kind, {kind})
     parts = value.values() if isinstance(value, dict) else value
     inner = arguments[-1]
+    if get_args(inner) and type(value) is get_origin(kind):
+        return all(_is(part, inner) for part in parts)
     return type(value) is get_origin(kind) and (inner is Any or set(map(type, parts)) <= _ACCEPTED.get(inner, {inner}))
 
 

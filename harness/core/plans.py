@@ -1,5 +1,6 @@
 """The decisions of strategies, as data. A plan does not define how it is carried out."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -159,19 +160,8 @@ class MirrorSpec:
 class RecoveryPlan:
     """The decision how to recover from the death of ranks.
 
-    ``rollback``: every rank and the trainer return to the newest checkpoint, and lost steps are repeated.
-    Otherwise only ``ranks`` are restored: those in ``replicated`` from the replica at their buddy, which lacks nothing,
-    the others from the newest saved version of each row (``checkpoint``) or to their initial values (``initial``).
-    ``resets_states``: the state of the optimizer that was saved with these rows is not used; it begins anew.
+    ``kinds``: of each of them a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
+    declares: ``rollback`` for all of them, or any others.
     """
 
-    rollback: bool
-    ranks: frozenset[Rank]
-    source: Literal["checkpoint", "initial"] = "checkpoint"
-    resets_states: bool = False
-    replicated: frozenset[Rank] = frozenset()
-
-    @property
-    def reads_checkpoint(self) -> bool:
-        """Whether a checkpoint is read."""
-        return self.source == "checkpoint" and bool(self.rollback or self.ranks - self.replicated)
+    kinds: Mapping[Rank, str]

@@ -115,6 +115,8 @@ class CprMirror(CprPriority):
         trainer_dies: bool = False
         """Whether each planned failure takes the mirror with it, so that recovery is from the checkpoint alone."""
 
+    recoveries = ("mirror", "rollback")
+    _recovery = "mirror"
     _tracker = "mfu"
 
     def __init__(self, options: Options, costs: Costs) -> None:

@@ -56,11 +56,13 @@ class Strategy(Protocol):
     """Whether the failures of the trace are carried out."""
     restores_exactly: bool = True
     """Whether a save holds the very bits of its rows. Otherwise the losses of repeated steps differ from the first."""
-    keeps_replicas: bool = False
-    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
-    another save chose is known to the owner alone."""
+    recoveries: ClassVar[tuple[str, ...]]
+    """The kinds of recovery that plans of this strategy name, keys of ``harness.recovery.recoveries.RECOVERIES``."""
+    resets_states: bool = False
+    """Whether rows that are restored from a checkpoint, without a rollback, get the initial state of the optimizer, and
+    not the one that was saved with them."""
     mirror: MirrorSpec | None = None
-    """The rows whose newest values the trainer keeps, to restore them after a failure; None: it keeps none."""
+    """The rows whose newest values the trainer keeps for recoveries of kind ``mirror``; None: it keeps none."""
 
     def __init__(self, options: Any, costs: Costs) -> None: ...
 

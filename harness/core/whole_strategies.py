@@ -32,6 +32,7 @@ class Reference(_Unsaving):
     """``none``: the run without failures and saves, with which the other strategies are compared."""
 
     injects_failures = False
+    recoveries = ()
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """Raise RunFailed: a reference run cannot recover from the death of a rank."""
@@ -42,9 +43,11 @@ class Reference(_Unsaving):
 class NeverSave(_Unsaving):
     """``never_save``, a control: no checkpoint exists, and a lost shard is reset to its initial values."""
 
+    recoveries = ("initial",)
+
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """A plan that resets the lost shards to their initial values."""
-        return RecoveryPlan(rollback=False, ranks=lost, source="initial")
+        return RecoveryPlan(kinds=dict.fromkeys(lost, "initial"))
 
 
 class _Saving(Strategy):
@@ -58,6 +61,7 @@ class _Saving(Strategy):
 
     _r = Fraction(1)
     _kind = "full"
+    _recovery: str  # the kind of all recoveries
 
     def __init__(self, options: Options, costs: Costs) -> None:
         self.interval = _full_interval(options, costs)
@@ -86,6 +90,10 @@ class _Saving(Strategy):
         due = -(-(start * unit // quantum + 1) * quantum // unit)
         return due if due < progress.total_samples else None
 
+    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
+        """A plan of one kind for all ranks."""
+        return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
+
     def _quantum(self, interval: int) -> tuple[int, int]:
         """``r * interval`` as a fraction of whole numbers: numerator and denominator."""
         return self._r.numerator * interval, self._r.denominator
@@ -94,13 +102,15 @@ class _Saving(Strategy):
 class Full(_Saving):
     """``full``: full saves every ``T_save,full``; after a failure all ranks roll back and lost steps are repeated."""
 
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """A plan that rolls back all ranks and the trainer."""
-        return RecoveryPlan(rollback=True, ranks=lost)
+    recoveries = ("rollback",)
+    _recovery = "rollback"
 
 
 class Partial(_Saving):
     """``partial``: saves as ``full`` does, but only the lost shards are restored."""
+
+    recoveries = ("checkpoint",)
+    _recovery = "checkpoint"
 
     class Options(_Saving.Options):
         """Options of every strategy with partial recovery."""
@@ -109,19 +119,15 @@ class Partial(_Saving):
         """Optimizer state of a shard that is restored alone: `with_rows` as it was saved with each row, `reset` the
         initial state. `sgd` has none."""
 
-    _resets_states = False
-
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
-        self._resets_states = options.restore_optimizer == "reset"
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """Restore the lost shards."""
-        return RecoveryPlan(rollback=False, ranks=lost, resets_states=self._resets_states)
+        self.resets_states = options.restore_optimizer == "reset"
 
 
 class CprVanilla(Partial):
     """``cpr_vanilla``: partial recovery at ``T_save,part``; acts as ``full`` if full recovery costs no more."""
+
+    recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
         """Options of the strategies that choose their interval by a PLS target."""
@@ -134,16 +140,14 @@ class CprVanilla(Partial):
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         self.interval = _part_interval(options, costs)
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """A plan that restores the lost shards; on fallback, one that rolls back all ranks and the trainer."""
         if self.interval.fallback:
-            return RecoveryPlan(rollback=True, ranks=lost)
-        return super().plan_recovery(lost, progress)
+            self._recovery = "rollback"
 
 
 class Differential(Partial):
     """``differential``: saves of the rows that changed since the last full one, quantised or not (Check-N-Run)."""
+
+    recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
         """Options of ``differential``."""
@@ -161,11 +165,8 @@ class Differential(Partial):
         super().__init__(options, costs)
         self.restores_exactly = options.bits == 32
         self._kind = "differential" if self.restores_exactly else f"differential_{options.bits}"
-        self._rolls_back = options.recovery == "full"
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """A plan as of ``full`` or of ``partial``."""
-        return RecoveryPlan(rollback=True, ranks=lost) if self._rolls_back else super().plan_recovery(lost, progress)
+        if options.recovery == "full":
+            self._recovery = "rollback"
 
 
 class Buddy(_Saving):
@@ -175,7 +176,7 @@ class Buddy(_Saving):
     the newest checkpoint.
     """
 
-    keeps_replicas = True
+    recoveries = ("replica", "checkpoint")
 
     class Options(_Saving.Options):
         """Options of ``buddy``."""
@@ -191,8 +192,8 @@ class Buddy(_Saving):
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """Restore each lost shard: from its buddy if that is alive, otherwise from the newest checkpoint."""
-        replicated = frozenset(rank for rank in lost if buddy_of(rank, self._num_ps) not in lost)
-        return RecoveryPlan(rollback=False, ranks=lost, replicated=replicated)
+        kinds = {rank: "checkpoint" if buddy_of(rank, self._num_ps) in lost else "replica" for rank in lost}
+        return RecoveryPlan(kinds=kinds)
 
 
 def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:

@@ -17,9 +17,11 @@ from harness.core.clock import FailureClock, boundary_at, strike_step
 from harness.core.faults import PlannedFault, merge_faults
 from harness.core.overhead import OverheadLedger
 from harness.core.placement import Placement, budget_rows
-from harness.core.plans import Costs, Progress, Rank, RecoveryPlan, SavePlan, ps_rank
+from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategy import Strategy
+from harness.recovery.charges import ModelBytes, charge_recovery
+from harness.recovery.recoveries import plan_recovery, rolls_back
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS
 from harness.store.kinds import RowCounts, save_kind
@@ -56,11 +58,10 @@ class SaveSizes:
         """Bytes of a full save."""
         return self.of("full")
 
-    def read_by(self, plan: RecoveryPlan) -> int:
-        """Bytes that the recovery ``plan`` reads."""
-        if plan.source == "initial":
-            return 0
-        return self.full if plan.rollback else sum(self.shards.get(rank, 0) for rank in plan.ranks)
+    @property
+    def model(self) -> ModelBytes:
+        """What recoveries read."""
+        return ModelBytes(full=self.full, shards=self.shards)
 
 
 def save_sizes(
@@ -261,28 +262,20 @@ class _Run:
             saved_step = 0
         total_samples = self.job.costs.total_samples
         progress = _progress(planned_kill.step, saved_step, self.job.batch_size, total_samples)
-        plan = self.strategy.plan_recovery(frozenset(planned_kill.ranks), progress)
-        assert progress.saved_samples is not None or not plan.rollback, "a rollback needs a checkpoint"
-        self.overhead.charge_failure(
-            progress.samples - (progress.saved_samples or 0) if plan.rollback else 0,
-            planned_kill.repair_h,
-            load_bytes=self.job.sizes.read_by(plan),
-            bytes_full=self.job.sizes.full,
-            samples=progress.samples,
-            num_ranks=len(planned_kill.ranks),
-        )
-        self._next_step = saved_step or 0 if plan.rollback else planned_kill.step + 1
-        if plan.rollback:
-            return
+        plan = plan_recovery(self.strategy, frozenset(planned_kill.ranks), progress)
         closed_step = self.saves.closed_before(planned_kill.step)
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
-        for rank in planned_kill.ranks:
-            if rank in plan.replicated:
-                continue  # nothing is lost, and its newest durable rows are those of the last save
-            self.pls.lost(rank, progress.samples)
-            self.pls.restored(rank, progress.samples)
+        charge_recovery(
+            plan,
+            progress,
+            overhead=self.overhead,
+            pls=self.pls,
+            sizes=self.job.sizes.model,
+            struck=planned_kill.struck,
+        )
+        self._next_step = saved_step or 0 if rolls_back(plan) else planned_kill.step + 1
 
 
 def simulate(

@@ -15,20 +15,10 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateLedger
 from harness.core.resumable import Resumable
+from harness.recovery.charges import ModelBytes, charge_recovery
+from harness.recovery.kinds.base import LostRanks, UploadedRows
+from harness.recovery.recoveries import Recoveries, losing, reads_checkpoint, rolls_back
 from harness.store import Manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class UploadedRows:
-    """Rows of a dead shard that its replacement gets from the trainer's mirror: they are newer than the checkpoint.
-
-    ``num_bytes``: values and row ids. ``updates``: unsaved updates in these rows, of all tables and of the tracked
-    tables.
-    """
-
-    num_rows: int = 0
-    num_bytes: int = 0
-    updates: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,15 +37,13 @@ class CommittedSave:
 class CompletedRecovery:
     """A recovery plan that has been carried out.
 
-    ``manifest``: the checkpoint that was read, None for initial values. ``uploaded``: by dead rank, in rank order.
-    ``in_flight``: updates, all and tracked, that a replacement receives with a request that is sent again although its
-    shard was restored alone. ``struck``: what the trace says of the failure. ``load_s``, ``reschedule_s``: seconds of
-    this machine.
+    ``uploaded``: by dead rank. ``in_flight``: updates, all and tracked, that a replacement receives with a request that
+    is sent again although its shard was restored alone. ``struck``: what the trace says of the failure. ``load_s``,
+    ``reschedule_s``: seconds of this machine.
     """
 
     plan: RecoveryPlan
-    progress: Progress
-    manifest: Manifest | None
+    loss: LostRanks
     num_rows: int
     uploaded: Mapping[Rank, UploadedRows]
     in_flight: Mapping[Rank, tuple[int, int]]
@@ -69,8 +57,6 @@ class Accounting(Resumable):
 
     Args:
         updates: counts updates sent, persisted and lost; None where they are not counted.
-        bytes_full: payload of a full save, dense network included.
-        row_bytes: payload of one row in it.
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
     """
 
@@ -82,15 +68,13 @@ class Accounting(Resumable):
         overhead: OverheadLedger,
         pls: PlsLedger,
         updates: UpdateLedger | None,
-        bytes_full: int,
-        row_bytes: int,
+        sizes: ModelBytes,
         memory_bytes: int | None,
     ) -> None:
         self._overhead = overhead
         self._pls = pls
         self._updates = updates
-        self._bytes_full = bytes_full
-        self._row_bytes = row_bytes
+        self._sizes = sizes
         self._memory_bytes = memory_bytes
         self._num_lost_ranks = 0
         self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
@@ -135,7 +119,7 @@ class Accounting(Resumable):
         payload = save.manifest.trainer.payload_bytes + parts + repeated
         save_h = 0.0
         if save.is_charged:
-            save_h = self._overhead.charge_save(payload, self._bytes_full, progress.samples)
+            save_h = self._overhead.charge_save(payload, self._sizes.full, progress.samples)
             self._measured_s["save"] += save.stall_s
         return Saved(
             step=progress.step,
@@ -162,82 +146,54 @@ class Accounting(Resumable):
 
     def recovered(self, recovery: CompletedRecovery) -> Recovered:
         """Charge a failure and return the event of its recovery."""
-        plan, progress, manifest = recovery.plan, recovery.progress, recovery.manifest
-        uploaded_rows = recovery.uploaded.values()
-        upload_bytes = sum(rows.num_bytes for rows in uploaded_rows)
-        self._num_lost_ranks += len(recovery.uploaded)
+        plan, loss, uploaded = recovery.plan, recovery.loss, recovery.uploaded
+        goes_back, progress, counts = rolls_back(plan), loss.progress, self._updates is not None
+        upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
+        self._num_lost_ranks += len(plan.kinds)
         self._measured_s["load"] += recovery.load_s
         self._measured_s["reschedule"] += recovery.reschedule_s
-        pls: dict[Rank, float] = {}
-        lost: list[tuple[int, int]] = []
-        resume = manifest if plan.rollback else None
-        load_bytes = self._load_bytes(recovery)
-        cost = self._overhead.charge_failure(
-            progress.samples - resume.samples if resume else 0,
-            recovery.struck.repair_h,
-            load_bytes=load_bytes,
-            bytes_full=self._bytes_full,
-            samples=progress.samples,
-            num_ranks=len(recovery.uploaded),
-            hangs=recovery.struck.hangs,
+        charged = charge_recovery(
+            plan,
+            progress,
+            overhead=self._overhead,
+            pls=self._pls,
+            sizes=self._sizes,
+            struck=recovery.struck,
+            upload_bytes=upload_bytes,
         )
-        if plan.rollback:
-            assert manifest is not None, "a rollback needs a checkpoint"
-            self._pls.rolled_back(manifest.samples)
-            if self._updates is not None:
+        lost: list[tuple[int, int]] = []
+        if self._updates is not None:
+            lost = [self._updates.lost(rank, recovery.in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]
+            if goes_back:
                 self._updates.rolled_back()
-        else:
-            for rank, uploaded in recovery.uploaded.items():
-                if rank in plan.replicated:
-                    pls[rank] = 0.0  # and its newest durable rows are still those of the last save
-                    continue
-                pls[rank] = self._pls.lost(rank, progress.samples)
-                self._pls.restored(rank, progress.samples)
-                if self._updates is not None:
-                    lost.append(self._updates.lost(rank, recovery.in_flight[rank], uploaded.updates))
-        counts = self._updates is not None
         return Recovered(
             step=progress.step,
             samples=progress.samples,
-            ranks=list(recovery.uploaded),
-            rollback=plan.rollback,
-            source=plan.source if plan.rollback or plan.ranks - plan.replicated else "replica",
-            replicated=[rank for rank in recovery.uploaded if rank in plan.replicated],
-            resume_step=resume.step if resume else progress.step,
-            resume_samples=resume.samples if resume else progress.samples,
-            sequence=manifest.sequence if manifest else None,
+            ranks=list(plan.kinds),
+            kinds=dict(plan.kinds),
+            rollback=goes_back,
+            resume_step=(progress.saved_step or 0) if goes_back else progress.step,
+            resume_samples=charged.resumes_at,
+            sequence=loss.checkpoint.sequence if loss.checkpoint and reads_checkpoint(plan) else None,
             num_rows=recovery.num_rows,
-            pls=pls,
+            pls=charged.pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
             lost_tracked=sum(tracked for _, tracked in lost) if counts else None,
-            recovered_rows=sum(rows.num_rows for rows in uploaded_rows),
-            recovered_updates=sum(rows.updates[0] for rows in uploaded_rows) if counts else None,
-            recovered_tracked=sum(rows.updates[1] for rows in uploaded_rows) if counts else None,
+            recovered_rows=sum(rows.num_rows for rows in uploaded.values()),
+            recovered_updates=sum(rows.updates[0] for rows in uploaded.values()) if counts else None,
+            recovered_tracked=sum(rows.updates[1] for rows in uploaded.values()) if counts else None,
             upload_bytes=upload_bytes,
-            load_h=cost.load_h,
-            lost_h=cost.lost_h,
-            reschedule_h=cost.reschedule_h,
-            load_bytes=load_bytes,
+            load_h=charged.cost.load_h,
+            lost_h=charged.cost.lost_h,
+            reschedule_h=charged.cost.reschedule_h,
+            load_bytes=charged.load_bytes,
             machine={"seconds": recovery.load_s, "reschedule_seconds": recovery.reschedule_s},
         )
 
-    def _load_bytes(self, recovery: CompletedRecovery) -> int:
-        """Payload of the rows that are read: all, or those of the dead shards once, and of uploaded rows.
-
-        Initial values are none.
-        """
-        if recovery.plan.source == "initial":
-            return 0
-        if recovery.plan.rollback:
-            return self._bytes_full
-        return recovery.num_rows * self._row_bytes + sum(rows.num_bytes for rows in recovery.uploaded.values())
-
-    def totals(self, *, replica_bytes: int | None, trainer_bytes: int) -> dict[str, Any]:
-        """Fields of the last event: PLS, updates, failures, saves, emulated hours, bytes.
-
-        ``replica_bytes``: what replicas took on the wire, None without. ``trainer_bytes``: memory of the mirror.
-        """
+    def totals(self, recoveries: Recoveries) -> dict[str, Any]:
+        """Fields of the last event: PLS, updates, failures, saves, emulated hours, bytes."""
         overhead, updates = self._overhead, self._updates
+        trainer_bytes = sum(kind.trainer_bytes for kind in recoveries)
         counted = (
             *("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"),
             *("applied_tracked", "lost_tracked", "recovered_updates", "recovered_tracked"),
@@ -251,9 +207,9 @@ class Accounting(Resumable):
             "num_lost_ranks": self._num_lost_ranks,
             **{name: getattr(updates, name) if updates else None for name in counted},
             **{name: getattr(overhead, name) for name in charged},
-            "wire_bytes": overhead.wire_bytes + (replica_bytes or 0),
-            "replica_bytes": replica_bytes,
+            "wire_bytes": overhead.wire_bytes + sum(kind.wire_bytes for kind in recoveries),
             "memory_bytes": None if self._memory_bytes is None else max(self._memory_bytes, trainer_bytes),
+            **{name: value for kind in recoveries for name, value in kind.summary().items()},
         }
 
     def measured_s(self) -> dict[str, float]:

@@ -11,14 +11,14 @@ from pathlib import Path
 
 from torch import Tensor
 
-from harness.cluster.protocol import NO_ROWS, Ask, Collect, CountReplicaSaved, Save, Written
+from harness.cluster.protocol import NO_ROWS, Ask, Collect, Save, Written
 from harness.cluster.supervisor_client import SupervisorClient
-from harness.core.plans import CHIEF, Progress, Rank, SavePlan, buddy_of
+from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import State
 from harness.record.place import Place
 from harness.recovery.accounting import Accounting, CommittedSave
 from harness.recovery.injections import Injections
-from harness.recovery.mirror import Mirror
+from harness.recovery.recoveries import Recoveries
 from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
 
 
@@ -26,7 +26,7 @@ from harness.store import Background, FileRecord, Manifest, discard_dense, write
 class StoreSpec:
     """How checkpoints are written.
 
-    ``in_background``: training goes on while a save is written. ``keeps_replicas``: of the strategy.
+    ``in_background``: training goes on while a save is written.
     ``dense_optimizer`` is recorded in the file of the dense network.
     """
 
@@ -34,7 +34,6 @@ class StoreSpec:
     config_hash: str
     dense_optimizer: str
     in_background: bool = False
-    keeps_replicas: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +181,7 @@ class Checkpointer:
         supervisor: SupervisorClient,
         checkpoints: Checkpoints,
         accounting: Accounting,
-        mirror: Mirror,
+        recoveries: Recoveries,
         injections: Injections,
         store: StoreSpec,
         dense_state: Callable[[], Mapping[str, Tensor]],
@@ -193,7 +192,7 @@ class Checkpointer:
         self._supervisor = supervisor
         self._checkpoints = checkpoints
         self._accounting = accounting
-        self._mirror = mirror
+        self._recoveries = recoveries
         self._injections = injections
         self._store = store
         self._dense_state = dense_state
@@ -204,7 +203,7 @@ class Checkpointer:
         assert self._checkpoints.pending is None, "one save at a time"
         began_s = self._clock()
         self._supervisor.status(phase="save")
-        mirrored = self._mirror.prepare_save(self._ask, progress)
+        mirrored = self._recoveries.prepare_save(self._ask, progress)
         newest = self._checkpoints.newest
         files = newest.shards if newest else {}
         requests = {
@@ -221,7 +220,8 @@ class Checkpointer:
         }
         written: dict[Rank, Written] = self._ask(requests, progress)
         self._accounting.freeze()
-        self._mirror.freeze(closes_interval=plan.closes_interval)
+        for kind in self._recoveries:
+            kind.freeze(closes_interval=plan.closes_interval)
         write = self._dense_writer(progress)
         if self._store.in_background:
             dense = Background("save", write)
@@ -255,12 +255,9 @@ class Checkpointer:
             is_charged=pending.is_charged,
             began_s=began_s,
         )
-        late = [rank for rank, reply in written.items() if reply.is_late]
-        if self._store.keeps_replicas and late:
-            # Their replicas took the counts of the save's step, the replacements those since then too.
-            num_ps = len(self._ranks)
-            counts = {buddy_of(rank, num_ps): CountReplicaSaved(save=pending.requests[rank]) for rank in late}
-            self._ask(counts, progress)
+        if late := {rank: pending.requests[rank] for rank, reply in written.items() if reply.is_late}:
+            for kind in self._recoveries:
+                kind.wrote_late(late, self._ask, progress)
         self._supervisor.status(phase="train")
 
     def _commit(
@@ -287,7 +284,8 @@ class Checkpointer:
         self._injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
         self._supervisor.commit(manifest)
         self._checkpoints.commit(manifest)
-        self._mirror.committed()
+        for kind in self._recoveries:
+            kind.committed()
         stall_s = self._clock() - began_s + sum(reply.waited_s for reply in written.values())
         committed = CommittedSave(
             plan=plan, progress=progress, is_charged=is_charged, manifest=manifest, written=written, stall_s=stall_s

@@ -11,16 +11,16 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from harness.cluster.protocol import Cluster, CopyFromBuddy, Initialise, Reply, Request, Restore, in_rank_order, no_op
+from harness.cluster.protocol import Cluster, Reply, Request, in_rank_order, no_op
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan, rank_order
+from harness.core.plans import Progress, Rank, RecoveryPlan
 from harness.core.strategy import Strategy
-from harness.recovery.accounting import Accounting, CompletedRecovery, UploadedRows
+from harness.recovery.accounting import Accounting, CompletedRecovery
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.injections import Injections
-from harness.recovery.mirror import Mirror
-from harness.recovery.replication import Replication
+from harness.recovery.kinds.base import LostRanks
+from harness.recovery.recoveries import Recoveries, losing, plan_recovery, rolls_back
 from harness.store import read_dense
 
 
@@ -64,7 +64,6 @@ class FailoverClient:
         injections: planned kills, which may wait for requests and recoveries made here.
         before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
             happened first is recorded first.
-        replication: of strategies that keep replicas; None otherwise.
         max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
@@ -77,20 +76,18 @@ class FailoverClient:
         strategy: Strategy,
         checkpoints: Checkpoints,
         accounting: Accounting,
-        mirror: Mirror,
+        recoveries: Recoveries,
         injections: Injections,
         before_recovery: Callable[[], None],
         max_replacements_in_a_row: int,
         clock: Callable[[], float],
-        replication: Replication | None = None,
     ) -> None:
         self._cluster = cluster
-        self._replication = replication
         self._supervisor = supervisor
         self._strategy = strategy
         self._checkpoints = checkpoints
         self._accounting = accounting
-        self._mirror = mirror
+        self._recoveries = recoveries
         self._injections = injections
         self._before_recovery = before_recovery
         self._max_in_a_row = max_replacements_in_a_row
@@ -127,7 +124,7 @@ class FailoverClient:
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting. They must be finished before anything else is asked."""
-        sent = self._mirrored(requests)
+        sent = dict(self._recoveries.accompany(requests))
         started = StartedRequests(sent, self._cluster.start(sent))
         self._injections.sent(sent)
         return started
@@ -143,9 +140,6 @@ class FailoverClient:
             RunFailed: ranks died ``max_replacements_in_a_row`` times in a row.
         """
         return self._finish(started.requests, lambda: self._cluster.finish(started.token), progress)
-
-    def _mirrored(self, requests: Mapping[Rank, Request]) -> dict[Rank, Request]:
-        return dict(requests) if self._replication is None else self._replication.mirrored(requests)
 
     def _finish(
         self, requests: Mapping[Rank, Request], first: Callable[[], dict[Rank, Reply]], progress: Progress
@@ -189,11 +183,11 @@ class FailoverClient:
                 began_s, since_s = since_s, self._clock()
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
-                plan = self._plan(casualties, progress)
-                if plan.rollback:
+                loss = self._loss(casualties, progress)
+                plan = plan_recovery(self._strategy, casualties, loss.progress)
+                if rolls_back(plan):
                     self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
-                num_rows, uploaded = self._restore(plan, progress)
-                self._replicate(plan, casualties)
+                num_rows = self._restore(plan, loss)
                 load_s += self._clock() - since_s
                 break
             except RankLost as again:
@@ -204,74 +198,51 @@ class FailoverClient:
                 f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
                 "(cluster.max_replacements_in_a_row)"
             )
-        dead = sorted(casualties, key=rank_order)
-        holder = None if plan.rollback else self._holder
-        if holder is not None:
-            holder.shards_restored(casualties - plan.replicated)
-        newest = self._checkpoints.newest
-        completed = CompletedRecovery(
-            plan=plan,
-            progress=progress,
-            manifest=newest if plan.reads_checkpoint else None,
-            num_rows=num_rows,
-            uploaded={rank: uploaded.get(rank, UploadedRows()) for rank in dead},
-            in_flight={rank: holder.in_flight_updates(rank) if holder else (0, 0) for rank in dead},
-            struck=self._injections.take_struck(),
-            load_s=load_s,
-            reschedule_s=reschedule_s,
+        self._supervisor.record(
+            self._accounting.recovered(
+                CompletedRecovery(
+                    plan=plan,
+                    loss=loss,
+                    num_rows=num_rows,
+                    uploaded=self._recoveries.uploaded(plan),
+                    in_flight=self._void_rows(plan),
+                    struck=self._injections.take_struck(),
+                    load_s=load_s,
+                    reschedule_s=reschedule_s,
+                )
+            )
         )
-        self._supervisor.record(self._accounting.recovered(completed))
         self._supervisor.status(phase="train")
-        if plan.rollback:
-            assert newest is not None
-            dense, _ = read_dense(self._checkpoints.root, newest.trainer)
-            raise RolledBack(newest.step, dense)
+        if rolls_back(plan):
+            assert loss.checkpoint is not None
+            dense, _ = read_dense(self._checkpoints.root, loss.checkpoint.trainer)
+            raise RolledBack(loss.checkpoint.step, dense)
         return casualties
 
-    def _plan(self, casualties: frozenset[Rank], progress: Progress) -> RecoveryPlan:
-        """The strategy's plan. Before the initial save nothing has been applied: initial values lose nothing."""
+    def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:
         newest = self._checkpoints.newest
         committed = replace(
             progress,
             saved_step=newest.step if newest else None,
             saved_samples=newest.samples if newest else None,
         )
-        plan = self._strategy.plan_recovery(casualties, committed)
-        if newest is None and plan.source == "checkpoint" and progress.step == 0:
-            return RecoveryPlan(rollback=False, ranks=casualties, source="initial")
-        return plan
+        return LostRanks(ranks=casualties, progress=committed, checkpoint=newest)
 
-    def _restore(self, plan: RecoveryPlan, progress: Progress) -> tuple[int, Mapping[Rank, UploadedRows]]:
-        """Give the ranks of ``plan`` their rows; the number of rows, and what of them the trainer's mirror gave."""
-        uploaded: dict[Rank, UploadedRows] = {}
-        ranks = self.ranks if plan.rollback else sorted(plan.ranks, key=rank_order)
-        newest = self._checkpoints.newest
-        requests: dict[Rank, Request] = {}
-        for rank in ranks:
-            if rank in plan.replicated:
-                requests[rank] = CopyFromBuddy()
-            elif plan.source == "initial":
-                requests[rank] = Initialise(step=progress.step)
-            else:
-                assert newest is not None, "a strategy that recovers from checkpoints saves before the first step"
-                newer = None
-                if not plan.rollback:
-                    newer, uploaded[rank] = self._mirror.restore(rank, progress.step, resets_states=plan.resets_states)
-                requests[rank] = Restore(
-                    records=newest.shards[rank],
-                    step=newest.step if plan.rollback else progress.step,
-                    resets_states=plan.resets_states,
-                    newer=newer,
-                )
+    def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
+        """Give the ranks of ``plan`` their rows; returns the number of rows."""
+        requests = self._recoveries.requests(plan, loss, self._serve)
         replies = self._serve(requests, lambda: self._injections.strike("restore"))
-        return sum(reply.num_rows for reply in replies.values()), uploaded
+        for kind in self._recoveries:
+            kind.restored(loss, requests, self._serve)
+        return sum(reply.num_rows for reply in replies.values())
 
-    def _replicate(self, plan: RecoveryPlan, casualties: frozenset[Rank]) -> None:
-        """Make all replicas whole again, after all shards were restored."""
-        if self._replication is not None:
-            copies = self._replication.copies(plan, casualties)
-            self._serve(copies)
-            self._replication.copied(copies)
+    def _void_rows(self, plan: RecoveryPlan) -> dict[Rank, tuple[int, int]]:
+        """Discard the trainer's copies of rows that were lost; updates that are in flight to each dead rank."""
+        holder = self._holder
+        if holder is None or rolls_back(plan):
+            return dict.fromkeys(plan.kinds, (0, 0))
+        holder.shards_restored(frozenset(losing(plan)))
+        return {rank: holder.in_flight_updates(rank) for rank in plan.kinds}
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
         """Serve requests of a recovery. The seconds until a death is found count from the wait, not from before it."""

@@ -14,7 +14,7 @@ from harness.core.faults import FaultTime, Phase, Struck
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
 from harness.recovery.accounting import Accounting
-from harness.recovery.mirror import Mirror
+from harness.recovery.recoveries import Recoveries
 
 
 class Injections(Resumable):
@@ -35,7 +35,7 @@ class Injections(Resumable):
         *,
         cluster: Cluster,
         supervisor: SupervisorClient,
-        mirror: Mirror,
+        recoveries: Recoveries,
         accounting: Accounting,
         progress: Callable[[], Progress],
         before_fault: Callable[[], None],
@@ -43,7 +43,7 @@ class Injections(Resumable):
         self._faults = tuple(faults)
         self._cluster = cluster
         self._supervisor = supervisor
-        self._mirror = mirror
+        self._recoveries = recoveries
         self._accounting = accounting
         self._progress = progress
         self._before_fault = before_fault
@@ -89,7 +89,8 @@ class Injections(Resumable):
             self._cluster.expect_losses()
             self._struck = self._struck.also(self._inject(losses))
             self._is_hidden = True
-            self._mirror.planned_failure()
+            for kind in self._recoveries:
+                kind.planned_failure()
 
     def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None) -> Struck:
         self._before_fault()

@@ -23,11 +23,12 @@ from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
+from harness.recovery.charges import ModelBytes
 from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
 from harness.recovery.failover import FailoverClient
 from harness.recovery.injections import Injections
-from harness.recovery.mirror import Mirror
-from harness.recovery.replication import Replication, ShardSizes
+from harness.recovery.kinds.base import RunFacts
+from harness.recovery.recoveries import Recoveries
 from harness.run.boundaries import Boundaries, Schedule
 from harness.run.evaluation import Evaluator, curve_samples, steps_between, whole_samples
 from harness.run.resume_points import ResumePoints
@@ -76,14 +77,13 @@ def _make_trainer(
     progress = partial(_progress, schedule, steps, saves)
     accounting = _make_accounting(run_spec, cluster)
     boundaries = Boundaries(schedule, run_spec.strategy, progress, lambda: accounting.overhead_h)
-    replication = _make_replication(run_spec)
     count_updates = UpdateCounter(run_spec.placement, run_spec.tracked)
-    mirror = _make_mirror(run_spec, count_updates)
+    recoveries = _make_recoveries(run_spec, count_updates)
     injections = Injections(
         faults,
         cluster=cluster,
         supervisor=supervisor,
-        mirror=mirror,
+        recoveries=recoveries,
         accounting=accounting,
         progress=progress,
         before_fault=steps.flush,
@@ -94,12 +94,11 @@ def _make_trainer(
         strategy=run_spec.strategy,
         checkpoints=saves,
         accounting=accounting,
-        mirror=mirror,
+        recoveries=recoveries,
         injections=injections,
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         clock=clock,
-        replication=replication,
     )
     network = _make_network(run_spec, cluster)
     client = _make_client(run_spec, failover, boundaries, count_updates)
@@ -110,11 +109,10 @@ def _make_trainer(
             "boundaries": boundaries,
             "checkpoints": saves,
             "accounting": accounting,
-            "mirror": mirror,
+            "recoveries": recoveries,
             "injections": injections,
             "client": client,
             "network": network,
-            **({"replication": replication} if replication else {}),
         },
         client=client,
         failover=failover,
@@ -132,7 +130,7 @@ def _make_trainer(
             supervisor=supervisor,
             checkpoints=saves,
             accounting=accounting,
-            mirror=mirror,
+            recoveries=recoveries,
             injections=injections,
             store=_store_spec(run_spec),
             dense_state=network.state,
@@ -141,7 +139,7 @@ def _make_trainer(
         accounting=accounting,
         supervisor=supervisor,
         client=client,
-        mirror=mirror,
+        recoveries=recoveries,
         network=network,
         steps=steps,
         boundaries=boundaries,
@@ -152,7 +150,6 @@ def _make_trainer(
         overlaps=cluster.overlaps,
         evaluator=_make_evaluator(run_spec, network, client, lambda: supervisor.advanced(steps.step)),
         count_updates=count_updates,
-        replica_bytes=lambda: replication.num_bytes if replication else None,
         resume_points=resume_points,
         clock=clock,
     )
@@ -191,8 +188,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
         overhead=OverheadLedger(run_spec.costs),
         pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
         updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
-        bytes_full=run_spec.bytes_full,
-        row_bytes=run_spec.row_bytes,
+        sizes=ModelBytes(full=run_spec.bytes_full, shards=run_spec.shard_bytes),
         memory_bytes=run_spec.memory_bytes,
     )
 
@@ -205,7 +201,6 @@ def _store_spec(run_spec: RunSpec) -> StoreSpec:
         config_hash=run_spec.result_hash,
         in_background=config.save.mode == "async",
         dense_optimizer=config.trainer.dense_optimizer,
-        keeps_replicas=run_spec.strategy.keeps_replicas,
     )
 
 
@@ -229,28 +224,20 @@ def _num_curve_samples(run_spec: RunSpec) -> int:
     return curve_samples(run_spec.config.eval, run_spec.dataset, run_spec.total_samples)
 
 
-def _make_replication(run_spec: RunSpec) -> Replication | None:
-    """Replicas at the next rank, for strategies that keep them."""
-    if not run_spec.strategy.keeps_replicas:
-        return None
-    sizes = ShardSizes(
-        placement=run_spec.placement,
-        width=run_spec.footprint.row_width,
-        has_counts=run_spec.counts_updates,
-    )
-    return Replication(sizes)
-
-
-def _make_mirror(run_spec: RunSpec, count_updates: UpdateCounter) -> Mirror:
-    """The trainer's copies of rows; none for a strategy without a mirror."""
+def _make_recoveries(run_spec: RunSpec, count_updates: UpdateCounter) -> Recoveries:
+    """The kinds of recovery of the strategy."""
     trainer = run_spec.config.trainer
-    return Mirror(
-        run_spec.strategy.mirror,
-        placement=run_spec.placement,
-        dim=run_spec.size.embedding_dim,
-        optimizer=OPTIMIZERS[trainer.optimizer],
-        learning_rate=trainer.learning_rate,
-        count_updates=count_updates,
+    return Recoveries(
+        RunFacts(
+            strategy=run_spec.strategy,
+            placement=run_spec.placement,
+            tracked=run_spec.tracked,
+            dim=run_spec.size.embedding_dim,
+            optimizer=OPTIMIZERS[trainer.optimizer],
+            learning_rate=trainer.learning_rate,
+            has_counts=run_spec.counts_updates,
+            count_updates=count_updates,
+        )
     )
 
 

@@ -22,7 +22,7 @@ from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
 from harness.core.hosts import HostMap
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, Rank
+from harness.core.plans import Costs, Rank, ps_rank
 from harness.core.strategies import make_strategy
 from harness.core.strategy import Strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
@@ -30,6 +30,7 @@ from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
+from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.hosts import placement_facts
 from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_faults_of, trace_digest
@@ -156,6 +157,16 @@ class RunSpec:
         return 4 * self.footprint.row_width
 
     @property
+    def shard_bytes(self) -> dict[Rank, int]:
+        """Payload of the rows of each PS rank in a full save."""
+        return {ps_rank(k): self.placement.num_rows(k) * self.row_bytes for k in range(self.config.num_ps)}
+
+    @property
+    def keeps_replicas(self) -> bool:
+        """Whether each rank holds a replica of the shard of the rank before it."""
+        return any(RECOVERIES[kind].needs_replicas for kind in self.strategy.recoveries)
+
+    @property
     def tracker_spec(self) -> TrackerSpec:
         """The parameters from which PS ranks build their trackers."""
         return TrackerSpec(self.strategy.tracker, self.tracked, self.strategy.tracker_options)
@@ -164,7 +175,7 @@ class RunSpec:
     def memory_bytes(self) -> int | None:
         """Memory of tracker and replica in the PS rank that needs most; None if the tracker does not tell its own."""
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.size.embedding_dim)
-        if num_bytes is None or not self.strategy.keeps_replicas:
+        if num_bytes is None or not self.keeps_replicas:
             return num_bytes
         most_rows = max(self.placement.num_rows(k) for k in range(self.placement.num_ps))
         return num_bytes + num_copied_bytes(most_rows, self.footprint.row_width, has_counts=self.counts_updates)
@@ -185,6 +196,7 @@ class RunSpec:
         """Raise UserError if the config, the data and the trace do not fit each other or this machine."""
         check_backend(self.config.trainer)
         refuse_combinations(self.config, self.strategy)
+        check_declared({self.config.strategy.name: type(self.strategy)})
         _ = self.size, self.num_steps, self.strategy, self.planned_faults
 
     def remarks(self) -> Iterator[str]:
@@ -213,7 +225,7 @@ class RunSpec:
             checkpoints=checkpoints,
             fsync=config.store.fsync,
             save_buffer_bytes=config.save.buffer_bytes,
-            keeps_replica=self.strategy.keeps_replicas,
+            keeps_replica=self.keeps_replicas,
             write_faults=_write_faults(self.planned_faults),
         )
 
@@ -243,6 +255,7 @@ class RunSpec:
             rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
             bytes_full=self.bytes_full,
             restores_exactly=self.strategy.restores_exactly,
+            recoveries={name: RECOVERIES[name].facts() for name in ("initial", *self.strategy.recoveries)},
             row_bytes=self.row_bytes,
             config_hash=self.result_hash,
             machine=machine,

@@ -23,7 +23,7 @@ from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import FailoverClient, RolledBack
 from harness.recovery.injections import Injections
-from harness.recovery.mirror import Mirror
+from harness.recovery.recoveries import Recoveries
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator
 from harness.run.resume_points import ResumePoints
@@ -39,7 +39,6 @@ class Trainer:
         saves_initially: a full save precedes the first step.
         progress: the progress of the run now.
         count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
-        replica_bytes: bytes that replicas took on the wire so far; None without replicas.
         resume_points: writes them at boundaries, and loads the one that the run goes on from.
         clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
@@ -52,7 +51,7 @@ class Trainer:
         accounting: Accounting,
         supervisor: SupervisorClient,
         client: EmbeddingClient,
-        mirror: Mirror,
+        recoveries: Recoveries,
         network: DenseNetwork,
         steps: StepLog,
         boundaries: Boundaries,
@@ -63,7 +62,6 @@ class Trainer:
         overlaps: bool,
         evaluator: Evaluator,
         count_updates: UpdateCounter,
-        replica_bytes: Callable[[], int | None],
         resume_points: ResumePoints,
         clock: Callable[[], float],
     ) -> None:
@@ -72,7 +70,7 @@ class Trainer:
         self._accounting = accounting
         self._supervisor = supervisor
         self._client = client
-        self._mirror = mirror
+        self._recoveries = recoveries
         self._network = network
         self._steps = steps
         self._boundaries = boundaries
@@ -84,7 +82,6 @@ class Trainer:
         self._overlap = partial(network.step, is_alone=True) if overlaps else _no_op
         self._evaluate_model = evaluator
         self._count_updates = count_updates
-        self._replica_bytes = replica_bytes
         self._resume_points = resume_points
         self._clock = clock
 
@@ -129,7 +126,8 @@ class Trainer:
         batch, plan = pulled.batch, pulled.plan
         loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
         due = self._boundaries.at(self._steps.step + 1)
-        self._mirror.begin_step(self._steps.step + 1, plan, grads_ND)
+        for kind in self._recoveries:
+            kind.begin_step(self._steps.step + 1, plan, grads_ND)
         self._client.push(plan, grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)
         self._injections.reach(self._steps.step)
@@ -147,7 +145,8 @@ class Trainer:
         seconds = self._clock() - began_s
         if self._steps.finish_step(loss):
             self._accounting.rerun(seconds)
-        self._mirror.reach(self._steps.step)
+        for kind in self._recoveries:
+            kind.reach(self._steps.step)
         if self._accounting.counts_updates:
             self._accounting.sent(self._failover.ranks, *self._count_updates(plan.keys_N, plan.counts_N))
         self._steps.flush_if_due()
@@ -196,7 +195,8 @@ class Trainer:
         self._network.load(rolled_back.dense)
         self._steps.roll_back(rolled_back.step)
         self._client.reset()
-        self._mirror.clear()
+        for kind in self._recoveries:
+            kind.rolled_back()
 
     # --- the end --------------------------------------------------------------------------------------------------
 
@@ -213,13 +213,12 @@ class Trainer:
             num_unplanned=0,  # the supervisor completes these two
             generation=0,
             cache=self._client.summary(),
-            mirror=self._mirror.summary(),
             digests={**digests, CHIEF: _digest(self._network)},
             machine={
                 **self._resume_points.measured_s(),
                 "overhead_seconds": self._accounting.measured_s(),
             },
-            **self._accounting.totals(replica_bytes=self._replica_bytes(), trainer_bytes=self._mirror.peak_bytes),
+            **self._accounting.totals(self._recoveries),
         )
 
 

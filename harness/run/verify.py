@@ -140,7 +140,7 @@ def verify(
 
 def _between_variants(cell: Config) -> frozenset[str]:
     """Keys of events that differ between variants: of the variant itself, and of the bytes that its messages take."""
-    replicas = {"replica_bytes", "wire_bytes"} if RunSpec(cell).strategy.keeps_replicas else set[str]()
+    replicas = {"replica_bytes", "wire_bytes"} if RunSpec(cell).keeps_replicas else set[str]()
     return frozenset({"cache", "config_hash", *replicas})
 
 

@@ -176,10 +176,7 @@ def test_the_record_tells_what_happened(config: Config, tmp_path: Path) -> None:
     assert [event.generation for event in regrouped] == [1, 2]
     assert regrouped[0].machine["replaced"]["ps1"][0] == kills[0].machine["pid"]
     recovered = [event for event in events if isinstance(event, Recovered)]
-    assert [(event.ranks, event.source, event.rollback) for event in recovered] == [
-        (["ps1"], "checkpoint", False),
-        (["ps3"], "checkpoint", False),
-    ]
+    assert [event.kinds for event in recovered] == [{"ps1": "checkpoint"}, {"ps3": "checkpoint"}]
     assert all(event.sequence is not None and event.num_rows > 0 for event in recovered)
     assert finished.pls == pytest.approx(sum(sum(event.pls.values()) for event in recovered))
     assert finished.generation == 2

@@ -8,6 +8,7 @@ import pytest
 
 from harness.core.events import EVENTS, Event, from_json
 from harness.core.faults import Detail
+from harness.recovery.recoveries import RECOVERIES
 
 SAMPLES: dict[Any, Any] = {
     int: 3,
@@ -20,6 +21,7 @@ SAMPLES: dict[Any, Any] = {
     dict[str, float]: {"ps1": 1 / 3},
     dict[str, str]: {"ps1": "00ff"},
     dict[str, Detail]: {"bit": 7, "path": "ps1/base.bin", "factor": 1.5},
+    dict[str, dict[str, bool]]: {"replica": {"rolls_back": False, "reads_rows": True}},
     dict[str, Any]: {"pid": 7, "replaced": {"ps3": [1, 2]}},
     int | None: 5,
     float | None: 0.7,
@@ -107,6 +109,24 @@ def test_every_field_has_its_type(cls: type[Event]) -> None:
         for value in wrong if type(None) in getattr(kind, "__args__", ()) or name == "machine" else [*wrong, None]:
             with pytest.raises(TypeError, match=f"^{name}: "):
                 from_json(values | {name: value})
+
+
+def test_a_record_from_before_recoveries_had_kinds_is_read() -> None:
+    """What its flags said is the kind of each rank; the facts of its kinds are those of then."""
+    values = json.loads(json.dumps(filled(EVENTS["recover"]).to_json()))
+    del values["kinds"]
+    old = {**values, "ranks": ["ps0", "ps1"], "rollback": False, "source": "checkpoint", "replicated": ["ps1"]}
+    for changes, kinds in (
+        ({}, {"ps0": "checkpoint", "ps1": "replica"}),
+        ({"source": "initial", "replicated": []}, {"ps0": "initial", "ps1": "initial"}),
+        ({"rollback": True, "replicated": []}, {"ps0": "rollback", "ps1": "rollback"}),
+    ):
+        event = from_json(old | changes)
+        assert event.to_json() == {**values, "ranks": ["ps0", "ps1"], "kinds": kinds, "rollback": "rollback" in changes}
+    started = json.loads(json.dumps(filled(EVENTS["started"]).to_json()))
+    del started["recoveries"]
+    facts = from_json(started).to_json()["recoveries"]
+    assert facts == {name: RECOVERIES[name].facts() for name in facts}
 
 
 def test_whole_numbers_are_floats() -> None:

@@ -193,7 +193,8 @@ def test_the_override_is_recorded_and_keeps_a_cpr_strategy_from_falling_back() -
     for name in ("full", "partial", "cpr_vanilla", "cpr_mfu"):
         interval = make(name, costs, interval_samples=123).interval
         assert (interval.samples, interval.overridden, interval.fallback) == (123, True, False)
-    assert not make("cpr_mfu", costs, interval_samples=123).plan_recovery(DEAD, at(5)).rollback
+    plan = make("cpr_mfu", costs, interval_samples=123).plan_recovery(DEAD, at(5))
+    assert plan.kinds == dict.fromkeys(DEAD, "checkpoint")
 
 
 @pytest.mark.parametrize("name", ["cpr_vanilla", *PRIORITY])
@@ -238,10 +239,10 @@ def test_priority_strategies_cut_the_interval_by_r() -> None:
 @pytest.mark.parametrize("name", sorted(set(ALL) - {"none"}))
 def test_recovery_names_the_dead_and_only_full_rollbacks(name: str) -> None:
     """full: everything from the checkpoint. never_save: initial values. All others: the dead shards' newest rows."""
-    plan = make(name).plan_recovery(DEAD, at(9))
-    assert plan.ranks == DEAD
-    assert plan.rollback == (name in ("full", "differential"))
-    assert plan.source == ("initial" if name == "never_save" else "checkpoint")
+    rare = {"full": "rollback", "differential": "rollback", "never_save": "initial", "cpr_mirror": "mirror"}
+    kind = "replica" if name == "buddy" else rare.get(name, "checkpoint")
+    assert make(name).plan_recovery(DEAD, at(9)).kinds == dict.fromkeys(DEAD, kind)
+    assert kind in STRATEGIES[name].recoveries
 
 
 def test_buddy_restores_from_replicas_unless_the_buddy_died_too() -> None:
@@ -254,8 +255,7 @@ def test_buddy_restores_from_replicas_unless_the_buddy_died_too() -> None:
         ({f"ps{k}" for k in range(8)}, {f"ps{k}" for k in range(8)}),
     ):
         plan = strategy.plan_recovery(frozenset(dead), at(9))
-        assert plan.ranks - plan.replicated == without_replica
-        assert plan.reads_checkpoint == bool(without_replica)
+        assert plan.kinds == {rank: "checkpoint" if rank in without_replica else "replica" for rank in dead}
     assert strategy.saves_initially
     assert not saves(strategy)
     assert list(saves(make("buddy", interval_samples=1000))) == list(range(100, 2000, 100))

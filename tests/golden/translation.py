@@ -6,11 +6,24 @@ the first form, and stay.
 
 from typing import Any
 
+FIRST_SOURCES = {"rollback": "checkpoint", "mirror": "checkpoint"}
+"""What the first form said instead of these kinds of recovery."""
+
 
 def as_before(event: dict[str, Any]) -> dict[str, Any]:
     """``event`` (``Event.to_json``) without its machine part, in the first form."""
     values = {key: value for key, value in event.items() if key != "machine"}
-    return _fault_as_before(values) if values["event"] == "fault" else values
+    match values["event"]:
+        case "fault":
+            return _fault_as_before(values)
+        case "started":
+            del values["recoveries"]
+        case "recover":
+            kinds = values.pop("kinds")
+            sources = {FIRST_SOURCES.get(kind, kind) for kind in kinds.values()}
+            values["replicated"] = [rank for rank, kind in kinds.items() if kind == "replica"]
+            (values["source"],) = sources if len(sources) == 1 else sources - {"replica"}
+    return values
 
 
 def _fault_as_before(values: dict[str, Any]) -> dict[str, Any]:

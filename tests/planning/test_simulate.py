@@ -35,7 +35,12 @@ JOB = Job(
     batch_size=BATCH,
     num_steps=NUM_STEPS,
     weights=rank_weights(Placement("row", (10,), NUM_PS)),
-    sizes=SaveSizes(rows=RowCounts(all=240, tracked=230, chosen=10, mirrored=5), width=1, dense=40),
+    sizes=SaveSizes(
+        rows=RowCounts(all=240, tracked=230, chosen=10, mirrored=5),
+        width=1,
+        dense=40,
+        shards={ps_rank(k): 240 for k in range(NUM_PS)},
+    ),
 )
 
 
@@ -72,10 +77,10 @@ def walk(strategy: Strategy, planned_kills: Sequence[PlannedFault]) -> tuple[flo
                 since = dict.fromkeys(since, step)
         planned_kill = pending.pop(step, None)
         recovery = planned_kill and strategy.plan_recovery(frozenset(planned_kill.ranks), progress)
-        if recovery and recovery.rollback:
+        if recovery and "rollback" in recovery.kinds.values():
             lost_steps, step = lost_steps + step - saved_step, saved_step
         elif recovery:
-            for rank in recovery.ranks - recovery.replicated:
+            for rank in (rank for rank, kind in recovery.kinds.items() if kind != "replica"):
                 pls_samples += (step - since[rank]) * BATCH
                 since[rank] = step
         if step == NUM_STEPS:

@@ -12,7 +12,7 @@ from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Lost, Recovered
 from harness.model.dlrm import DenseNetwork
-from harness.recovery.mirror import Mirror
+from harness.recovery.kinds.whole import Checkpoint
 from harness.run.assemble import Parts
 from harness.store import ShardStore, newest_checkpoint
 from tests.runs import changed, run, saving_every
@@ -26,7 +26,7 @@ class WatchedServer(RankServer):
 
     def __init__(self, spec, rank: str) -> None:
         super().__init__(spec, rank)
-        self.root = spec.checkpoints
+        self.root, self.tracked = spec.checkpoints, spec.tracker.tables
 
     def handle(self, request: Request) -> Reply:
         """Serve, then look."""
@@ -42,7 +42,7 @@ class WatchedServer(RankServer):
             )
             self.restored.append((self.rank, len(chain)))
         elif isinstance(request, Save) and request.plan.kind == "priority":
-            left = [len(self._tracker.choose(table, request.step)) for table in self._tracked]
+            left = [len(self._tracker.choose(table, request.step)) for table in self.tracked]
             self.emptied.append(sum(left))
         return reply
 
@@ -95,13 +95,12 @@ def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a restore did before it waited for a dead rank is load, not detection; the clock moves there only."""
-    now_s, restore = [0.0], Mirror.restore
+    now_s = [0.0]
 
-    def slow(self, *args, **options):
+    def slow(self, rank, step):
         now_s[0] += 100.0
-        return restore(self, *args, **options)
 
-    monkeypatch.setattr(Mirror, "restore", slow)
+    monkeypatch.setattr(Checkpoint, "newer_rows", slow)
     monkeypatch.setattr("harness.run.job.time", SimpleNamespace(monotonic=lambda: now_s[0]))
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n30,ps1,\n")
     config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))

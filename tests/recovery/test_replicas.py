@@ -82,7 +82,7 @@ def test_single_failures_lose_nothing(
     assert (finished.pls, finished.lost_updates) == (0, 0)
     assert finished.num_saves == (0 if interval is None else 8)
     recovered = [event for event in events if isinstance(event, Recovered)]
-    assert all(event.replicated == event.ranks and event.source == "replica" for event in recovered)
+    assert all({*event.kinds.values()} == {"replica"} for event in recovered)
     assert all(event.sequence is None for event in recovered)
     assert_whole(Kept.last)
     assert_conserved(finished, events, Kept.last)
@@ -110,8 +110,7 @@ def test_an_owner_that_dies_with_its_buddy_loses_what_its_last_save_lacks(
     assert finished.lost_updates == reference.lost_updates
     assert (finished.lost_updates or 0) > 0
     last = [event for event in events if isinstance(event, Recovered)][-1]
-    assert last.replicated == [rank for rank in last.ranks if rank not in lost]
-    assert last.source == "checkpoint"
+    assert last.kinds == {rank: "checkpoint" if rank in lost else "replica" for rank in last.ranks}
     assert last.sequence is not None
     assert_whole(Kept.last)
     assert_conserved(finished, events, Kept.last)
@@ -170,7 +169,7 @@ def test_a_buddy_that_dies_during_a_recovery_belongs_to_the_failure(
     config = small(config, tmp_path, SINGLES, strategy__interval_samples=52)
     finished, events = run_until_the_end(config, tmp_path / "mortal", monkeypatch, doom)
     (recovered,) = (event for event in events if isinstance(event, Recovered))
-    assert (recovered.ranks, recovered.replicated) == (["ps1", "ps2"], ["ps2"])
+    assert recovered.kinds == {"ps1": "checkpoint", "ps2": "replica"}
     assert finished.pls > 0
 
 

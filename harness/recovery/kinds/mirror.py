@@ -9,61 +9,62 @@ Keys are rows in the rank-major order of all rows (``Placement.positions``). K r
 batch, X columns of a row.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.cluster.protocol import Ask, ChooseMirrored, Chosen, CountedRows
+from harness.cluster.protocol import Ask, CountedRows, OnShard
 from harness.core.lookup import BatchPlan
-from harness.core.optimizers import RowOptimizer
-from harness.core.placement import Placement
-from harness.core.plans import MirrorSpec, Progress, Rank, ps_index, ps_rank
-from harness.core.pls import UpdateCounter
-from harness.core.resumable import Resumable
-from harness.recovery.accounting import UploadedRows
+from harness.core.mirror import choose_mirrored
+from harness.core.optimizers import row_width
+from harness.core.plans import Progress, Rank, ps_index, ps_rank
+from harness.core.shard import Shard
+from harness.recovery.kinds.base import Recovery, RunFacts, UploadedRows
+from harness.recovery.kinds.whole import Checkpoint
 from harness.store import ROW_ID_BYTES
 
 _ALL = np.iinfo(np.int32).max
 
 
-class Mirror(Resumable):
-    """The mirror of one run; without a ``spec`` it holds no row, and every call is a no-op.
+@dataclass(frozen=True)
+class Chosen:
+    """The rows that the mirror is to hold (int64, ascending), and those of them that it lacks."""
 
-    Args:
-        dim: D, values of a row; the other columns are the optimizer's.
-        optimizer: the optimizer of the PS ranks.
-        count_updates: counts updates as the ledger does.
+    rows_N: Tensor
+    coming: CountedRows
 
-    Attributes:
-        peak_bytes: the most memory that rows, keys and counts took so far.
+
+def choose(shard: Shard, tracked: Sequence[int], share: float, mirrored_N: Tensor, accesses_N: Tensor) -> Chosen:
+    """Choose the rows of ``shard`` that the mirror is to hold (:func:`~harness.core.mirror.choose_mirrored`)."""
+    rows_N = choose_mirrored(shard, tracked, share, mirrored_N, accesses_N)
+    new_K = rows_N[~torch.isin(rows_N, mirrored_N, assume_unique=True)]
+    return Chosen(rows_N, CountedRows(new_K, shard.gather(new_K), shard.unsaved(new_K)))
+
+
+class Mirror(Checkpoint):
+    """``mirror``: as ``checkpoint``, and then the newer rows that the trainer holds.
+
+    Without ``Strategy.mirror`` it holds no row, and is ``checkpoint``.
     """
 
-    _state = ("_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "peak_bytes", "_num_fetched")
+    _state = (*Recovery._state, "_keys_K", "_values_KX", "_unsaved_K", "_accesses_K", "_saving_K", "_num_fetched")
 
-    def __init__(
-        self,
-        spec: MirrorSpec | None,
-        *,
-        placement: Placement,
-        dim: int,
-        optimizer: RowOptimizer,
-        learning_rate: float,
-        count_updates: UpdateCounter,
-    ) -> None:
-        self._spec = spec
-        self._bases_R = placement.rank_base_R
-        self._ranks = [ps_rank(index) for index in range(placement.num_ps)]
-        self._dim, self._width = dim, dim + optimizer.num_states(dim)
-        self._optimizer = optimizer
-        self._learning_rate = learning_rate
-        self._count_updates = count_updates
-        self.peak_bytes = self._num_fetched = 0
-        self.clear()
+    def __init__(self, run: RunFacts) -> None:
+        super().__init__(run)
+        self._spec = run.strategy.mirror
+        self._bases_R = run.placement.rank_base_R
+        self._ranks = [ps_rank(index) for index in range(run.placement.num_ps)]
+        self._width = row_width(run.optimizer, run.dim)
+        self._num_fetched = 0
+        self._uploaded: dict[Rank, UploadedRows] = {}
+        self.rolled_back()
 
-    def clear(self) -> None:
+    def rolled_back(self) -> None:
         """Drop all rows. The next save fills the mirror."""
         self._keys_K = np.empty(0, np.int64)
         self._values_KX = torch.empty((0, self._width))
@@ -75,7 +76,7 @@ class Mirror(Resumable):
     def planned_failure(self) -> None:
         """A planned failure is due now, at a boundary: it may take the mirror with it."""
         if self._spec is not None and self._spec.dies:
-            self.clear()
+            self.rolled_back()
 
     # --- steps --------------------------------------------------------------------------------------------------------
 
@@ -92,11 +93,11 @@ class Mirror(Resumable):
         where_N, is_held_N = self._find(plan.keys_N)
         rows_N, counts_N = where_N[is_held_N], plan.counts_N[is_held_N]
         self._accesses_K[rows_N] += counts_N
-        self._optimizer.step(
+        self.run.optimizer.step(
             self._values_KX,
             torch.from_numpy(rows_N),
             grads_ND[torch.from_numpy(is_held_N)],
-            self._learning_rate,
+            self.run.learning_rate,
             pending_M=torch.from_numpy(self._unsaved_K),
             counts_N=torch.from_numpy(counts_N),
         )
@@ -117,6 +118,10 @@ class Mirror(Resumable):
         """The local flat rows of ``rank``, int64."""
         return torch.from_numpy(self._keys_K[self._part(rank)] - self._bases_R[ps_index(rank)])
 
+    def _accesses(self, rank: Rank) -> Tensor:
+        """The accesses of the rows of ``rank``, int32."""
+        return torch.from_numpy(self._accesses_K[self._part(rank)])
+
     # --- saves --------------------------------------------------------------------------------------------------------
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
@@ -128,11 +133,7 @@ class Mirror(Resumable):
             return {}
         assert self._saving_K is None, "one save at a time"
         requests = {
-            rank: ChooseMirrored(
-                share=self._spec.share,
-                mirrored_N=self._local(rank),
-                accesses_N=torch.from_numpy(self._accesses_K[self._part(rank)]),
-            )
+            rank: OnShard(choose, (self.run.tracked, self._spec.share, self._local(rank), self._accesses(rank)))
             for rank in self._ranks
         }
         self._hold(ask(requests, progress).values())
@@ -153,7 +154,7 @@ class Mirror(Resumable):
         self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
         self._accesses_K = np.zeros(len(keys_K), np.int32)
         self._num_fetched += int(comes_K.sum())
-        self.peak_bytes = max(self.peak_bytes, self._num_bytes)
+        self.trainer_bytes = max(self.trainer_bytes, self._num_bytes)
 
     def freeze(self, *, closes_interval: bool) -> None:
         """The contents of the present save are fixed. One that ``closes_interval`` holds all mirrored rows."""
@@ -167,31 +168,34 @@ class Mirror(Resumable):
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def restore(self, rank: Rank, step: int, *, resets_states: bool = False) -> tuple[CountedRows, UploadedRows]:
+    def newer_rows(self, rank: Rank, step: int) -> CountedRows:
         """The rows of the dead ``rank`` that are newer than in the newest checkpoint, as of ``step``.
 
         The replacement must take them: a save under way then holds all of their updates, since the replacement saves
-        its rows as they are when the save is committed. ``resets_states``: the replacement sets the optimizer's state
-        of its other rows to the initial one.
+        its rows as they are when the save is committed. If states are reset, that is of its other rows.
         """
         self.reach(step)
         part = self._part(rank)
         newer_N = np.flatnonzero(self._unsaved_K[part]) + part.start
-        if resets_states:
+        if self.run.strategy.resets_states:
             others_N = np.flatnonzero(self._unsaved_K[part] == 0) + part.start
-            self._values_KX[torch.from_numpy(others_N), self._dim :] = self._optimizer.initial_state
+            self._values_KX[torch.from_numpy(others_N), self.run.dim :] = self.run.optimizer.initial_state
         keys_N, unsaved_N = self._keys_K[newer_N], self._unsaved_K[newer_N]
         if self._saving_K is not None:
             self._saving_K[part] = _ALL
-        updates_R, tracked_R = self._count_updates(keys_N, unsaved_N)
+        updates_R, tracked_R = self.run.count_updates(keys_N, unsaved_N)
         k, values_NX = ps_index(rank), self._values_KX[torch.from_numpy(newer_N)]
-        uploaded = UploadedRows(
+        self._uploaded[rank] = UploadedRows(
             num_rows=len(newer_N),
             num_bytes=values_NX.nbytes + len(newer_N) * ROW_ID_BYTES,
             updates=(updates_R[k], tracked_R[k]),
         )
         rows_N = torch.from_numpy(keys_N - self._bases_R[k])
-        return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N)), uploaded
+        return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N))
+
+    def uploaded(self, rank: Rank) -> UploadedRows:
+        """The rows of :meth:`newer_rows`."""
+        return self._uploaded[rank]
 
     # --- the record ---------------------------------------------------------------------------------------------------
 
@@ -201,12 +205,9 @@ class Mirror(Resumable):
         counts_bytes = self._unsaved_K.nbytes + self._accesses_K.nbytes
         return self._keys_K.nbytes + self._values_KX.nbytes + counts_bytes
 
-    def summary(self) -> dict[str, float] | None:
-        """Rows that are held, memory and rows fetched, as the Finished event's ``mirror``; None without a mirror."""
+    def summary(self) -> dict[str, Any]:
+        """Rows that are held, memory and rows fetched."""
         if self._spec is None:
-            return None
-        return {
-            "rows": len(self._keys_K),
-            "bytes": self.peak_bytes,
-            "fetched_rows": self._num_fetched,
-        }
+            return {}
+        rows = {"rows": len(self._keys_K), "bytes": self.trainer_bytes, "fetched_rows": self._num_fetched}
+        return {"mirror": rows}

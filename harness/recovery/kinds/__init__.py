@@ -1,0 +1,1 @@
+"""The kinds of recovery, one class each. Their table is in ``harness.recovery.recoveries``."""

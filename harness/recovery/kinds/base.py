@@ -1,0 +1,158 @@
+"""A kind of recovery: how the shard of a lost rank is restored, and what that costs.
+
+An object of a kind belongs to one run. Its facts are class attributes: the ledgers of a run, the simulator and the
+audit charge by them. Its other methods are hooks, which the run calls where something may have to be done for a later
+recovery; by default they are no-ops.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
+
+from torch import Tensor
+
+from harness.cluster.protocol import Ask, Reply, Request, Save
+from harness.core.lookup import BatchPlan
+from harness.core.optimizers import RowOptimizer
+from harness.core.placement import Placement
+from harness.core.plans import Progress, Rank
+from harness.core.pls import UpdateCounter
+from harness.core.resumable import Resumable
+from harness.core.strategy import Strategy
+from harness.store import Manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFacts:
+    """The constants of a run that kinds of recovery are built from.
+
+    ``dim``: D, values of a row; ``optimizer`` is that of the PS ranks. ``has_counts``: shards count unsaved updates.
+    """
+
+    strategy: Strategy
+    placement: Placement
+    tracked: tuple[int, ...]
+    dim: int
+    optimizer: RowOptimizer
+    learning_rate: float
+    has_counts: bool
+    count_updates: UpdateCounter
+
+
+@dataclass(frozen=True, kw_only=True)
+class LostRanks:
+    """The death of ranks that one recovery is for.
+
+    ``progress``: when it was detected; its newest save is that of ``checkpoint``, the newest one that is committed.
+    """
+
+    ranks: frozenset[Rank]
+    progress: Progress
+    checkpoint: Manifest | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UploadedRows:
+    """Rows of a dead shard that its replacement gets from the trainer: they are newer than the checkpoint.
+
+    ``num_bytes``: values and row ids. ``updates``: unsaved updates in these rows, of all tables and of the tracked
+    tables.
+    """
+
+    num_rows: int = 0
+    num_bytes: int = 0
+    updates: tuple[int, int] = (0, 0)
+
+
+class Serve(Protocol):
+    """Serves requests of a recovery, in which ranks may die again: RankLost, and the recovery begins anew."""
+
+    def __call__(self, requests: Mapping[Rank, Request], /) -> dict[Rank, Reply]: ...
+
+
+class Recovery(Resumable):
+    """One kind of recovery in one run; the base of all kinds.
+
+    Attributes:
+        wire_bytes: bytes that crossed the network for it so far, besides those of saves and loads.
+        trainer_bytes: the most memory that it took at the trainer so far.
+    """
+
+    _state = ("wire_bytes", "trainer_bytes")
+
+    rolls_back: ClassVar[bool] = False
+    """Whether every rank and the trainer return to the newest checkpoint, and lost steps are repeated."""
+    loses_updates: ClassVar[bool] = True
+    """Whether a restored shard lacks the updates since its last save, so that they count in the PLS."""
+    reads_rows: ClassVar[bool] = False
+    """Whether each row of a restored shard is read once, from a checkpoint or a replica: the bytes of the load."""
+    needs_checkpoint: ClassVar[bool] = False
+    """Whether there must be a checkpoint."""
+    needs_replicas: ClassVar[bool] = False
+    """Whether each rank holds a replica of the shard of the rank before it. All saves must then be full: which rows
+    another save chose is known to the owner alone."""
+
+    def __init__(self, run: RunFacts) -> None:
+        self.run = run
+        self.wire_bytes = self.trainer_bytes = 0
+
+    @classmethod
+    def facts(cls) -> dict[str, bool]:
+        """The facts that charges depend on, for the record."""
+        return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
+
+    # --- a recovery ---------------------------------------------------------------------------------------------------
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        """Requests that restore the shards of ``ranks``, those of ``loss.ranks`` that are restored by this kind.
+
+        Each is answered by :class:`~harness.cluster.protocol.Restored`. The replacements of ``loss.ranks`` hold
+        nothing yet. ``serve`` asks the survivors first, where that is needed.
+        """
+        raise NotImplementedError
+
+    def uploaded(self, rank: Rank) -> UploadedRows:
+        """The rows that the last requests sent to ``rank`` besides those of the checkpoint."""
+        return UploadedRows()
+
+    def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
+        """All ranks of a recovery have been restored by ``requests``, of this kind and of others."""
+
+    def rolled_back(self) -> None:
+        """The trainer has returned to a checkpoint."""
+
+    # --- steps --------------------------------------------------------------------------------------------------------
+
+    def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """``requests``, which are about to be sent, with what this kind adds to them."""
+        return requests
+
+    def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
+        """The gradients of step ``step``, counted from 1, are about to be sent."""
+
+    def reach(self, step: int) -> None:
+        """``step`` steps are finished."""
+
+    def planned_failure(self) -> None:
+        """A planned failure is carried out now."""
+
+    # --- saves --------------------------------------------------------------------------------------------------------
+
+    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+        """A save is about to begin. The local flat rows that this kind can restore itself: int64, ascending."""
+        return {}
+
+    def freeze(self, *, closes_interval: bool) -> None:
+        """The contents of the present save are fixed; it may be committed later."""
+
+    def committed(self) -> None:
+        """The save whose contents were fixed last is committed."""
+
+    def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+        """Replacements wrote their parts of a committed save as they were at its commit; their requests, by rank."""
+
+    # --- the record ---------------------------------------------------------------------------------------------------
+
+    def summary(self) -> dict[str, Any]:
+        """Fields of the Finished event that are this kind's."""
+        return {}

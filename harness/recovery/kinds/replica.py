@@ -1,0 +1,104 @@
+"""Replicas of shards at the next rank, as the trainer keeps them: every push goes to the owner and to its buddy.
+
+The trainer, and not the owner, sends the push to the buddy, in the message that the buddy gets anyway. When all ranks
+have answered, all replicas have it. A message that is sent again after a death is applied where it is missing, and
+nowhere twice, by its step. It costs the trainer as many bytes as the pushes, and no message.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from harness.cluster.protocol import (
+    Ask,
+    CopyFromBuddy,
+    CopyReplica,
+    CountReplicaSaved,
+    Exchange,
+    Push,
+    Request,
+    Save,
+    Several,
+    WriteBack,
+)
+from harness.cluster.replica import num_copied_bytes
+from harness.core.optimizers import row_width
+from harness.core.plans import Progress, Rank, buddy_of, owner_of, ps_index, ps_rank
+from harness.recovery.kinds.base import LostRanks, Recovery, Serve
+
+
+class Replication(Recovery):
+    """``replica``: a lost shard is copied from the replica at its buddy, which lacks nothing.
+
+    Attributes:
+        wire_bytes: bytes of replicas sent so far: pushes to buddies, and copies of whole shards to new replicas. A
+            shard that comes from its replica counts as loaded.
+    """
+
+    loses_updates = False
+    reads_rows = True
+    needs_replicas = True
+
+    def summary(self) -> dict[str, Any]:
+        """What replicas took on the wire."""
+        return {"replica_bytes": self.wire_bytes}
+
+    @property
+    def _num_ps(self) -> int:
+        return self.run.placement.num_ps
+
+    # --- pushes -------------------------------------------------------------------------------------------------------
+
+    def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """``requests`` with the push to each rank added to the message to its buddy."""
+        for rank, request in requests.items():
+            has_push = any(exchange.push is not None for exchange in _exchanges(request))
+            assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
+        return {rank: self._with_replica(request, requests, rank) for rank, request in requests.items()}
+
+    def _with_replica(self, request: Request, requests: Mapping[Rank, Request], rank: Rank) -> Request:
+        others = _exchanges(requests.get(owner_of(rank, self._num_ps)))
+        if not any(exchange.push is not None for exchange in others):
+            return request
+        pairs = zip(_exchanges(request), others, strict=True)
+        exchanges = tuple(replace(own, replica=self._counted(other.push)) for own, other in pairs)
+        return Several(exchanges) if isinstance(request, Several) else exchanges[0]
+
+    def _counted(self, push: Push | WriteBack | None) -> Push | WriteBack | None:
+        """The push as the replica needs it, without what only a tracker needs; its bytes are counted."""
+        if isinstance(push, WriteBack):
+            push = replace(push, sampled=(), touched=())
+        if push is not None:
+            self.wire_bytes += sum(value.nbytes for value in vars(push).values() if isinstance(value, Tensor))
+        return push
+
+    # --- failures and saves -------------------------------------------------------------------------------------------
+
+    def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        """Have ``ranks`` copy their shards from their buddies."""
+        return dict.fromkeys(ranks, CopyFromBuddy())
+
+    def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
+        """Make all replicas whole again: of new processes, and of shards that came from elsewhere."""
+        elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyFromBuddy)}
+        owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
+        copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
+        serve(dict.fromkeys(copied, CopyReplica()))
+        self.wire_bytes += sum(self._copied_bytes(owner) for owner in copied.values())
+
+    def _copied_bytes(self, rank: Rank) -> int:
+        """Bytes of a copy of the shard of ``rank``."""
+        num_rows = self.run.placement.num_rows(ps_index(rank))
+        return num_copied_bytes(num_rows, row_width(self.run.optimizer, self.run.dim), has_counts=self.run.has_counts)
+
+    def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
+        """Replicas took the counts of the save's step, the replacements those since then too."""
+        ask({buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress)
+
+
+def _exchanges(request: Request | None) -> tuple[Exchange, ...]:
+    if isinstance(request, Several):
+        return request.exchanges
+    return (request,) if isinstance(request, Exchange) else ()

@@ -1,0 +1,123 @@
+"""The table of the kinds of recovery, and the kinds of one run as one object."""
+
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from harness.cluster.protocol import Ask, Request
+from harness.core.errors import ConfigError, RunFailed
+from harness.core.plans import Progress, Rank, RecoveryPlan, rank_order
+from harness.core.resumable import State
+from harness.core.strategy import Lost, Strategy
+from harness.recovery.kinds.base import LostRanks, Recovery, RunFacts, Serve, UploadedRows
+from harness.recovery.kinds.mirror import Mirror
+from harness.recovery.kinds.replica import Replication
+from harness.recovery.kinds.whole import Checkpoint, Initial, Rollback
+
+RECOVERIES: dict[str, type[Recovery]] = {
+    "initial": Initial,
+    "checkpoint": Checkpoint,
+    "rollback": Rollback,
+    "replica": Replication,
+    "mirror": Mirror,
+}
+
+
+def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
+    """Raise ConfigError unless each strategy declares its kinds of recovery, and each of them is in the table."""
+    for name, strategy in strategies.items():
+        declared = getattr(strategy, "recoveries", None)
+        wrong = [repr(kind) for kind in declared if kind not in RECOVERIES] if isinstance(declared, tuple) else ["none"]
+        if wrong:
+            known = ", ".join(RECOVERIES)
+            raise ConfigError(f"strategy {name}: recoveries: expected a tuple of {known}; got {', '.join(wrong)}")
+
+
+def plan_recovery(strategy: Strategy, lost: Lost, progress: Progress) -> RecoveryPlan:
+    """The plan of ``strategy``, its ranks in order.
+
+    ``progress`` names the newest checkpoint. Where there is none and no step has been made, nothing has been applied,
+    and initial values lose nothing.
+
+    Raises RunFailed for a plan that names other ranks than ``lost``, a kind that the strategy does not declare, or one
+    that needs a checkpoint where there is none; and for one that mixes a rollback, which is of all ranks, with others.
+    """
+    plan = strategy.plan_recovery(lost, progress)
+    if progress.saved_step is None and progress.step == 0:
+        plan = RecoveryPlan(kinds=dict.fromkeys(lost, "initial"))
+    elif problem := _problem(strategy, plan, lost, has_checkpoint=progress.saved_step is not None):
+        raise RunFailed(f"step {progress.step}: recovery plan of {type(strategy).__name__}: {problem}")
+    return RecoveryPlan(kinds={rank: plan.kinds[rank] for rank in sorted(lost, key=rank_order)})
+
+
+def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoint: bool) -> str | None:
+    if plan.kinds.keys() != lost:
+        return f"expected kinds of {', '.join(sorted(lost))}, got kinds of {', '.join(sorted(plan.kinds)) or 'no rank'}"
+    for rank, kind in plan.kinds.items():
+        if kind not in strategy.recoveries:
+            return f"{rank}: expected one of its recoveries ({', '.join(strategy.recoveries)}), got {kind!r}"
+        if RECOVERIES[kind].needs_checkpoint and not has_checkpoint:
+            return f"{rank}: {kind} needs a checkpoint, and there is none"
+    if rolls_back(plan) and len({*plan.kinds.values()}) > 1:
+        return f"a rollback is of all ranks, got {', '.join(sorted({*plan.kinds.values()}))}"
+    return None
+
+
+def rolls_back(plan: RecoveryPlan) -> bool:
+    """Whether every rank and the trainer return to the newest checkpoint."""
+    return any(RECOVERIES[kind].rolls_back for kind in plan.kinds.values())
+
+
+def reads_checkpoint(plan: RecoveryPlan) -> bool:
+    """Whether the newest checkpoint is read."""
+    return any(RECOVERIES[kind].needs_checkpoint for kind in plan.kinds.values())
+
+
+def losing(plan: RecoveryPlan) -> list[Rank]:
+    """The ranks whose updates since their last save are lost."""
+    return [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].loses_updates]
+
+
+class Recoveries:
+    """The kinds of recovery of one run: those that its strategy declares, and ``initial``.
+
+    Iteration is over the kinds, for hooks that concern each of them.
+    """
+
+    def __init__(self, run: RunFacts) -> None:
+        names = dict.fromkeys(("initial", *run.strategy.recoveries))
+        self._kinds = {name: RECOVERIES[name](run) for name in names}
+
+    def __iter__(self) -> Iterator[Recovery]:
+        return iter(self._kinds.values())
+
+    def requests(self, plan: RecoveryPlan, loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
+        """The requests that carry out ``plan``, in rank order."""
+        requests: dict[Rank, Request] = {}
+        for name in dict.fromkeys(plan.kinds.values()):
+            ranks = [rank for rank, kind in plan.kinds.items() if kind == name]
+            requests |= self._kinds[name].requests(ranks, loss, serve)
+        return {rank: requests[rank] for rank in sorted(requests, key=rank_order)}
+
+    def uploaded(self, plan: RecoveryPlan) -> dict[Rank, UploadedRows]:
+        """By lost rank, what its replacement got from the trainer."""
+        return {rank: self._kinds[kind].uploaded(rank) for rank, kind in plan.kinds.items()}
+
+    def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
+        """See Recovery.accompany."""
+        for kind in self:
+            requests = kind.accompany(requests)
+        return requests
+
+    def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
+        """See Recovery.prepare_save."""
+        return {rank: rows for kind in self for rank, rows in kind.prepare_save(ask, progress).items()}
+
+    def state(self) -> State:
+        """See :class:`harness.core.resumable.Stateful`."""
+        return {"kinds": {name: kind.state() for name, kind in self._kinds.items()}}
+
+    def load(self, state: State) -> None:
+        """See :class:`harness.core.resumable.Stateful`."""
+        for name, kind in self._kinds.items():
+            kind.load(state["kinds"][name])
