@@ -3,7 +3,6 @@
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,7 +128,6 @@ def _point(rng: Rng) -> bytes:
         code="1" * 16,
         events=EventsPosition(num_bytes=100, num_events=3, digest="2" * 32),
         checkpoint=1,
-        saving=(replace(record, kind="base"),),
         files={"ps0": record},
         supervisor={"carried_out": [0], "generation": 1},
     )

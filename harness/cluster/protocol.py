@@ -7,7 +7,7 @@ values, then state of the optimizer.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -168,7 +168,10 @@ class Save:
 
     ``records`` are its files in the last checkpoint. ``mirrored_N`` (int64, ascending): rows that the trainer's mirror
     holds. ``faults``: numbers of planned faults by which the first write fails; a rank knows which are its own. Reply:
-    :class:`Written`; None if ``in_background``: steps go on, and :class:`Collect` returns the result later.
+    :class:`Written`.
+
+    ``mode``: ``begin`` fixes the contents and writes them in the background, with reply None; ``finish`` waits for
+    these files. A rank that has begun nothing is then a replacement, and saves its rows as of now.
     """
 
     plan: SavePlan
@@ -177,17 +180,7 @@ class Save:
     records: tuple[FileRecord, ...]
     mirrored_N: Tensor = NO_ROWS
     faults: tuple[int, ...] = ()
-    in_background: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Collect:
-    """Wait until ``save``, which was begun in the background, is on disk. Reply: :class:`Written`.
-
-    A rank without a pending save is a replacement: it saves its rows as of now, under the step of ``save``.
-    """
-
-    save: Save
+    mode: Literal["now", "begin", "finish"] = "now"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +192,7 @@ class CountReplicaSaved:
 
 @dataclass(frozen=True, kw_only=True)
 class Written:
-    """Reply to Save and Collect: a save of one shard that is on disk.
+    """Reply to Save: a save of one shard that is on disk.
 
     Attributes:
         records: files that restore the shard, oldest first.
@@ -233,21 +226,13 @@ class Digest:
 
 @dataclass(frozen=True, kw_only=True)
 class WriteState:
-    """Write the state of this rank as of now, for resume point ``number`` in folder ``root``. Reply: StateWritten.
+    """Write the state of this rank as of now, for resume point ``number`` in folder ``root``. Reply: its FileRecord.
 
-    Waits until a save in the background is on disk. Changes nothing else.
+    No save is under way. Changes nothing else.
     """
 
     root: Path
     number: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class StateWritten:
-    """Reply to WriteState. ``saving``: the rank's files of a save that is written and not committed."""
-
-    file: FileRecord
-    saving: tuple[FileRecord, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -270,7 +255,6 @@ Request = (
     | Copy
     | ReadShard
     | Save
-    | Collect
     | CountReplicaSaved
     | WriteState
     | LoadState

@@ -11,7 +11,6 @@ import xxhash
 from torch import Tensor
 
 from harness.cluster.protocol import (
-    Collect,
     CopyFromBuddy,
     CopyReplica,
     CountReplicaSaved,
@@ -29,7 +28,6 @@ from harness.cluster.protocol import (
     Restored,
     Save,
     ShardRows,
-    StateWritten,
     WriteBack,
     WriteState,
     Written,
@@ -44,7 +42,7 @@ from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.record.place import Place
-from harness.store import ShardStore, read_state, write_state
+from harness.store import FileRecord, ShardStore, read_state, write_state
 from harness.store.format import bytes_of
 
 
@@ -113,7 +111,6 @@ class RankServer(Resumable):
             CopyReplica: self._copy_replica,
             ReadShard: self._read_shard,
             Save: self._save,
-            Collect: self._saver.collect,
             CountReplicaSaved: self._count_replica_saved,
             WriteState: self._write_state,
             LoadState: self._load_state,
@@ -131,7 +128,7 @@ class RankServer(Resumable):
 
     def close(self) -> None:
         """Give up a pending save, so that no thread is left."""
-        self._saver.close()
+        self._saver.abandon()
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push
@@ -203,7 +200,7 @@ class RankServer(Resumable):
         self._saver.taken = taken
 
     def _save(self, request: Save) -> Written | None:
-        if self.replica is not None:
+        if self.replica is not None and request.mode != "finish":
             self.replica.take(request)  # at the same request as its owner, which reports the updates
         return self._saver.save(request)
 
@@ -232,11 +229,10 @@ class RankServer(Resumable):
 
     # --- resume points --------------------------------------------------------------------------------------------
 
-    def _write_state(self, request: WriteState) -> StateWritten:
+    def _write_state(self, request: WriteState) -> FileRecord:
         self._place.check()
-        state, step = self.state(), self.shard.applied_step
-        file = write_state(request.root, self.rank, request.number, step, state, fsync=self._fsync)
-        return StateWritten(file=file, saving=self._saver.written_files)
+        step = self.shard.applied_step
+        return write_state(request.root, self.rank, request.number, step, self.state(), fsync=self._fsync)
 
     def _load_state(self, request: LoadState) -> Restored:
         self.load(read_state(request.root, request.file))

@@ -30,7 +30,6 @@ class WrittenPoint:
     number: int
     step: int
     checkpoint: int | None
-    saving: tuple[FileRecord, ...]
     files: Mapping[Rank, FileRecord]
 
 

@@ -12,25 +12,13 @@ from harness.cluster.protocol import Written
 from harness.core.events import Recovered, Saved
 from harness.core.faults import Struck
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
+from harness.core.plans import Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateLedger
 from harness.core.resumable import Resumable
 from harness.recovery.charges import ModelBytes, charge_recovery
 from harness.recovery.kinds.base import LostRanks, UploadedRows
 from harness.recovery.recoveries import Recoveries, losing, reads_checkpoint, rolls_back
 from harness.store import Manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class CommittedSave:
-    """A save whose manifest has been written. ``stall_s``: seconds that training stood still for it."""
-
-    plan: SavePlan
-    progress: Progress
-    is_charged: bool
-    manifest: Manifest
-    written: Mapping[Rank, Written]
-    stall_s: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +92,15 @@ class Accounting(Resumable):
         if self._updates is not None:
             self._updates.saving()
 
-    def committed(self, save: CommittedSave) -> Saved:
-        """Charge a committed save and return its event. A part that was written again is paid for twice."""
-        plan, progress, written = save.plan, save.progress, save.written
+    def committed(self, plan: SavePlan, manifest: Manifest, written: Mapping[Rank, Written], stall_s: float) -> Saved:
+        """Charge a committed save and return its event. A part that was written again is paid for twice.
+
+        ``stall_s``: seconds that training stood still for it. The initial save is free: it is the start-up of all
+        strategies.
+        """
+        is_charged = manifest.step > 0
         if plan.closes_interval:
-            self._pls.saved(progress.samples)
+            self._pls.saved(manifest.samples)
         if self._updates is not None:
             for rank, reply in written.items():
                 if reply.persisted_updates is not None and reply.persisted_tracked is not None:
@@ -116,18 +108,18 @@ class Accounting(Resumable):
             self._updates.committed()
         repeated = sum(reply.payload_bytes for reply in written.values() if reply.struck)
         parts = sum(reply.payload_bytes for reply in written.values())
-        payload = save.manifest.trainer.payload_bytes + parts + repeated
+        payload = manifest.trainer.payload_bytes + parts + repeated
         save_h = 0.0
-        if save.is_charged:
-            save_h = self._overhead.charge_save(payload, self._sizes.full, progress.samples)
-            self._measured_s["save"] += save.stall_s
+        if is_charged:
+            save_h = self._overhead.charge_save(payload, self._sizes.full, manifest.samples)
+            self._measured_s["save"] += stall_s
         return Saved(
-            step=progress.step,
-            samples=progress.samples,
-            sequence=save.manifest.sequence,
+            step=manifest.step,
+            samples=manifest.samples,
+            sequence=manifest.sequence,
             save=plan.kind,
             closes_interval=plan.closes_interval,
-            charged=save.is_charged,
+            charged=is_charged,
             payload_bytes=payload,
             repeated_bytes=repeated,
             num_rows=sum(reply.num_rows for reply in written.values()),
@@ -135,7 +127,7 @@ class Accounting(Resumable):
             persisted_tracked=_sum_known(reply.persisted_tracked for reply in written.values()),
             save_h=save_h,
             machine={
-                "seconds": save.stall_s,
+                "seconds": stall_s,
                 "compacted": [rank for rank, reply in written.items() if reply.compacted],
             },
         )

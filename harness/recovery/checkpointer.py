@@ -5,18 +5,18 @@ exists when the supervisor has written its manifest, and not before.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from torch import Tensor
 
-from harness.cluster.protocol import NO_ROWS, Ask, Collect, Save, Written
+from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.record.place import Place
-from harness.recovery.accounting import Accounting, CommittedSave
+from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
 from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
@@ -36,30 +36,18 @@ class StoreSpec:
     in_background: bool = False
 
 
-@dataclass(frozen=True, kw_only=True)
-class PendingSave:
-    """A save that is being written in the background.
+class Checkpoints(Resumable):
+    """The newest checkpoint of a run in folder ``root``, and the progress at the save under way, if there is one."""
 
-    ``requests`` are those that began it. ``stall_s``: seconds that training stood still for it so far.
-    """
-
-    plan: SavePlan
-    progress: Progress
-    is_charged: bool
-    requests: Mapping[Rank, Save]
-    dense: Background[FileRecord]
-    stall_s: float
-
-
-class Checkpoints:
-    """The newest checkpoint of a run in folder ``root``, and the save under way."""
+    _state = ("newest",)
+    _state_types = (Manifest, FileRecord)
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.place = Place(root)
         self.newest: Manifest | None = None
-        self.pending: PendingSave | None = None
-        self._kept: PendingSave | None = None  # the save under way whose file a resume point names
+        self.saving: Progress | None = None
+        self._dense: Background[FileRecord] | None = None  # the trainer's file of the save under way
 
     @property
     def next_sequence(self) -> int:
@@ -69,100 +57,35 @@ class Checkpoints:
     @property
     def saved_step(self) -> int | None:
         """Step of the newest save, committed or under way."""
-        newest = self.pending.progress if self.pending else self.newest
+        newest = self.saving or self.newest
         return newest.step if newest else None
 
     @property
     def saved_samples(self) -> int | None:
         """Samples behind the newest save, committed or under way."""
-        newest = self.pending.progress if self.pending else self.newest
+        newest = self.saving or self.newest
         return newest.samples if newest else None
 
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Stateful`. Waits for the file of a save in the background."""
-        self._kept = self.pending
-        return {
-            "newest": self.newest and self.newest.to_text(),
-            "pending": self.pending and _to_plain(self.pending),
-        }
+    def begin(self, progress: Progress, write_dense: Callable[[], FileRecord]) -> None:
+        """A save is under way. The trainer's file is written in the background."""
+        self.saving, self._dense = progress, Background("save", write_dense)
 
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Stateful`."""
-        self.newest = state["newest"] and Manifest.from_text(state["newest"], "resume point")
-        self.pending = self._kept = state["pending"] and _from_plain(state["pending"])
-
-    @property
-    def written_files(self) -> tuple[FileRecord, ...]:
-        """The trainer's file of a save in the background. Waits for it."""
-        return () if self.pending is None else (self.pending.dense.result(),)
-
-    def begin(self, pending: PendingSave) -> None:
-        """Record that a save is being written in the background."""
-        self.pending = pending
+    def dense(self) -> FileRecord:
+        """The trainer's file of the save under way. Waits for it."""
+        assert self._dense is not None, "a save is under way"
+        return self._dense.result()
 
     def commit(self, manifest: Manifest) -> None:
         """Record that the manifest of the save under way has been written."""
-        self.newest, self.pending = manifest, None
-
-    def close(self) -> None:
-        """End the thread of the save under way, if any. Its file is removed unless a resume point names it."""
-        if self.pending is not None and self.pending is self._kept:
-            self.pending.dense.wait()
-            self.pending = None
-        self.give_up()
+        self.newest, self.saving, self._dense = manifest, None, None
 
     def give_up(self) -> None:
         """Abandon the save under way, if any: its thread ends, and the trainer's file of it is removed."""
-        pending, self.pending = self.pending, None
-        if pending is not None:
-            pending.dense.wait()
+        dense, self.saving, self._dense = self._dense, None, None
+        if dense is not None:
+            dense.wait()
             if self.place.is_own:
                 discard_dense(self.root, CHIEF, self.next_sequence)
-
-
-def _to_plain(pending: PendingSave) -> State:
-    requests = {
-        rank: {
-            "sequence": save.sequence,
-            "records": [record.to_json() for record in save.records],
-            "mirrored_N": save.mirrored_N,
-            "faults": list(save.faults),
-        }
-        for rank, save in pending.requests.items()
-    }
-    return {
-        "plan": vars(pending.plan),
-        "progress": vars(pending.progress),
-        "is_charged": pending.is_charged,
-        "requests": requests,
-        "dense": pending.dense.result().to_json(),
-        "stall_s": pending.stall_s,
-    }
-
-
-def _from_plain(state: State) -> PendingSave:
-    plan, progress = SavePlan(**state["plan"]), Progress(**state["progress"])
-    dense = FileRecord.from_json(state["dense"])
-    requests = {
-        rank: Save(
-            plan=plan,
-            sequence=save["sequence"],
-            step=progress.step,
-            records=tuple(FileRecord.from_json(record) for record in save["records"]),
-            mirrored_N=save["mirrored_N"],
-            faults=tuple(save["faults"]),
-            in_background=True,
-        )
-        for rank, save in state["requests"].items()
-    }
-    return PendingSave(
-        plan=plan,
-        progress=progress,
-        is_charged=state["is_charged"],
-        requests=requests,
-        dense=Background("save", lambda: dense),
-        stall_s=state["stall_s"],
-    )
 
 
 class Checkpointer:
@@ -197,16 +120,18 @@ class Checkpointer:
         self._store = store
         self._dense_state = dense_state
         self._clock = clock
+        self._requests: Mapping[Rank, Save] = {}  # that began the save under way
+        self._stall_s = 0.0  # seconds that training stood still for it so far
 
-    def save(self, plan: SavePlan, progress: Progress, *, is_charged: bool) -> None:
+    def save(self, plan: SavePlan, progress: Progress) -> None:
         """Write a checkpoint; in the background, begin one. Raises RolledBack if a failure voided it."""
-        assert self._checkpoints.pending is None, "one save at a time"
+        assert self._checkpoints.saving is None, "one save at a time"
         began_s = self._clock()
         self._supervisor.status(phase="save")
         mirrored = self._recoveries.prepare_save(self._ask, progress)
         newest = self._checkpoints.newest
         files = newest.shards if newest else {}
-        requests = {
+        self._requests = {
             rank: Save(
                 plan=plan,
                 sequence=self._checkpoints.next_sequence,
@@ -214,63 +139,38 @@ class Checkpointer:
                 records=tuple(files.get(rank, ())),
                 mirrored_N=mirrored.get(rank, NO_ROWS),
                 faults=self._injections.write_faults,
-                in_background=self._store.in_background,
+                mode="begin" if self._store.in_background else "now",
             )
             for rank in self._ranks
         }
-        written: dict[Rank, Written] = self._ask(requests, progress)
+        written: dict[Rank, Written] = self._ask(self._requests, progress)
         self._accounting.freeze()
         for kind in self._recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
-        write = self._dense_writer(progress)
-        if self._store.in_background:
-            dense = Background("save", write)
-            pending = PendingSave(
-                plan=plan,
-                progress=progress,
-                is_charged=is_charged,
-                requests=requests,
-                dense=dense,
-                stall_s=self._clock() - began_s,
-            )
-            self._checkpoints.begin(pending)
-        else:
-            self._commit(plan, progress, written, write(), is_charged=is_charged, began_s=began_s)
+        self._checkpoints.begin(progress, self._dense_writer(progress))
+        self._stall_s = self._clock() - began_s
+        if not self._store.in_background:
+            self._commit(written, began_s)
         self._supervisor.status(phase="train")
 
     def finish_pending(self, progress: Progress) -> None:
         """Wait for the save under way, if there is one, and commit it. Raises RolledBack if a failure voided it."""
-        pending = self._checkpoints.pending
-        if pending is None:
+        if self._checkpoints.saving is None:
             return
-        began_s = self._clock() - pending.stall_s
+        began_s = self._clock() - self._stall_s
         self._supervisor.status(phase="save")
-        collects = {rank: Collect(save=request) for rank, request in pending.requests.items()}
-        written: dict[Rank, Written] = self._ask(collects, progress)
-        self._commit(
-            pending.plan,
-            pending.progress,
-            written,
-            pending.dense.result(),
-            is_charged=pending.is_charged,
-            began_s=began_s,
-        )
-        if late := {rank: pending.requests[rank] for rank, reply in written.items() if reply.is_late}:
+        requests = {rank: replace(request, mode="finish") for rank, request in self._requests.items()}
+        written: dict[Rank, Written] = self._ask(requests, progress)
+        self._commit(written, began_s)
+        if late := {rank: requests[rank] for rank, reply in written.items() if reply.is_late}:
             for kind in self._recoveries:
                 kind.wrote_late(late, self._ask, progress)
         self._supervisor.status(phase="train")
 
-    def _commit(
-        self,
-        plan: SavePlan,
-        progress: Progress,
-        written: Mapping[Rank, Written],
-        dense: FileRecord,
-        *,
-        is_charged: bool,
-        began_s: float,
-    ) -> None:
-        """Have the manifest written, and the save charged. Training has stood still since ``began_s``."""
+    def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
+        """Have the manifest of the save under way written, and charge it. Training stands still since ``began_s``."""
+        progress, plan = self._checkpoints.saving, self._requests[self._ranks[0]].plan
+        assert progress is not None, "a save is under way"
         manifest = Manifest(
             sequence=self._checkpoints.next_sequence,
             step=progress.step,
@@ -278,7 +178,7 @@ class Checkpointer:
             kind=plan.kind,
             config_hash=self._store.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
-            trainer=dense,
+            trainer=self._checkpoints.dense(),
         )
         self._injections.wrote(written)
         self._injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
@@ -287,10 +187,7 @@ class Checkpointer:
         for kind in self._recoveries:
             kind.committed()
         stall_s = self._clock() - began_s + sum(reply.waited_s for reply in written.values())
-        committed = CommittedSave(
-            plan=plan, progress=progress, is_charged=is_charged, manifest=manifest, written=written, stall_s=stall_s
-        )
-        self._supervisor.record(self._accounting.committed(committed))
+        self._supervisor.record(self._accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network as it is now."""

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from harness.cluster.protocol import Cluster, Collect, Exchange, Request, Save, Several, Written
+from harness.cluster.protocol import Cluster, Exchange, Request, Save, Several, Written
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.faults import FaultTime, Phase, Struck
 from harness.core.plans import Progress, Rank
@@ -156,5 +156,5 @@ def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Pha
         yield "lookup"
     if any(part.push is not None and len(part.push.rows_N) for part in exchanges):
         yield "apply"
-    if any(isinstance(part, Save | Collect) for part in parts):
+    if any(isinstance(part, Save) for part in parts):
         yield "save"

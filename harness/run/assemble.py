@@ -128,7 +128,7 @@ def run(
             check=recorder.place.check,
         )
         if point is not None:
-            store.rewind(point.checkpoint, point.saving)
+            store.rewind(point.checkpoint)
         points = PointKeeper(folder, point, config_hash=run_spec.result_hash, recorder=recorder, store=store)
         sink = LastEvent(recorder)
 

@@ -53,7 +53,7 @@ def train(
     try:
         supervisor.record(trainer.run())
     finally:
-        saves.close()
+        saves.give_up()
 
 
 def _make_trainer(

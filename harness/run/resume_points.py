@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.protocol import LoadState, StateWritten, WriteState
+from harness.cluster.protocol import LoadState, WriteState
 from harness.cluster.supervisor_client import Resumption, SupervisorClient, WrittenPoint
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
@@ -19,8 +19,15 @@ from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.failover import FailoverClient
-from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint, read_state, write_state
-from harness.store.format import verify
+from harness.store import (
+    CheckpointStore,
+    FileRecord,
+    ResumeFolder,
+    ResumePoint,
+    read_checkpoint,
+    read_state,
+    write_state,
+)
 
 if TYPE_CHECKING:
     from harness.run.spec import RunSpec
@@ -33,7 +40,7 @@ class ResumePoints:
 
     Args:
         parts: the trainer's objects with a state, by name.
-        every_s: seconds between points; 0: one at every boundary with a save; None: only where the run is to stop.
+        every_s: seconds between points; 0: one before every save; None: only where the run is to stop.
         clock: seconds, monotonic. It decides when a point is written, and nothing else.
     """
 
@@ -81,13 +88,14 @@ class ResumePoints:
             raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
         return True
 
-    def at_boundary(self, progress: Progress, *, has_saved: bool) -> None:
-        """Write a point if one is due. To be called where it does not matter which message is in flight.
+    def at_boundary(self, progress: Progress, *, saves: bool) -> None:
+        """Write a point if one is due and no save is under way. ``saves``: whether one follows at this boundary.
 
-        Raises RunStopped if the run is asked to stop, RolledBack if a failure was found.
+        To be called where it does not matter which message is in flight, before what is due at the boundary. Raises
+        RunStopped if the run is asked to stop, RolledBack if a failure was found.
         """
         is_stopping = self._supervisor.is_stopping()
-        if not is_stopping and not self._is_due(has_saved=has_saved):
+        if self._checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
             is_written = self._write(progress)
@@ -99,9 +107,9 @@ class ResumePoints:
             if is_stopping and is_written:
                 raise RunStopped(progress.step)
 
-    def _is_due(self, *, has_saved: bool) -> bool:
+    def _is_due(self, *, saves: bool) -> bool:
         if not self._every_s:
-            return has_saved and self._every_s is not None
+            return saves and self._every_s is not None
         return self._clock() - self._last_s >= self._every_s
 
     def _write(self, progress: Progress) -> bool:
@@ -114,10 +122,8 @@ class ResumePoints:
                 raise StoreError(f"{name} {type(part).__name__}: expected methods state and load, got none")
         self._client.settle(progress)
         request = WriteState(root=root, number=number)
-        replies: Mapping[str, StateWritten] | None = self._failover.ask_once(
-            dict.fromkeys(self._failover.ranks, request)
-        )
-        if replies is None:
+        files: Mapping[str, FileRecord] | None = self._failover.ask_once(dict.fromkeys(self._failover.ranks, request))
+        if files is None:
             return False
         state: State = {name: part.state() for name, part in self._parts.items()}
         state["measured_s"] = self.measured_s()
@@ -127,8 +133,7 @@ class ResumePoints:
             number=number,
             step=progress.step,
             checkpoint=newest.sequence if newest else None,
-            saving=(*(file for reply in replies.values() for file in reply.saving), *self._checkpoints.written_files),
-            files={**{rank: reply.file for rank, reply in replies.items()}, CHIEF: own},
+            files={**files, CHIEF: own},
         )
         self._supervisor.commit_point(written)
         self._last_s = self._clock()
@@ -170,7 +175,6 @@ class PointKeeper:
             code=current_code().fingerprint,
             events=self._recorder.position(),
             checkpoint=written.checkpoint,
-            saving=written.saving,
             files=dict(written.files),
             supervisor=supervisor,
         )
@@ -181,9 +185,7 @@ class PointKeeper:
         self._pin(point)
 
     def _pin(self, *points: ResumePoint | None) -> None:
-        found = [point for point in points if point is not None]
-        sequences = (point.checkpoint for point in found if point.checkpoint is not None)
-        self._store.pin(sequences, (file for point in found for file in point.saving))
+        self._store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
 
 
 def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
@@ -215,6 +217,4 @@ def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -
         raise StoreError(f"{where}: written by other code ({difference_of(run.path)})")
     if point.checkpoint is not None:
         read_checkpoint(run.checkpoints, point.checkpoint)
-    for record in point.saving:
-        verify(run.checkpoints, record)
     check_environment(run, check_position(run.events, point.events))

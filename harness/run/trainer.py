@@ -1,8 +1,8 @@
 """The step loop of the trainer rank.
 
 A step: pull the rows of the batch -> forward, backward -> push gradients -> dense update. At the boundary after it, in
-this order, whatever is due: save, evaluate, kill. The embedding client decides how rows travel. Deaths are detected and
-recovered from inside the failover client; only a full recovery reaches this file, as ``RolledBack``.
+this order, whatever is due: resume point, save, evaluate, kill. The embedding client decides how rows travel. Deaths
+are detected and recovered from inside the failover client; only a full recovery reaches this file, as ``RolledBack``.
 """
 
 from collections.abc import Callable
@@ -96,7 +96,7 @@ class Trainer:
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
         finished: Finished | None = None
-        start: Callable[[], object] = _no_op if is_resumed else self._begin
+        start: Callable[[], None] = partial(self._act, announced=True) if is_resumed else self._begin
         while finished is None:
             try:
                 start()
@@ -112,7 +112,7 @@ class Trainer:
         """What precedes the first step: the initial save, which costs nothing, and kills planned for hour 0."""
         self._injections.reach(0)
         if self._saves_initially:
-            self._checkpointer.save(SavePlan(kind="full"), self._progress(), is_charged=False)
+            self._checkpointer.save(SavePlan(kind="full"), self._progress())
             self._checkpointer.finish_pending(self._progress())
         self._kill_if_due()
         self._supervisor.status(phase="train")
@@ -133,13 +133,9 @@ class Trainer:
         self._injections.reach(self._steps.step)
         if due.anything:
             self._checkpointer.finish_pending(self._progress())
-        save = self._boundaries.plan_save(announced=due.save)
-        if save is not None:
-            self._steps.flush()
-            self._checkpointer.save(save, self._progress(), is_charged=True)
-        self._finish_boundary()
         if not self._injections.depend_on_messages:
-            self._resume_points.at_boundary(self._progress(), has_saved=save is not None)
+            self._resume_points.at_boundary(self._progress(), saves=due.save)
+        self._act(announced=due.save)
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._clock() - began_s
@@ -152,6 +148,14 @@ class Trainer:
         self._steps.flush_if_due()
 
     # --- at a boundary --------------------------------------------------------------------------------------------
+
+    def _act(self, *, announced: bool) -> None:
+        """What is due at the present boundary. A run that goes on begins here. ``announced``: a save was expected."""
+        save = self._boundaries.plan_save(announced=announced)
+        if save is not None:
+            self._steps.flush()
+            self._checkpointer.save(save, self._progress())
+        self._finish_boundary()
 
     def _finish_boundary(self) -> None:
         """Evaluation and planned kills of the present boundary, if they are due and have not taken place.

@@ -53,7 +53,7 @@ class CheckpointStore:
         self.check = check
         self._drops_later = drops_later
         self._dropping: Background[None] | None = None
-        self._pinned: tuple[set[int], set[str]] = set(), set()  # sequences of manifests, paths of files
+        self._pinned: set[int] = set()  # sequences of manifests
         self.root = root
         self._keep = keep
         self._fsync = fsync
@@ -99,29 +99,27 @@ class CheckpointStore:
         text = memoryview(manifest.to_text().encode())
         with replacing(self.root / manifest.name, fsync=self._fsync) as writer:
             writer.write(text)
-        pinned, _ = self._pinned
-        kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in pinned)]
+        kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
         self._dropping = Background("drop", partial(self._collect, kept, manifest.sequence))
         if not self._drops_later:
             self.wait()
 
-    def pin(self, sequences: Iterable[int], files: Iterable[FileRecord]) -> None:
-        """From now on commits keep these checkpoints, and these files, too; what was pinned before is not any more."""
+    def pin(self, sequences: Iterable[int]) -> None:
+        """From now on commits keep these checkpoints, too; what was pinned before is not any more."""
         self.wait()
-        self._pinned = set(sequences), {record.path for record in files}
+        self._pinned = set(sequences)
 
-    def rewind(self, sequence: int | None, saving: Iterable[FileRecord]) -> None:
+    def rewind(self, sequence: int | None) -> None:
         """Make the checkpoint ``sequence`` the newest one again (None: there is none), and remove what came after it.
 
-        ``saving``: files of the save that follows it, which stay. Raises StoreError.
+        Raises StoreError.
         """
         self.check()
         last = -1 if sequence is None else sequence
-        stay = {record.path for record in saving}
         later = [path for number, path in _manifest_paths(self.root) if number > last]  # newest first
         for path in self.root.glob("*/*.bin"):
             number = sequence_of(path.name)
-            if number is not None and number > last and f"{path.parent.name}/{path.name}" not in stay:
+            if number is not None and number > last:
                 later.append(path)
         try:
             for path in later:
@@ -156,7 +154,7 @@ class CheckpointStore:
 
     def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
         names = {manifest.name for manifest in kept}
-        named = {record.path for manifest in kept for record in manifest.files} | self._pinned[1]
+        named = {record.path for manifest in kept for record in manifest.files}
         # A file above the newest sequence belongs to a save that is still to be committed.
         stale = [path for _, path in _manifest_paths(self.root) if path.name not in names]
         for path in self.root.glob("*/*.bin"):

@@ -5,7 +5,7 @@
     trainer0/state-000003.bin
 
 A point exists once its ``point-*.json`` exists, which is written last. It names, beside its own files, the checkpoint
-that was the newest at that boundary, and the files of a save that was still being written.
+that was the newest at that boundary. No save was under way.
 """
 
 import json
@@ -31,7 +31,6 @@ class ResumePoint:
         config_hash, code: result hash of the run's config, and fingerprint of the code that wrote the point.
         events: the record up to here.
         checkpoint: sequence number of the newest checkpoint; None if there was none.
-        saving: files of a save that was written and not committed yet.
         files: the state of each rank, the trainer included.
         supervisor: the supervisor's state.
     """
@@ -42,7 +41,6 @@ class ResumePoint:
     code: str
     events: EventsPosition
     checkpoint: int | None
-    saving: tuple[FileRecord, ...]
     files: Mapping[str, FileRecord]
     supervisor: State
     version: int = FORMAT_VERSION
@@ -57,7 +55,6 @@ class ResumePoint:
         fields: dict[str, Any] = {
             **vars(self),
             "events": vars(self.events),
-            "saving": [record.to_json() for record in self.saving],
             "files": {rank: record.to_json() for rank, record in self.files.items()},
         }
         return json.dumps({**fields, "xxh3": checksum(fields)}, indent=1, sort_keys=True) + "\n"
@@ -74,9 +71,11 @@ class ResumePoint:
         check_version(fields["version"], where)
         if fields.pop("xxh3", None) != checksum(fields):
             raise Damaged(f"{where}: damaged: its checksum differs")
-        files = {rank: FileRecord.from_json(record, where) for rank, record in fields.pop("files").items()}
-        saving = tuple(FileRecord.from_json(record, where) for record in fields.pop("saving"))
-        return cls(events=EventsPosition(**fields.pop("events")), saving=saving, files=files, **fields)
+        try:
+            files = {rank: FileRecord.from_json(record, where) for rank, record in fields.pop("files").items()}
+            return cls(events=EventsPosition(**fields.pop("events")), files=files, **fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{where}: expected the fields of a resume point, got others ({error})") from error
 
 
 class ResumeFolder:

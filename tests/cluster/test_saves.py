@@ -1,6 +1,7 @@
 """Kinds of save on one rank: what its files restore, and what its tracker takes for saved, through random histories."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.cluster.protocol import Collect, Exchange, Initialise, Push, Restore, Save, Written
+from harness.cluster.protocol import Exchange, Initialise, Push, Restore, Save, Written
 from harness.cluster.server import RankServer, RankSpec
 from harness.core.movement import ScarTracker
 from harness.core.placement import Placement
@@ -72,12 +73,12 @@ class History:
             sequence=self.sequence,
             step=step,
             records=self.records,
-            in_background=meanwhile is not None,
+            mode="now" if meanwhile is None else "begin",
         )
         written = self.ask(request)
         if meanwhile is not None:
             self.train(meanwhile)
-            written = self.ask(Collect(save=request))
+            written = self.ask(replace(request, mode="finish"))
         self.sequence += 1
         self.records = written.records
         return written

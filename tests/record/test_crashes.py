@@ -75,12 +75,11 @@ def interrupted(run_dir: Path, config: Config, events: list[Event]) -> ResumePoi
         code="d",
         events=recorder.position(),
         checkpoint=1,
-        saving=(),
         files={},
         supervisor={},
     )
     folder.commit(point)
-    store.pin([1], ())
+    store.pin([1])
     for event in events[20:40]:
         recorder.record(event)
     save(store, 2)
@@ -94,8 +93,8 @@ def go_on(run_dir: Path, config: Config, events: list[Event], point: ResumePoint
     """Carry the record on from ``point`` to its end, as a run does, and remove what it then does not need."""
     with Recorder(run_dir, config, since=point.events) as recorder:
         store = CheckpointStore(run_dir / "checkpoints", keep=1)
-        store.rewind(point.checkpoint, point.saving)
-        store.pin([1], ())
+        store.rewind(point.checkpoint)
+        store.pin([1])
         for event in events[20:]:
             recorder.record(event)
         save(store, 2)

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 import analysis
-from harness.cluster.protocol import Cluster, Collect, Exchange, Save
+from harness.cluster.protocol import Cluster, Exchange, Save
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Recovered, Saved, Trained
 from harness.core.faults import FaultTime
+from harness.core.plans import Progress, SavePlan
 from harness.record.rundir import read_config
 from harness.recovery.checkpointer import Checkpointer
 from harness.run import assemble, job
@@ -22,7 +23,7 @@ from harness.run.verify import compare_records
 from harness.store import newest_checkpoint
 from harness.store.format import HashingWriter
 from tests.cluster.worlds import pids_of
-from tests.recovery.test_unplanned import run_mortal
+from tests.recovery.test_unplanned import Finish, run_mortal
 from tests.runs import changed, losses_of, run, saving_every
 
 
@@ -99,8 +100,8 @@ WHILE_IT_IS_WRITTEN = (
     {("ps1", 3, Save): "after"},
     {("ps1", 1, Save): "after"},
     {("ps1", 35, Exchange): "after"},
-    {("ps2", 3, Collect): "after"},
-    {("ps0", 3, Save): "after", ("ps2", 3, Collect): "after"},
+    {("ps2", 3, Finish): "after"},
+    {("ps0", 3, Save): "after", ("ps2", 3, Finish): "after"},
 )
 
 
@@ -218,9 +219,9 @@ def test_an_ended_run_leaves_no_thread(config: Config, tmp_path: Path, monkeypat
 
     real = Checkpointer.save
 
-    def save(checkpointer: Checkpointer, *args, is_charged: bool, **kwargs) -> None:
-        real(checkpointer, *args, is_charged=is_charged, **kwargs)
-        if is_charged:
+    def save(checkpointer: Checkpointer, plan: SavePlan, progress: Progress) -> None:
+        real(checkpointer, plan, progress)
+        if progress.step > 0:
             raise Stop
 
     monkeypatch.setattr(Checkpointer, "save", save)

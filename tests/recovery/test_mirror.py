@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 import analysis
-from harness.cluster.protocol import Collect, Exchange, Request, Restore, Save
+from harness.cluster.protocol import Exchange, Request, Restore, Save
 from harness.cluster.server import RankServer, RankSpec
 from harness.config.model import Config
 from harness.core.errors import ConfigError
@@ -22,7 +22,7 @@ from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from harness.store import ShardStore
 from tests.client.test_lookahead import KeptRanks, MortalKeptRanks, outstanding
-from tests.recovery.test_unplanned import named, run_mortal
+from tests.recovery.test_unplanned import Finish, named, run_mortal
 from tests.runs import PRIORITY_R, changed, run, saving_every, small_config
 
 DIRECT: dict[str, str | int] = {}
@@ -137,7 +137,7 @@ ANY_TIME = (
     {("ps2", 5, Save): "before", ("ps3", 5, Save): "after"},
     {("ps2", 6, Exchange): "after", ("ps2", 7, Exchange): "after", ("ps2", 8, Exchange): "after"},
 )
-IN_THE_BACKGROUND = (*ANY_TIME, {("ps2", 3, Collect): "after"}, {("ps1", 4, Collect): "before"})
+IN_THE_BACKGROUND = (*ANY_TIME, {("ps2", 3, Finish): "after"}, {("ps1", 4, Finish): "before"})
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import torch
 
 import analysis
 from harness.cluster.local import LocalRanks
-from harness.cluster.protocol import Collect, CopyFromBuddy, CopyReplica, Exchange, ReadShard, Save
+from harness.cluster.protocol import CopyFromBuddy, CopyReplica, Exchange, ReadShard, Save
 from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankServer
 from harness.config.model import Config
@@ -16,7 +16,7 @@ from harness.core.events import Event, Finished, Recovered, Saved
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
-from tests.recovery.test_unplanned import MortalRanks, named, run_mortal
+from tests.recovery.test_unplanned import Finish, MortalRanks, named, run_mortal
 from tests.runs import changed, losses_of, run
 
 SINGLES = "hour,rank\n3.1,ps1\n23.3,ps0\n24.6,ps0\n37.2,ps2\n37.2,ps0\n52,ps3\n"
@@ -131,7 +131,7 @@ LOSE_ONE = (
     {("ps1", 50, Exchange): "before", ("ps2", 1, ReadShard): "before"},  # the buddy dies while it is read
     {("ps2", 50, Exchange): "before", ("ps1", 1, ReadShard): "before"},  # the owner, while its replica is made again
 )
-IN_THE_BACKGROUND = ({("ps1", 35, Exchange): "after"}, {("ps2", 3, Collect): "after"}, {("ps2", 3, Collect): "before"})
+IN_THE_BACKGROUND = ({("ps1", 35, Exchange): "after"}, {("ps2", 3, Finish): "after"}, {("ps2", 3, Finish): "before"})
 
 
 def run_until_the_end(

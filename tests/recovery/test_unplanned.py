@@ -10,7 +10,7 @@ import pytest
 
 import analysis
 from harness.cluster.local import LocalRanks
-from harness.cluster.protocol import Digest, Exchange, Initialise, Restore, Save
+from harness.cluster.protocol import Digest, Exchange, Initialise, Request, Restore, Save
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished
@@ -19,6 +19,14 @@ from harness.record.rundir import read_config
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.runs import changed, run
+
+
+class Finish(Save):
+    """A Save of mode ``finish``, as a kind of request of its own."""
+
+
+def kind_of(request: Request) -> type:
+    return Finish if isinstance(request, Save) and request.mode == "finish" else type(request)
 
 
 class MortalRanks(LocalRanks):
@@ -39,9 +47,9 @@ class MortalRanks(LocalRanks):
             real = server.handle
 
             def handle(request):
-                key = (rank, type(request))
+                key = (rank, kind_of(request))
                 served[key] = served.get(key, 0) + 1
-                fate = self.doom.pop((rank, served[key], type(request)), None)
+                fate = self.doom.pop((rank, served[key], kind_of(request)), None)
                 if fate == "before":
                     self.die(rank)
                     return None  # which nobody hears of

@@ -25,7 +25,7 @@ REBUILT: dict[str, set[str]] = {
     "Boundaries": {"schedule", "strategy", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run"},
-    "Checkpoints": {"root", "kept"},
+    "Checkpoints": {"root", "saving", "dense"},  # no save is under way
     "DirectClient": {
         *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary", "planned"),
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
@@ -58,7 +58,7 @@ REBUILT: dict[str, set[str]] = {
     "Replication": {"run"},
     "Rollback": {"run"},
     "RowCache": {"max_rows"},
-    "Saver": {"shard", "tracker", "tracked", "store", "buffer_bytes", "write_faults", "no_op", "kept"},
+    "Saver": {"shard", "tracker", "tracked", "store", "buffer_bytes", "write_faults", "no_op", "pending"},
     "ScarTracker": {"shard", "r"},
     "Shard": {"placement", "rank_index", "seed", "dim", "optimizer", "before_change"},
     "SlotPool": set(),
