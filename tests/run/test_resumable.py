@@ -25,7 +25,7 @@ REBUILT: dict[str, set[str]] = {
     "Boundaries": {"schedule", "strategy", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run"},
-    "Checkpoints": {"root", "saving", "dense"},  # no save is under way
+    "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
     "DirectClient": {
         *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary", "planned"),
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
