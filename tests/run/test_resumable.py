@@ -51,7 +51,7 @@ REBUILT: dict[str, set[str]] = {
     "OverheadLedger": {"costs"},
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
-    "RankServer": {"rank", "reach", "fsync", "store", "handlers"},
+    "RankServer": {"rank", "reach", "fsync", "place", "store", "handlers"},
     "Recency": set(),
     "Replica": {"owner", "tracked"},
     "Recoveries": set(),
