@@ -315,24 +315,26 @@ class Struck(NamedTuple):
 
 
 class FaultTime(NamedTuple):
-    """When a planned fault strikes, and what it does, without to whom: what the trainer may know.
+    """When a planned fault strikes, and what it is to the trainer, which may not know whom it strikes.
 
     ``step``: its boundary with ``trace.clock: samples``. ``hour``: its first, which counts with ``wall``. With a
-    ``phase`` other than ``boundary`` it waits for that phase from the boundary on. ``last_step``: the boundary at which
-    it ends, None if it does not last. ``wait_h``: emulated hours that the job takes longer for it.
+    ``phase`` other than ``boundary`` it waits for that phase from the boundary on. ``loses_ranks``, ``fails_write``:
+    ``Fault.loss``, ``Fault.write_errno``. ``last_step``: the boundary at which it ends, None if it does not last.
+    ``wait_h``: emulated hours that the job takes longer for it.
     """
 
     step: int
     hour: float
     phase: Phase = "boundary"
-    fault: Fault = KILL
+    loses_ranks: bool = True
+    fails_write: bool = False
     last_step: int | None = None
     wait_h: float = 0.0
 
     @property
     def is_at_boundary(self) -> bool:
         """Whether it strikes at the boundary itself, after what else is due there."""
-        return self.phase == "boundary" and not self.fault.lasts
+        return self.phase == "boundary" and self.last_step is None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -388,7 +390,8 @@ class PlannedFault:
     @property
     def time(self) -> FaultTime:
         """When it strikes, without whom."""
-        return FaultTime(self.step, min(self.hours), self.phase, self.fault, self.last_step, self.wait_h)
+        loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
+        return FaultTime(self.step, min(self.hours), self.phase, loses_ranks, fails_write, self.last_step, self.wait_h)
 
 
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:

@@ -59,12 +59,12 @@ class Injections(Resumable):
         """Boundary ``step`` begins: its faults begin to last or to wait for their phases; those that end here end."""
         while self._to_come and self._faults[self._to_come[0]].step <= step:
             number = self._to_come.popleft()
-            if self._faults[number].fault.lasts:
+            if self._faults[number].last_step is None:
+                self._armed.append(number)
+            else:
                 self._inject((number,))
                 self._accounting.slowed(self._faults[number].wait_h)
                 self._lasting.add(number)
-            else:
-                self._armed.append(number)
         for number in sorted(self._lasting):
             last_step = self._faults[number].last_step
             if last_step is not None and last_step <= step:
@@ -81,7 +81,7 @@ class Injections(Resumable):
 
         The requests in flight, or the next ones, find who is lost.
         """
-        losses = [number for number in numbers if self._faults[number].fault.loss]
+        losses = [number for number in numbers if self._faults[number].loses_ranks]
         for number in numbers:
             if number not in losses:
                 self._inject((number,))
@@ -100,10 +100,7 @@ class Injections(Resumable):
     @property
     def write_faults(self) -> tuple[int, ...]:
         """The armed faults by which a write of the next save fails."""
-        return tuple(number for number in self._armed if self._is_of_write(number))
-
-    def _is_of_write(self, number: int) -> bool:
-        return self._faults[number].fault.write_errno is not None
+        return tuple(number for number in self._armed if self._faults[number].fails_write)
 
     def wrote(self, written: Mapping[Rank, Written]) -> None:
         """All parts of a save are on disk: have the faults that struck it recorded; they do not strike again."""
@@ -114,9 +111,11 @@ class Injections(Resumable):
 
     def strike(self, phase: Phase) -> None:
         """The run is in ``phase``: have the armed faults of it carried out, if there are any."""
-        due = tuple(
-            number for number in self._armed if self._faults[number].phase == phase and not self._is_of_write(number)
-        )
+        due = [
+            number
+            for number in self._armed
+            if self._faults[number].phase == phase and not self._faults[number].fails_write
+        ]
         if due:
             self._armed = [number for number in self._armed if number not in due]
             self.carry_out(due)

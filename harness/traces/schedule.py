@@ -116,7 +116,7 @@ def schedule(
         else:
             others.append((_planned(step, replace(entry, fault=fault), ranks), entry))
     losses = (_planned_loss(step, phase, lost[step, hour, phase]) for step, hour, phase in sorted(lost))
-    at_once = (each for each, _ in others if each.time.is_at_boundary)
+    at_once = (each for each, _ in others if each.phase == "boundary" and not each.fault.lasts)
     lasting = [(each, entry) for each, entry in others if each.fault.lasts]
     return (
         *sorted([*at_once, *losses], key=lambda each: (each.step, each.hours[0] if clock == "wall" else 0.0)),

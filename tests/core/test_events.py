@@ -6,9 +6,10 @@ from typing import Any, get_type_hints
 
 import pytest
 
-from harness.core.events import EVENTS, Event, from_json
+from harness.core.events import EVENTS, Event, Injected, from_json
 from harness.core.faults import Detail
 from harness.recovery.recoveries import RECOVERIES
+from tests.golden.translation import as_before
 
 SAMPLES: dict[Any, Any] = {
     int: 3,
@@ -142,3 +143,40 @@ def test_what_is_computed_with_has_its_type_on_the_machine_too(machine: dict[str
     assert from_json(values | {"machine": {"mood": [None, {}]}}).machine == {"mood": [None, {}]}
     with pytest.raises(TypeError, match=rf"^machine\.{next(iter(machine))}: "):
         from_json(values | {"machine": machine})
+
+
+OLD_FAULTS = (
+    {"event": "kill", "rank": "ps1", "hour": 1.5, "line": 2, "repair_h": 2.0, "phase": "save", "fault": "hang",
+     "lost_host": None},
+    {"event": "kill", "rank": "ps1", "hour": 1.5, "line": 2, "repair_h": None, "phase": "boundary", "fault": "kill",
+     "lost_host": "host1"},
+    {"event": "slow", "rank": "ps0", "hour": 1.0, "line": 3, "factor": 2.5, "last_hour": 4.0, "last_step": 9,
+     "reschedule_h": 4.5},
+    {"event": "write_failed", "rank": "ps2", "fault": "disk_full", "hour": 3.0, "line": 4},
+    {"event": "bitflip", "rank": "ps3", "hour": 5.0, "line": 5, "path": "ps3/base-000001.bin", "bit": 77},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("old", OLD_FAULTS, ids=lambda old: f"{old['event']}-{old.get('fault', '')}")
+def test_faults_of_older_records_are_read(old: dict[str, Any]) -> None:
+    """A record with an event kind for each sort of fault reads as the present one, and loses nothing."""
+    values = {**old, "step": 3, "samples": 12}
+    event = from_json({**values, "machine": {"seconds": 0.5}})
+    assert isinstance(event, Injected)
+    assert from_json(event.to_json()) == event
+    assert as_before(event.to_json()) == values
+
+
+@pytest.mark.parametrize(("old", "name"), [(OLD_FAULTS[2], "factor"), (OLD_FAULTS[4], "bit")])
+def test_details_of_a_fault_have_the_types_of_its_class(old: dict[str, Any], name: str) -> None:
+    """A detail that is missing or of another type is refused by its name."""
+    values = from_json({**old, "step": 3, "samples": 12}).to_json()
+    for wrong in ({**values["details"], name: "x"}, {key: v for key, v in values["details"].items() if key != name}):
+        with pytest.raises(TypeError, match=rf"^details\.{name}: "):
+            from_json({**values, "details": wrong})
+
+
+def test_a_fault_that_is_not_known_here_is_read() -> None:
+    """The record of a run with a plug-in's fault needs no plug-in."""
+    values = {**from_json({**OLD_FAULTS[3], "step": 3, "samples": 12}).to_json(), "fault": "quota", "details": {"a": 1}}
+    assert from_json(values).to_json() == values

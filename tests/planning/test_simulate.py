@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,6 +18,8 @@ from harness.core.whole_strategies import Full
 from harness.planning.simulate import ROW_ID_BYTES, Job, SaveSizes, save_sizes, saves_of, simulate
 from harness.store.delta import ROW_ID_BYTES as STORED_ROW_ID_BYTES
 from harness.store.kinds import SAVE_KINDS, RowCounts, SaveKind
+from harness.traces.schedule import schedule
+from harness.traces.trace import parse_trace
 
 NUM_STEPS, BATCH, NUM_PS = 400, 8, 4
 COSTS = Costs(
@@ -207,3 +210,24 @@ def test_a_reference_survives_a_schedule_without_failures() -> None:
     """``none`` costs nothing."""
     outcome = simulate(make_strategy(options_of("none"), COSTS), JOB, ())
     assert (outcome.overhead_frac, outcome.pls, outcome.num_saves) == (0.0, 0.0, 0)
+
+
+def test_only_lost_ranks_are_failures() -> None:
+    """Slow ranks cost their hours; writes that fail and bits that flip are no deaths. A rank that hangs costs more."""
+    text = (
+        "hour,rank,fault,factor,repair_h\n7,ps1,slow,3,14\n9,ps2,disk_full,,\n14,ps2,slow,2,14\n20,ps3,bitflip,,\n"
+        "30,ps0,kill,,\n40,ps1,hang,,\n"
+    )
+    planned = schedule(
+        parse_trace(text.splitlines(), "trace"),
+        job_h=COSTS.job_h,
+        total_samples=COSTS.total_samples,
+        batch_size=BATCH,
+        num_steps=NUM_STEPS,
+        num_ps=NUM_PS,
+        seed=0,
+    )
+    costs = replace(COSTS, detect_h=0.5)
+    outcome = simulate(make_strategy(options_of("partial"), costs), replace(JOB, costs=costs), planned)
+    assert outcome.num_failures == 2
+    assert outcome.reschedule_h == pytest.approx(28 + 7 + 2 * COSTS.o_res_h + 0.5)
