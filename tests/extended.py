@@ -50,7 +50,7 @@ def facts(events: list[Any]) -> list[dict[str, Any]]:
 def load_examples() -> None:
     """Run all examples, then start the fork server, so that processes of ranks have the tables as they are now."""
     load_strategies()
-    titles = ("optimizer", "embedding client", "importer")
+    titles = ("fault", "optimizer", "embedding client", "importer")
     exec(imports(of_client=True) + "".join(examples()[title] for title in titles), {})
     from harness.processes.spawn import own_fork_server
     from harness.run import assemble
@@ -67,6 +67,44 @@ def differences_of_delta(values: dict[str, Any], out: Path) -> list[str]:
     changes: dict[str, Any] = {"data": {**values["data"], "max_train_samples": 160}, "cluster": {"num_ps": 2}}
     changes["trace"] = {"path": str(out / "one.csv")}
     return list(verify(Config.model_validate({**values, **changes}), out / "verify").differences)
+
+
+def torn_files(values: dict[str, Any], out: Path) -> dict[str, Any]:
+    """On both engines: the events of a run whose torn file is not read, and how a run ends whose torn file is."""
+    import analysis
+    from harness.config.model import Config
+    from harness.core.errors import RunFailed, TraceError
+    from harness.record.recorder import read_events
+    from harness.run import assemble
+    from harness.traces.trace import parse_trace
+
+    def run(name: str, trace: str, engine: str) -> Path:
+        (out / f"{name}.csv").write_text(f"hour,rank,fault\n{trace}")
+        changes: dict[str, Any] = {"engine": engine, "strategy": {"name": "full", "interval_samples": 100}}
+        changes |= {"trace": {"path": str(out / f"{name}.csv")}, "data": {**values["data"], "max_train_samples": 400}}
+        assemble.run(Config.model_validate({**values, **changes}), out / f"{name}-{engine}")
+        return out / f"{name}-{engine}"
+
+    unread = [run("unread", "20,ps1,torn\n50,ps0,kill\n", engine) for engine in ("local", "rpc")]
+    ends: list[str] = []
+    for engine in ("local", "rpc"):
+        try:
+            run("read", "20,ps1,torn\n21,ps0,kill\n", engine)
+        except RunFailed as error:
+            ends.append(str(error))
+    try:
+        parse_trace(["hour,rank,fault", "1,ps0,tron"], "trace.csv")
+        unknown = ""
+    except TraceError as error:
+        unknown = str(error)
+    local, rpc = (facts(read_events(folder / "events.jsonl")) for folder in unread)
+    return {
+        "equal": local == rpc,
+        "faults": [event["fault"] for event in local if event["event"] == "fault"],
+        "sound": [analysis.is_sound(folder) for folder in unread],
+        "ends": ends,
+        "unknown": unknown,
+    }
 
 
 def main(config_text: str, out: Path) -> None:
@@ -144,6 +182,8 @@ def main(config_text: str, out: Path) -> None:
         for name in ("full", "partial")
         for strategy in [{"name": name, "interval_samples": 100}]
     }
+
+    results["fault"] = torn_files(base, out)
 
     log, broken = out / "log.txt", out / "broken.txt"
     log.write_text("a;0;3600\nb;7200;9000\na;90000;90600\n")

@@ -72,6 +72,19 @@ def test_an_embedding_client(results: dict[str, Any]) -> None:
     assert results["embedding client"] == {"full": True, "partial": True}
 
 
+def test_a_fault(results: dict[str, Any]) -> None:
+    """Both engines agree; a restore that reads the torn file is one line; an unknown fault names the known ones."""
+    found = results["fault"]
+    assert found["equal"]
+    assert (found["faults"], found["sound"]) == (["torn", "kill"], [True, True])
+    assert len(found["ends"]) == 2
+    for words in found["ends"]:
+        assert "\n" not in words
+        assert ".bin: damaged: " in words
+        assert words.endswith("its second half was cut off by line 2 of the trace")
+    assert found["unknown"].endswith("slow, disk_full, disk_error, bitflip, torn, got 'tron'")
+
+
 def test_an_importer(results: dict[str, Any]) -> None:
     """A log becomes outages; a bad line is one line of error with file and line."""
     found = results["importer"]

@@ -51,17 +51,17 @@ class Victims(Protocol):
 class Files(Protocol):
     """What a fault can do to the files of the newest checkpoint."""
 
-    root: Any
-    """The folder of checkpoints, a ``Path``."""
+    def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
+        """Change the content of the newest file of ``rank`` that has rows.
 
-    def newest_file(self, rank: Rank) -> str | None:
-        """The path of the newest file of ``rank`` that has rows, below ``root``; None without a checkpoint."""
+        Returns the file's path below the folder of checkpoints; None without a checkpoint.
+        """
         ...
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
         """Flip the bit of this number of that file, counted on from the first where the file is shorter.
 
-        Returns the file's path below ``root``, and the place of the bit in it; None without a checkpoint.
+        Returns the file's path, and the place of the bit in it; None without a checkpoint.
         """
         ...
 

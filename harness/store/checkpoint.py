@@ -132,6 +132,16 @@ class CheckpointStore:
         record = self._newest_record(rank)
         return record and record.path
 
+    def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
+        """Change the content of :meth:`newest_file`, for failure injection; its path. Raises StoreError."""
+        path = self.newest_file(rank)
+        if path is not None:
+            try:
+                (self.root / path).write_bytes(change((self.root / path).read_bytes()))
+            except OSError as error:
+                raise StoreError(f"{self.root / path}: cannot be changed: {error}") from error
+        return path
+
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
         """Flip a bit of :meth:`newest_file`, for failure injection.
 
