@@ -134,6 +134,7 @@ class CheckpointStore:
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
         """Change the content of :meth:`newest_file`, for failure injection; its path. Raises StoreError."""
+        self.check()
         path = self.newest_file(rank)
         if path is not None:
             try:
