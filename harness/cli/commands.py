@@ -6,6 +6,7 @@ torch, pandas and matplotlib are imported by the commands that need them, so tha
 # ruff: noqa: PLC0415
 
 import argparse
+import errno
 import json
 import shlex
 from collections.abc import Callable, Sequence
@@ -46,9 +47,11 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
         console.discard_stdout()
         return FAILED
     except OSError as error:  # a folder without write permission, a full disk
-        if error.filename is None:
+        has_no_descriptor = error.errno in (errno.EMFILE, errno.ENFILE)
+        if error.filename is None and not has_no_descriptor:
             raise
-        console.print_error("error", f"{error.filename}: {error.strerror}")
+        where = "a limit of the system (ulimit -n)" if has_no_descriptor else error.filename
+        console.print_error("error", f"{where}: {error.strerror}")
         return BAD_INPUT
     finally:
         interrupts.end()

@@ -4,6 +4,7 @@
 
 import argparse
 import json
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -41,17 +42,20 @@ from harness.record.rundir import RunDir, differing_keys, read_config
 
 def train(options: argparse.Namespace) -> int:
     """Run one configuration in the folder that its key ``out`` names; a variant has a folder of its own."""
-    return _train(load_variant(options.config, options.overrides), options)
+    config = load_variant(options.config, options.overrides)
+    _find_inputs(config)
+    return _train(config, options)
 
 
 def replay(options: argparse.Namespace) -> int:
     """Train under the given trace, in a folder named after it and the overrides; first say what does not fit."""
+    path = f"trace.path={json.dumps(str(options.trace))}"
+    config = load_variant(options.config, [*options.overrides, "trace.law=", path, *mapping_overrides(options)])
+    _find_inputs(config)
+    _say_if_compiling()
     from harness.run.spec import RunSpec
     from harness.traces.mismatch import mismatches
 
-    _say_if_compiling()
-    path = f"trace.path={json.dumps(str(options.trace))}"
-    config = load_variant(options.config, [*options.overrides, "trace.law=", path, *mapping_overrides(options)])
     run_spec = RunSpec(config)
     run_spec.validate()
     for line in mismatches(run_spec.config, run_spec.costs):
@@ -61,10 +65,9 @@ def replay(options: argparse.Namespace) -> int:
 
 def grid(options: argparse.Namespace) -> int:
     """Run the cells of an experiment that are not done, then show its table and write its report."""
-    _say_if_compiling()
-    from harness.run.spec import cell_hash, cells_of_other_backend, check
+    experiment = load_experiment(options.config, options.overrides, cell_hash=_cell_hash)
+    from harness.run.spec import cells_of_other_backend, check
 
-    experiment = load_experiment(options.config, options.overrides, cell_hash=cell_hash)
     for line in _check_cells(experiment.cells, check):
         console.note(f"note: {line}")
     if line := cells_of_other_backend(experiment.cells):
@@ -148,15 +151,16 @@ def run_experiments(
 
 def verify(options: argparse.Namespace) -> int:
     """Compare both engines, for every strategy or the one named on the command line."""
+    if any(word.startswith("strategy.name=") for word in options.overrides):
+        configs = [load_config(options.config, options.overrides)]
+    else:
+        configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
+    _find_inputs(configs[0])
     _say_if_compiling()
     from harness.run import assemble
     from harness.run import verify as verification
     from harness.run.spec import check
 
-    if any(word.startswith("strategy.name=") for word in options.overrides):
-        configs = [load_config(options.config, options.overrides)]
-    else:
-        configs = [*load_each(options.config, options.overrides, STRATEGIES).values()]
     for config in configs:
         check(config)
     is_identical = True
@@ -170,6 +174,26 @@ def verify(options: argparse.Namespace) -> int:
             console.say(f"  {difference}")
         is_identical &= verdict.identical
     return OK if is_identical else FAILED
+
+
+def _find_inputs(config: Config) -> None:
+    """Raise DataError or TraceError if the data or the trace is not there: before the seconds that imports take."""
+    from harness.data.records import find_data
+    from harness.traces.trace import read_trace
+
+    find_data(Path(config.data.path))
+    if config.trace.path is not None and not Path(config.trace.path).exists():
+        read_trace(Path(config.trace.path))
+
+
+def _cell_hash(config: Config) -> str:
+    """As ``harness.run.spec.cell_hash``, which is imported once there are data and trace of the first cell."""
+    if "harness.run.spec" not in sys.modules:
+        _find_inputs(config)
+        _say_if_compiling()
+    from harness.run.spec import cell_hash
+
+    return cell_hash(config)
 
 
 def _say_if_compiling() -> None:

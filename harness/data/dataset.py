@@ -23,9 +23,9 @@ from harness.data.records import (
     Meta,
     Words,
     damage,
+    find_data,
     limits_of,
     map_records,
-    read_meta,
 )
 from harness.data.split import MIN_ROWS, split_rows
 from harness.kernels.records import unpack
@@ -82,11 +82,7 @@ class Dataset:
             DataError: missing, unfinished, damaged, truncated, of another format version, or too few rows to split.
         """
         path = Path(path)
-        if not path.is_dir():
-            what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
-            start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
-            raise DataError(f"data.path: {path}: {what}{start}; `run.py data prepare` writes one")
-        meta = read_meta(path)
+        meta = find_data(path)
         if meta.num_rows < MIN_ROWS:
             raise DataError(f"{path}: expected at least {MIN_ROWS} rows for a seven-part split, got {meta.num_rows}")
         return cls(path, meta, map_records(path, meta), split=split, seed=seed)

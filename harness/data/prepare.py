@@ -7,6 +7,7 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from harness.data.leftovers import sweep, temporary_beside
 from harness.data.numbering import Numbering
 from harness.data.records import (
     FORMAT_VERSION,
+    META_NAME,
     NUM_COLUMNS,
     NUM_TABLES,
     RECORDS_NAME,
@@ -51,7 +53,8 @@ def prepare(
     ``number``: row ids in order of first appearance per column, after ``% max_ind_range`` if that is given, as in DLRM.
     ``hash``: the value modulo the size of its table: ``max_ind_range`` for every table, or the 26 ``table_sizes``.
     ``progress`` is called with (bytes done, bytes in all) of the sources. ``chunk_bytes`` of text are held at a time;
-    the result does not depend on it. If ``out`` already holds the same preparation, nothing is done.
+    the result does not depend on it. If ``out`` already holds the same preparation, nothing is done; so where another
+    process was faster.
 
     Raises:
         DataError: a source that cannot be read or is not in the format (``file:line: ...``), no rows at all,
@@ -63,32 +66,42 @@ def prepare(
     sizes = tuple(table_sizes) if table_sizes else (max_ind_range,) * NUM_TABLES if max_ind_range else None
     counter = _Counter(total_bytes(sources), progress)
     sweep(out)
+    existing = partial(
+        _existing,
+        sources,
+        out,
+        categories=categories,
+        max_ind_range=max_ind_range,
+        sizes=sizes if categories == "hash" else None,
+    )
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        return _existing(
-            sources,
-            out,
-            counter,
-            categories=categories,
-            max_ind_range=max_ind_range,
-            sizes=sizes if categories == "hash" else None,
-        )
-    with _replacing(out) as folder:
-        packer = _Packer(categories, max_ind_range, sizes)
-        read: list[Source] = []
-        with (folder / RECORDS_NAME).open("wb") as file:
-            for path in sources:
-                reader = SourceReader(path, counter.advance)
-                for chunk in reader.chunks(chunk_bytes):
-                    words_RC = packer.pack(parse_rows(chunk.text, name=str(path), first_line=chunk.first_line))
-                    file.write(words_RC.data)
-                read.append(reader.source())
-            file.flush()
-            os.fsync(file.fileno())
-        if packer.num_rows == 0:
-            raise DataError(f"{', '.join(map(str, sources))}: expected at least one row, got none")
-        synthetic = read_sidecar(sources[0], read[0]) if len(sources) == 1 else None
-        meta = packer.meta(tuple(read), synthetic)
-        write_meta(folder, meta)
+        return existing(counter)
+    try:
+        with _replacing(out) as folder:
+            return _pack(sources, folder, _Packer(categories, max_ind_range, sizes), counter, chunk_bytes)
+    except DataError:
+        if not (out / META_NAME).exists():
+            raise
+        return existing(_Counter(0, None))
+
+
+def _pack(sources: Sequence[Path], folder: Path, packer: "_Packer", counter: "_Counter", chunk_bytes: int) -> Meta:
+    """Write the records of ``sources`` and their meta to ``folder``. Raises DataError, OSError."""
+    read: list[Source] = []
+    with (folder / RECORDS_NAME).open("wb") as file:
+        for path in sources:
+            reader = SourceReader(path, counter.advance)
+            for chunk in reader.chunks(chunk_bytes):
+                words_RC = packer.pack(parse_rows(chunk.text, name=str(path), first_line=chunk.first_line))
+                file.write(words_RC.data)
+            read.append(reader.source())
+        file.flush()
+        os.fsync(file.fileno())
+    if packer.num_rows == 0:
+        raise DataError(f"{', '.join(map(str, sources))}: expected at least one row, got none")
+    synthetic = read_sidecar(sources[0], read[0]) if len(sources) == 1 else None
+    meta = packer.meta(tuple(read), synthetic)
+    write_meta(folder, meta)
     return meta
 
 
@@ -178,7 +191,7 @@ class _Packer:
         )
 
 
-def _existing(sources: Sequence[Path], out: Path, counter: _Counter, **options: object) -> Meta:
+def _existing(sources: Sequence[Path], out: Path, counter: _Counter, /, **options: object) -> Meta:
     """The meta of ``out`` if it was prepared from the same bytes with the same options; file names are ignored."""
     refusal = f"{out}: exists and is not this preparation; remove it or choose another folder"
     try:

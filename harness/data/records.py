@@ -93,6 +93,15 @@ def write_meta(folder: Path, meta: Meta) -> None:
     fsync_folder(folder)
 
 
+def find_data(path: Path) -> Meta:
+    """The meta of ``path``, the value of the key ``data.path``. Raises DataError as :func:`read_meta`."""
+    if not path.is_dir():
+        what = "expected a prepared folder, got a file" if path.exists() else "no such folder"
+        start = "" if path.is_absolute() else f" (relative paths count from the current folder, {Path.cwd()})"
+        raise DataError(f"data.path: {path}: {what}{start}; `run.py data prepare` writes one")
+    return read_meta(path)
+
+
 def read_meta(folder: Path) -> Meta:
     """The meta of ``folder``, after a check that its records exist and have the right size.
 

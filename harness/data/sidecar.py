@@ -5,6 +5,7 @@ A log is in Criteo's text format, which has no place for it. A sidecar counts on
 
 import dataclasses
 import json
+import os
 from pathlib import Path
 
 from harness.core.errors import DataError
@@ -19,8 +20,10 @@ def write_sidecar(log: Path, made: Synthetic) -> None:
     source = fingerprint(log, lambda _: None)
     values = {"num_bytes": source.num_bytes, "xxh3": source.xxh3, "synthetic": dataclasses.asdict(made)}
     path = log.with_name(log.name + SUFFIX)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        path.write_text(json.dumps(values, indent=1) + "\n")
+        temporary.write_text(json.dumps(values, indent=1) + "\n")
+        temporary.replace(path)  # whole at any time: another process may make the same log
     except OSError as error:
         raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
 

@@ -19,6 +19,7 @@ from harness.grid.worker import RunCell
 from harness.processes.fork_server import current, start
 from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
+from harness.record.files import read_file
 from harness.record.folder import State, drop_resume_points, inspect, system_errors
 from harness.record.place import Place
 from harness.record.replacement import current_state, prepare_replacement, replace_run
@@ -220,8 +221,8 @@ def _crash(run_dir: Path, exit_code: int | str) -> str:
     if exit_code == 0:
         return "the cell's process ended without writing DONE"
     output, text = run_dir / "output.txt", ""
-    with suppress(OSError):
-        text = output.read_text(encoding="utf-8", errors="replace").strip()
+    with suppress(StoreError):
+        text = read_file(output).decode(errors="replace").strip()
     if not text:
         return f"the cell's process ended with code {exit_code}, without output"
     return f"the cell's process ended with code {exit_code}: {text.splitlines()[-1]} (see {output})"

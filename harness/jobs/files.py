@@ -16,7 +16,7 @@ from typing import Any, cast, get_args
 from harness.config.experiment import Cell
 from harness.config.jobs import ClusterName
 from harness.core.errors import StoreError
-from harness.record.files import read_json, write_text
+from harness.record.files import read_file, read_json, write_text
 from harness.record.replacement import replacement_of
 
 
@@ -77,7 +77,7 @@ def read_record(path: Path) -> JobRecord | None:
 def last_line(log: Path) -> str:
     """The last line of a log that is not empty; empty if there is none."""
     try:
-        text = log.read_bytes()[-4096:].decode(errors="replace")
-    except OSError:
+        text = read_file(log)[-4096:].decode(errors="replace")
+    except StoreError:
         return ""
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")

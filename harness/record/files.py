@@ -4,6 +4,7 @@ import fcntl
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,25 +12,32 @@ from typing import Any, Literal
 
 from harness.core.errors import StoreError
 
+_SPECIAL = {stat.S_IFIFO: "FIFO", stat.S_IFCHR: "device", stat.S_IFBLK: "device", stat.S_IFSOCK: "socket"}
+
 
 @contextmanager
 def store_errors(file: Path, action: Literal["read", "written"]) -> Iterator[None]:
     """An OSError of the block becomes a StoreError ``FILE: cannot be ACTION: REASON``.
 
-    A FIFO raises it at once: whoever opens one to read waits for a writer.
+    What is no file raises it before it is read: a FIFO waits for its writer, and a device may have no end.
     """
     try:
-        if action == "read" and file.is_fifo():
-            raise StoreError(f"{file}: cannot be read: expected a file, got a FIFO")
+        if action == "read" and file.exists() and (what := _SPECIAL.get(stat.S_IFMT(file.stat().st_mode))):
+            raise StoreError(f"{file}: cannot be read: expected a file, got a {what}")
         yield
     except OSError as error:
         raise StoreError(f"{file}: cannot be {action}: {error.strerror}") from error
 
 
+def read_file(file: Path) -> bytes:
+    """The content of a file. Raises StoreError that names it."""
+    with store_errors(file, "read"):
+        return file.read_bytes()
+
+
 def read_json(file: Path) -> dict[str, Any]:
     """A JSON object. Raises StoreError that names the file."""
-    with store_errors(file, "read"):
-        content = file.read_bytes()
+    content = read_file(file)
     try:
         values = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -46,8 +54,7 @@ def new_digest(content: bytes = b"") -> hashlib.blake2b:
 
 def digest_of(file: Path) -> str:
     """The hash (hex) of a file's content. Raises StoreError."""
-    with store_errors(file, "read"):
-        return new_digest(file.read_bytes()).hexdigest()
+    return new_digest(read_file(file)).hexdigest()
 
 
 def write_text(file: Path, text: str) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Literal
 
 from harness.core.errors import HarnessError, StoreError, UserError
-from harness.record.files import fsync_folder, try_lock
+from harness.record.files import fsync_folder, read_file, try_lock
 from harness.record.place import Place
 from harness.record.rundir import OLD, RunDir, write_reason
 
@@ -155,9 +155,9 @@ def drop_resume_points(run_dir: Path) -> None:
 def failed_at_its_end(run_dir: Path) -> str | None:
     """Why the run in ``run_dir`` failed, if its record has the last event; None of any other run."""
     try:
-        *_, line = (run_dir / "events.jsonl").read_bytes().splitlines()
+        *_, line = read_file(run_dir / "events.jsonl").splitlines()
         has_ended = json.loads(line)["event"] == "finish"
-    except (OSError, ValueError, KeyError, TypeError):  # no record, none that is whole
+    except (StoreError, ValueError, KeyError, TypeError):  # no record, none that is whole
         return None
     return RunDir(run_dir).reason() if has_ended else None
 
@@ -273,7 +273,7 @@ def _is_at_work(pid: str, host: str) -> bool:
 
 def _lock_words(folder: Path) -> list[str]:
     try:
-        return (folder / LOCK).read_text(errors="replace").split()
+        return (folder / LOCK).read_text(errors="replace").split() if (folder / LOCK).is_file() else []
     except (FileNotFoundError, NotADirectoryError):
         return []
 

@@ -21,7 +21,7 @@ from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Saved, from_json
 from harness.core.resumable import EventsPosition
 from harness.record.environment import environment, utc_now
-from harness.record.files import digest_of, fsync_folder, new_digest, store_errors
+from harness.record.files import digest_of, fsync_folder, new_digest, read_file, store_errors
 from harness.record.place import Place
 from harness.record.rundir import RunDir, prepare, reopen, write_reason
 from harness.record.seal import write_seal
@@ -243,8 +243,7 @@ def read_record(path: Path) -> Record:
     Raises StoreError if the file cannot be read, a line (which is named) is not an event, or anything follows the
     Finished event, which is the last that a run writes.
     """
-    with store_errors(path, "read"):
-        *lines, rest = path.read_bytes().split(b"\n")
+    *lines, rest = read_file(path).split(b"\n")
     events: list[Event] = []
     for number, line in enumerate(lines, start=1):
         try:

@@ -29,7 +29,7 @@ from harness.config.build import mistakes_of
 from harness.config.model import Config
 from harness.config.yaml_file import read_mapping, to_yaml
 from harness.core.errors import ConfigError, RunStopped, StoreError
-from harness.record.files import make_folder, new_digest, read_json, store_errors, write_text
+from harness.record.files import make_folder, new_digest, read_file, read_json, store_errors, write_text
 
 _REQUIRED: dict[str, tuple[type, ...]] = {
     **dict.fromkeys(("name", "engine", "strategy.name", "profile.name"), (str,)),
@@ -102,8 +102,8 @@ class RunDir:
     def reason(self) -> str | None:
         """First line of error.txt: why the run failed, or that it was asked to stop; None without that file."""
         try:
-            lines = self.error.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        except OSError:
+            lines = read_file(self.error).decode(errors="replace").strip().splitlines()
+        except StoreError:
             return None
         return lines[0] if lines else "unknown"
 
@@ -170,8 +170,7 @@ def read_config(path: Path) -> dict[str, Any]:
     Raises StoreError if config.yaml cannot be read, or a key that analysis needs is missing or has a wrong type.
     """
     file = RunDir(path).config
-    with store_errors(file, "read"):
-        content = file.read_bytes()
+    content = read_file(file)
     try:
         values = deepcopy(_parsed(content, str(file)))
     except UnicodeDecodeError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import StoreError
-from harness.record.files import digest_of, new_digest, store_errors, write_text
+from harness.record.files import digest_of, new_digest, read_file, store_errors, write_text
 from harness.record.rundir import RunDir
 
 SEALED = ("config.yaml", "env.json", "events.jsonl")
@@ -61,8 +61,7 @@ def damage_of(run: RunDir) -> str | None:
 
 def _read(done: Path) -> dict[str, Any] | None:
     """The values of DONE; None if it is of before seals. Raises StoreError for anything else."""
-    with store_errors(done, "read"):
-        content = done.read_bytes()
+    content = read_file(done)
     if _TIME_ALONE.fullmatch(content):
         return None
     try:

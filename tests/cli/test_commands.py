@@ -2,9 +2,11 @@
 
 # ruff: noqa: E501 - the messages under test are single lines
 
+import errno
 import json
 import os
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -19,7 +21,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 import run
-from harness.cli import console
+from harness.cli import commands, console
 from harness.config.model import Config
 from harness.core.strategies import STRATEGIES
 from harness.data.prepare import prepare
@@ -113,6 +115,54 @@ def test_help_does_not_wait_for_libraries() -> None:
         assert done.stderr == "[]\n"
         assert done.stdout.startswith("usage: run.py")
         assert "examples:" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("train one.yaml data.path=none", "grid grid.yaml data.path=none", "verify one.yaml data.path=none"),
+        *("train one.yaml trace.path=none.csv", "replay none.csv one.yaml"),
+    ],
+)
+def test_what_is_missing_is_said_before_torch_is_imported(cli: Cli, words: str) -> None:
+    """Law: a wrong path costs no seconds of imports."""
+    code = "import sys, run; print(run.main(sys.argv[1:]), 'torch' in sys.modules, 'numba' in sys.modules)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", code, *words.split()], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2 False False\n"
+    assert re.fullmatch(r"error: .*none.*: .*no such f(ile|older).*\n", done.stderr)
+
+
+def test_a_command_without_descriptors_is_one_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: where the system allows no more open files, the command says so, wherever it meets that."""
+    refused = Mock(side_effect=OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+    monkeypatch.setitem(commands.COMMANDS, "show", refused)
+    result = cli("show", "out")
+    assert (result.code, result.errors) == (2, ["error: a limit of the system (ulimit -n): Too many open files"])
+
+
+@pytest.mark.parametrize(
+    "name", ["events.jsonl", "config.yaml", "env.json", "DONE", "error.txt", "output.txt", ".lock"]
+)
+def test_a_device_in_the_place_of_a_file_is_not_read(cli: Cli, name: str) -> None:
+    """Law: a file of a run that has no end costs no memory, whoever shows the run or goes on with it."""
+    cli("train", "one.yaml", "strategy.name=none", "out=out")
+    if name in {"error.txt", "output.txt", ".lock"}:
+        Path("out/DONE").unlink()
+    Path("out", name).unlink(missing_ok=True)
+    Path("out", name).symlink_to("/dev/zero")
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    used_bytes = 1024 * int(re.findall(r"VmSize:\s+(\d+)", Path("/proc/self/status").read_text())[0])
+    resource.setrlimit(resource.RLIMIT_AS, (used_bytes + (1 << 30), before[1]))
+    try:
+        results = [cli(*words.split()) for words in ("show out", "table out", "train one.yaml strategy.name=none")]
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+    for result in results:
+        assert result.code in {0, 1, 2}
+        assert len([line for line in result.errors if line.startswith("error:")]) <= 1
 
 
 @pytest.mark.parametrize(

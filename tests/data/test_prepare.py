@@ -4,7 +4,9 @@ import os
 import re
 import signal
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import numpy as np
 import pytest
@@ -16,7 +18,7 @@ from harness.data.digest import refuse_other
 from harness.data.info import info
 from harness.data.leftovers import temporary_beside
 from harness.data.prepare import prepare
-from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta
+from harness.data.records import META_NAME, NUM_TABLES, RECORDS_NAME, Meta, Words, map_records, read_meta, write_meta
 from harness.processes.spawn import fork_server
 from tests.crashes import LOSSES, Disk
 from tests.data.logs import Row, naive_ids, naive_values, random_rows, to_text
@@ -219,6 +221,25 @@ def test_the_same_preparation_again_is_a_no_op(tmp_path: Path, rows: list[Row]) 
     assert prepare([tmp_path / "b"], tmp_path / "out") == meta
     after = (tmp_path / "out" / RECORDS_NAME).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_two_at_once_prepare_the_same_data(tmp_path: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Law: who comes second has what the first one made; another preparation is refused."""
+    source = _write(tmp_path / "a.tsv", to_text(rows))
+    both = Barrier(2)
+
+    def write_meta_together(folder: Path, meta: Meta) -> None:
+        write_meta(folder, meta)
+        both.wait()
+
+    monkeypatch.setattr("harness.data.prepare.write_meta", write_meta_together)
+    with ThreadPoolExecutor(2) as threads:
+        same = [threads.submit(prepare, [source], tmp_path / "out") for _ in range(2)]
+        assert same[0].result() == same[1].result() == read_meta(tmp_path / "out")
+        others = [threads.submit(prepare, [source], tmp_path / "other", max_ind_range=size) for size in (50, 60)]
+        refused = [str(error) for each in others if (error := each.exception()) is not None]
+    assert refused == [f"{tmp_path / 'other'}: exists and is not this preparation; remove it or choose another folder"]
+    assert _left_over(tmp_path) == ["a.tsv", "other", "out"]
 
 
 def test_another_preparation_is_not_overwritten(tmp_path: Path, rows: list[Row]) -> None:
