@@ -9,7 +9,6 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import numpy as np
-from torch import Tensor
 
 from harness.core.errors import StoreError
 
@@ -84,6 +83,8 @@ class Resumable:
 
 def _pack(value: Any, types: Types, where: str) -> Any:
     """``value`` as plain data, which may share its memory."""
+    from torch import Tensor  # noqa: PLC0415 - the command line imports this module, and torch takes seconds
+
     match value:
         case None | bool() | int() | float() | str() | np.ndarray() | Tensor():
             return value
@@ -110,6 +111,8 @@ def _pack(value: Any, types: Types, where: str) -> Any:
 
 def _unpack(packed: Any, types: Types, where: str) -> Any:
     """The value that was packed, in memory of its own."""
+    from torch import Tensor  # noqa: PLC0415 - the command line imports this module, and torch takes seconds
+
     match packed:
         case Tensor():
             return packed.clone()
