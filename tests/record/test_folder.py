@@ -20,6 +20,7 @@ from harness.record.folder import (
     inspect,
     reason_kept,
 )
+from harness.record.place import Place
 from tests.unprivileged import unprivileged
 
 HASH = "0123456789"
@@ -243,6 +244,20 @@ def test_only_an_unstarted_run_is_discarded(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     assert inspect(tmp_path / "some", HASH) is State.UNFINISHED
     assert (tmp_path / "some" / "error.txt").read_text() == "StoreError: bad input\n"
+
+
+def test_a_folder_that_was_made_anew_is_another_one(tmp_path: Path) -> None:
+    """Law: a place is lost with what it led to, though the system gives the number of a removed folder again."""
+    run_dir = tmp_path / "run"
+    for _ in range(20):
+        run_dir.mkdir()
+        place = Place(run_dir)
+        assert place.is_own
+        run_dir.rmdir()
+        assert not place.is_own
+        run_dir.mkdir()
+        assert not place.is_own
+        run_dir.rmdir()
 
 
 @pytest.mark.parametrize("error", [StoreError("checkpoints: cannot be read"), RunFailed("a rank died")], ids=type)
