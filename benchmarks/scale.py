@@ -31,14 +31,14 @@ import numpy as np
 import torch
 
 from benchmarks._common import config_of, numbers_of, parser, report, settings_of, table
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Initialise, Push
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.faults import PlannedFault, Struck
 from harness.core.plans import Rank, ps_rank
-from harness.run.assemble import make_world, services_of
+from harness.run.assemble import make_world
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 
@@ -57,7 +57,7 @@ def memory_mb(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1e3
 
 
-def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster, effects: Effects) -> None:
     """The trainer's job: messages, then kills; what it measured is recorded as one mapping."""
     ranks = cluster.ranks
     cluster.call({rank: Initialise(step=0) for rank in ranks})
@@ -79,27 +79,28 @@ def exercise(num_rows: int, num_messages: int, num_kills: int, cluster: Cluster,
     for step in range(_WARM_UP):
         send(step + 1)
     rounds_s: list[float] = []
-    supervisor.record({"messages": "begin"})
+    effects.record({"messages": "begin"})
     own_s = time.process_time()
     for step in range(num_messages):
         began_s = time.monotonic()
         send(_WARM_UP + step + 1)
         rounds_s.append(time.monotonic() - began_s)
     trainer_s = (time.process_time() - own_s) / num_messages / len(ranks)
-    supervisor.record({"messages": "end"})
+    effects.record({"messages": "end"})
     regroups_s: list[float] = []
     for number in range(num_kills):
         step = _WARM_UP + num_messages + number + 1
         cluster.expect_losses()
-        supervisor.inject(step, step, [number])
+        effects.inject(step, step, [number])
         try:
             send(step)
         except RankLost as lost:
             began_s = time.monotonic()
-            cluster.replace(lost.detail, step, step, 0.0)
+            effects.replace(lost.detail, step, step, 0.0)
+            cluster.replace(lost.ranks)
             regroups_s.append(time.monotonic() - began_s)
             cluster.call({rank: Initialise(step=step) for rank in lost.ranks})
-    supervisor.record(
+    effects.record(
         {
             "round_ms": 1e3 * float(np.median(rounds_s)),
             "trainer_us": 1e6 * trainer_s,
@@ -141,6 +142,19 @@ class Notes:
         return 1e3 * (self.marks[-1][which] - self.marks[0][which]) / (len(self.marks) - 1)
 
 
+class Marking(Supervisor):
+    """Reads the processor times before each kill."""
+
+    def __init__(self, notes: Notes, **settings: Any) -> None:
+        super().__init__(**settings)
+        self._notes = notes
+
+    def inject(self, *args: Any, **values: Any) -> Struck:
+        """See Supervisor."""
+        self._notes.mark()
+        return super().inject(*args, **values)
+
+
 def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_kills: int) -> dict[str, float]:
     """Form a world of the config, exercise it, and end it."""
     spec = RunSpec(config).rank_spec(folder / "checkpoints")
@@ -150,17 +164,13 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
     victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(num_kills)]
     kills = [PlannedFault(step=0, ranks=(rank,), hours=(0.0,), lines=(0,)) for rank in victims]
     store = CheckpointStore(folder / "checkpoints", fsync=False)
-    supervisor = Supervisor(
-        ranks=world, sink=notes.record, store=store, planned_faults=kills, on_status=lambda **_: None
+    supervisor = Marking(
+        notes, ranks=world, sink=notes.record, store=store, planned_faults=kills, on_status=lambda **_: None
     )
-
-    def inject(*args: Any) -> Struck:
-        notes.mark()
-        return supervisor.inject(*args)
 
     try:
         world.start()
-        world.serve({**services_of(supervisor), "inject": inject})
+        world.serve(supervisor)
         found = {"num_ps": config.num_ps, **notes.found, "memory_mb": memory_mb(world.pids["ps0"])}
         found["supervisor_ms"] = notes.between_ms(0)
         found["ps_us"] = 1e6 * (notes.messages_s[1] - notes.messages_s[0]) / num_messages

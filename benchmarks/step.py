@@ -37,8 +37,8 @@ from benchmarks._common import Spread, config_of, parser, report, settings_of, t
 from benchmarks._plain import PlainDlrm
 from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
 from harness.client.embedding_client import Batches
+from harness.cluster.effects import Channel, Effects
 from harness.cluster.protocol import Cluster, Reply, Request
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.events import Trained
 from harness.core.faults import FaultTime
@@ -89,22 +89,19 @@ class TimedCluster:
             self._spent_s[part] += time.perf_counter() - began_s
 
 
-class TimedSupervisor:
-    """A supervisor's client that writes what was spent up to each event of finished steps."""
+class TimedEffects(Effects):
+    """Effects that write what was spent up to each event of finished steps."""
 
-    def __init__(self, supervisor: SupervisorClient, spent_s: Parts, path: Path) -> None:
-        self._supervisor, self._spent_s, self._path = supervisor, spent_s, path
-        self.commit, self.status = supervisor.commit, supervisor.status
-        self.resumption, self.commit_point = supervisor.resumption, supervisor.commit_point
-        self.is_stopping, self.advanced = supervisor.is_stopping, supervisor.advanced
-        self.inject, self.end_fault = supervisor.inject, supervisor.end_fault
+    def __init__(self, channel: Channel, spent_s: Parts, path: Path) -> None:
+        super().__init__(channel)
+        self._spent_s, self._path = spent_s, path
 
     def record(self, event: Any) -> None:
-        """See SupervisorClient."""
+        """See Effects."""
         if isinstance(event, Trained):
             _write(self._path, {"start": 0.0, "finish": 0.0, **self._spent_s, "step": event.machine["seconds"]})
             self._spent_s.clear()
-        self._supervisor.record(event)
+        super().record(event)
 
 
 def _write(path: Path, parts: Mapping[str, float]) -> None:
@@ -113,11 +110,11 @@ def _write(path: Path, parts: Mapping[str, float]) -> None:
 
 
 def timed_train(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
 ) -> None:
-    """The job of the trainer rank, with a cluster and a supervisor's client that measure."""
+    """The job of the trainer rank, with a cluster and effects that measure."""
     spent_s: Parts = defaultdict(float)
-    timed = TimedSupervisor(supervisor, spent_s, checkpoints.parent / _FILE)
+    timed = TimedEffects(effects.channel, spent_s, checkpoints.parent / _FILE)
     job.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
 
 

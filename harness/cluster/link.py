@@ -1,10 +1,9 @@
-"""A rank's end of the control channel, and the supervisor as a trainer reaches it."""
+"""A rank's end of the control channel."""
 
 import os
 import select
 import threading
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -13,12 +12,8 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.formation import Place
 from harness.cluster.launcher import RankContext
-from harness.cluster.supervisor_client import Resumption, WrittenPoint
-from harness.core.faults import Struck
-from harness.core.plans import Rank
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
-from harness.store import Manifest
 
 
 class Stopped(Exception):
@@ -26,7 +21,9 @@ class Stopped(Exception):
 
 
 class ControlLink:
-    """A rank's end of the control channel. Used by the rank's main thread alone.
+    """A rank's end of the control channel; a trainer's :class:`harness.cluster.effects.Channel`.
+
+    Used by the rank's main thread alone.
 
     It waits for the supervisor without limit: the supervisor may be stopped, and go on. It ends with the supervisor.
     """
@@ -71,9 +68,20 @@ class ControlLink:
         """Wait without limit for the next order of the supervisor, and return it."""
         return self._orders.pop(0) if self._orders else self._receive()
 
-    def call(self, method: str, *args: Any) -> Any:
+    def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor and wait for its result."""
-        self.send("call", method, args)
+        return self._answer_to("call", name, args)
+
+    def ask(self, name: str, *args: Any) -> Any:
+        """Call a method of the world and wait for its result."""
+        return self._answer_to("ask", name, args)
+
+    def tell(self, name: str, **values: Any) -> None:
+        """Have a method of the supervisor called, after all calls before; do not wait."""
+        self.send("tell", name, values)
+
+    def _answer_to(self, *message: Any) -> Any:
+        self.send(*message)
         message = self._receive()
         while message[0] in ("addresses", "broken"):  # late answers about an abandoned generation
             message = self._receive()
@@ -155,48 +163,3 @@ class ControlLink:
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
             )
-
-
-class RemoteSupervisor:
-    """The supervisor, over the control channel."""
-
-    def __init__(self, link: ControlLink) -> None:
-        self._link = link
-
-    def record(self, event: Any) -> None:
-        """Append an event to the record, in the order of calls."""
-        self._link.send("tell", "record", {"event": event})
-
-    def commit(self, manifest: Manifest) -> None:
-        """Commit a checkpoint by writing its manifest."""
-        self._link.call("commit", manifest)
-
-    def status(self, **values: Any) -> None:
-        """Report the progress of the run: fields of ``RunStatus``."""
-        self._link.send("tell", "status", values)
-
-    def advanced(self, step: int) -> None:
-        """A step, or a batch of an evaluation, was finished."""
-        self._link.advanced(step)
-
-    def inject(
-        self, step: int, samples: int, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None
-    ) -> Struck:
-        """Have planned faults carried out as one, and wait until lost ranks are reaped, or have stopped."""
-        return self._link.call("inject", step, samples, tuple(numbers), seconds)
-
-    def end_fault(self, number: int) -> None:
-        """End the lasting fault of that number."""
-        self._link.call("end_fault", number)
-
-    def resumption(self) -> Resumption:
-        """Where resume points are, and the one to go on from."""
-        return self._link.call("resumption")
-
-    def commit_point(self, written: WrittenPoint) -> None:
-        """Commit a resume point as of the events recorded so far."""
-        self._link.call("commit_point", written)
-
-    def is_stopping(self) -> bool:
-        """Whether the run is asked to stop."""
-        return self._link.is_stopping()

@@ -1,13 +1,15 @@
 """The local engine: shards are objects in this process, and a kill drops the object."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
 
-from harness.cluster.protocol import Reply, Request, Several, no_op, raise_failures
+from harness.cluster.protocol import Reply, Request, Several, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import Rank, ps_rank
+from harness.processes.stop import StopRequest
 
 
 class LocalRanks:
@@ -70,14 +72,40 @@ class LocalRanks:
         return reply
 
 
+class LocalChannel:
+    """The :class:`harness.cluster.effects.Channel` of engine ``local``: the supervisor is an object in this process."""
+
+    def __init__(self, supervisor: Supervisor, stop: StopRequest | None) -> None:
+        self._supervisor = supervisor
+        self._stop = stop
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a method of the supervisor."""
+        return getattr(self._supervisor, name)(*args)
+
+    def tell(self, name: str, **values: Any) -> None:
+        """Call a method of the supervisor."""
+        getattr(self._supervisor, name)(**values)
+
+    def advanced(self, step: int) -> None:
+        """A no-op: a trainer in this process cannot be watched."""
+
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop."""
+        return self._stop is not None and self._stop.is_set
+
+    def take_spares(self) -> bool:
+        """There are none."""
+        return False
+
+
 class LocalCluster:
     """Calls servers one after the other, in rank order."""
 
     overlaps = False
 
-    def __init__(self, ranks: LocalRanks, supervisor: Supervisor) -> None:
+    def __init__(self, ranks: LocalRanks) -> None:
         self._ranks = ranks
-        self._supervisor = supervisor
         self._seeks_dead = False  # among all ranks, since ranks were killed
 
     @property
@@ -115,12 +143,8 @@ class LocalCluster:
         """See :class:`harness.cluster.protocol.Cluster`."""
         self._seeks_dead = True
 
-    def replace(
-        self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op
-    ) -> None:
+    def replace(self, lost: Iterable[Rank]) -> None:
         """See :class:`harness.cluster.protocol.Cluster`."""
-        self._supervisor.replace(lost, step, samples, seconds)
-        meanwhile()
         self._raise_lost(self.ranks, {})
 
 

@@ -4,7 +4,7 @@ Requests and replies are plain data that can be pickled. N rows of a request, D 
 values, then state of the optimizer.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -315,19 +315,11 @@ class Cluster(Protocol):
         """
         ...
 
-    def replace(
-        self,
-        lost: Mapping[Rank, str],
-        step: int,
-        samples: int,
-        seconds: float,
-        meanwhile: Callable[[], None] = no_op,
-    ) -> None:
-        """Start replacements for ``lost`` (rank to the transport's error text) and form a new generation.
+    def replace(self, lost: Iterable[Rank]) -> None:
+        """Connect with the replacements of ``lost``, which the supervisor has begun (``Effects.replace``).
 
-        The replacements' shards hold nothing until they are restored or initialised. ``seconds``: request to failure.
-        ``meanwhile`` is called once the supervisor has begun, and before the generation is formed.
-        Raises RankLost if ranks died while the generation was being formed.
+        Their shards hold nothing until they are restored or initialised.
+        Raises RankLost if ranks died while a generation was being formed.
         """
         ...
 

@@ -5,7 +5,7 @@ A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
 
 import threading
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,9 +14,10 @@ from torch.distributed import rpc
 from torch.futures import Future
 
 from harness.cluster import group, wire
+from harness.cluster.effects import Effects
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.link import ControlLink, RemoteSupervisor, Stopped
+from harness.cluster.link import ControlLink, Stopped
 from harness.cluster.packing import packed
 from harness.cluster.protocol import (
     Cluster,
@@ -27,11 +28,9 @@ from harness.cluster.protocol import (
     Request,
     Several,
     in_rank_order,
-    no_op,
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.underway import NOTHING, Calls, Underway, words_of
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare, ps_rank
@@ -138,7 +137,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     group.leave()
 
 
-def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorClient], None]) -> None:
+def trainer_main(rank_context: RankContext, job: Callable[[Cluster, Effects], None]) -> None:
     """Main function of a trainer rank: runs ``job`` and reports how it ended."""
     leash = _begin(rank_context)
     try:
@@ -150,10 +149,11 @@ def trainer_main(rank_context: RankContext, job: Callable[[Cluster, SupervisorCl
     group.leave()
 
 
-def _carry_out(job: Callable[[Cluster, SupervisorClient], None], link: ControlLink) -> None:
+def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> None:
     """Run ``job``, report how it ended, and wait for the order to stop. Raises EOFError, ConnectionError."""
     try:
-        job(RpcCluster(link), RemoteSupervisor(link))
+        effects = Effects(link)
+        job(RpcCluster(link, effects), effects)
         link.send("finished")
         link.order()  # "stop"
     except HarnessError as error:
@@ -174,8 +174,9 @@ class RpcCluster:
 
     overlaps = True
 
-    def __init__(self, link: ControlLink) -> None:
+    def __init__(self, link: ControlLink, effects: Effects) -> None:
         self._link = link
+        self._effects = effects
         self._ranks = tuple(ps_rank(k) for k in range(link.rank_context.num_ps))
         self._timeout_s = link.rank_context.options.rpc_timeout_s
         self._workers: dict[Rank, str] = {}
@@ -187,9 +188,9 @@ class RpcCluster:
         self._has_hosts = link.rank_context.options.dead_after_s is not None
         self._answered: set[Rank] = set()  # in this generation, where ranks are on several hosts
         try:
-            self._join(self._link.call("formation"))
+            self._join(self._link.ask("formation"))
         except group.WorldBroken as error:
-            dead = self._link.call("dead")
+            dead = self._link.ask("dead")
             words = "; ".join(f"{rank}: {how}" for rank, how in dead.items()) or str(error)
             raise RunFailed(f"the first RPC world was not formed: {words}") from error
 
@@ -204,10 +205,10 @@ class RpcCluster:
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
         """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any."""
-        if self._awaits_spares and self._num_in_flight == 0 and _is_step(requests) and self._link.take_spares():
+        if self._awaits_spares and self._num_in_flight == 0 and _is_step(requests) and self._effects.take_spares():
             self._awaits_spares = False
             try:
-                self._form(self._link.call("regroup"))
+                self._form(self._link.ask("regroup"))
             except RankLost as lost:
                 return Underway({}, lost.detail)  # nothing was sent
         self._num_in_flight += 1
@@ -267,7 +268,7 @@ class RpcCluster:
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
         """The error that ranks are dead: all of a host's if that was lost, as one failure."""
-        lost = {**detail, **(self._link.call("lost_with", [*detail]) if self._has_hosts else {})}
+        lost = {**detail, **(self._link.ask("lost_with", [*detail]) if self._has_hosts else {})}
         return RankLost(lost, replies, lost)
 
     def _probe(self, underway: Underway) -> Calls:
@@ -308,13 +309,9 @@ class RpcCluster:
         self._was_in_flight = self._num_in_flight > 0 or (self._was_in_flight and not is_first)
         self._seeks_dead = True
 
-    def replace(
-        self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float, meanwhile: Callable[[], None] = no_op
-    ) -> None:
-        """Have the supervisor replace dead ranks; let spares take over, or join a new world with the replacements."""
-        self._link.call("replace", dict(lost), step, samples, seconds)
-        formation: Formation = self._link.call("formation")
-        meanwhile()
+    def replace(self, lost: Iterable[Rank]) -> None:
+        """Let spares take over, or join a new world with the replacements."""
+        formation: Formation = self._link.ask("formation")
         self._awaits_spares = formation.keeps_spares
         if formation.generation == self._generation:
             self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
@@ -342,10 +339,10 @@ class RpcCluster:
             try:
                 self._join(formation)
             except group.WorldBroken as error:
-                dead = self._link.call("dead")
+                dead = self._link.ask("dead")
                 if dead:
                     raise RankLost(dead, {}, dead) from error
-                broken, formation = formation, self._link.call("regroup")
+                broken, formation = formation, self._link.ask("regroup")
                 if formation == broken:
                     raise RunFailed(f"the RPC world could not be formed again: {error}") from error
 
@@ -355,7 +352,7 @@ class RpcCluster:
         self._link.join(formation.place(self._link.rank_context.rank))
         self._generation = formation.generation
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._ranks}
-        self._link.send("tell", "formed", {"generation": self._generation})
+        self._link.ask("formed", self._generation)
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), connect)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.cluster.supervisor_client import Resumption, WrittenPoint
+from harness.cluster.effects import Resumption, WrittenPoint
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
@@ -46,7 +46,6 @@ class Supervisor:
         sink: appends an event to the record.
         resumption: what the trainer is told of resume points when it starts; a trainer that writes any needs it.
         commit_point: commits a resume point with this state of the supervisor. Raises StoreError.
-        is_stopping: whether the run is asked to stop.
 
     Attributes:
         generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
@@ -65,11 +64,9 @@ class Supervisor:
         clock: Callable[[], float] = time.monotonic,
         resumption: Resumption | None = None,
         commit_point: Callable[[WrittenPoint, State], None] | None = None,
-        is_stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._resumption = resumption
         self._commit_point = commit_point
-        self._is_stopping = is_stopping
         self._ranks = ranks
         self._sink = sink
         self._store = store
@@ -139,9 +136,6 @@ class Supervisor:
         if "step" in values:
             self._ranks.reached(values["step"])
 
-    def advanced(self, step: int) -> None:
-        """A no-op: a trainer in this process cannot be watched."""
-
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""
         assert self._resumption is not None, "a run has resume points"
@@ -151,10 +145,6 @@ class Supervisor:
         """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
         assert self._commit_point is not None, "a run has resume points"
         self._commit_point(written, self.state())
-
-    def is_stopping(self) -> bool:
-        """Whether the run is asked to stop."""
-        return self._is_stopping()
 
     def strike_by_second(self) -> float:
         """Carry out the planned faults whose second has come; returns the seconds until the next one, inf for none."""

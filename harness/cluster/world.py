@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 _TICK = 0.05  # of the shorter deadline: how often the supervisor looks at the clock
 
-Services = Mapping[str, Callable[..., Any]]
-"""Functions in the supervisor's process that a trainer may call, by name."""
-
 
 class World:
     """The processes of all ranks and their control connections. The :class:`Ranks` of engine ``rpc``.
@@ -313,16 +310,14 @@ class World:
     # --- serving ----------------------------------------------------------------------------------------------------
 
     def serve(
-        self, services: Services, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
+        self, supervisor: Any, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
     ) -> None:
         """Serve the ranks until the trainer has finished. ``stop``: the trainer is told once this is set.
 
+        A trainer calls methods of ``supervisor``, and about generations those of this object.
         ``on_tick`` is called between messages, and again before as many seconds as it returns have passed.
-        Besides ``services`` a trainer may call methods about generations. Raises the error that the trainer reported,
-        and RunFailed if it died.
+        Raises the error that the trainer reported, and RunFailed if it died.
         """
-        own = (self.formation, self.regroup, self.formed, self.dead, self.lost_with)
-        services = {**services, **{method.__name__: method for method in own}}
         while True:
             wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
             watched = self._processes.watched(None if self._rendezvous.is_awaited else [CHIEF])
@@ -335,11 +330,11 @@ class World:
             for rank in self._processes.on_lost_hosts():  # where only the agent is stuck they run: so they end
                 self._connections.drop(rank)
             for connection, message in self._connections.received(ready):
-                if self._handle(connection, message, services):
+                if self._handle(connection, message, supervisor):
                     return
             self._look_after_members()
 
-    def _handle(self, connection: Connection, message: control.Message, services: Services) -> bool:
+    def _handle(self, connection: Connection, message: control.Message, supervisor: Any) -> bool:
         """Handle one message; True if the trainer has finished."""
         kind, *args = message
         if kind == "hello":
@@ -353,9 +348,9 @@ class World:
         if kind == "failed":
             raise args[0]
         if kind == "tell":
-            services[args[0]](**args[1])
-        elif kind == "call":
-            self._answer(rank, services[args[0]], args[1])
+            getattr(supervisor, args[0])(**args[1])
+        elif kind in ("call", "ask"):
+            self._answer(rank, getattr(supervisor if kind == "call" else self, args[0]), args[1])
         elif kind == "publish":
             self._rendezvous.publish(rank, *args)
         elif kind == "await_all":

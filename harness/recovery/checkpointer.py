@@ -11,8 +11,8 @@ from pathlib import Path
 
 from torch import Tensor
 
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
 from harness.record.place import Place
@@ -66,9 +66,9 @@ class Checkpoints(Resumable):
         newest = self.saving or self.newest
         return newest.samples if newest else None
 
-    def begin(self, progress: Progress, write_dense: Callable[[], FileRecord]) -> None:
+    def begin(self, progress: Progress, dense: Background[FileRecord]) -> None:
         """A save is under way. The trainer's file is written in the background."""
-        self.saving, self._dense = progress, Background("save", write_dense)
+        self.saving, self._dense = progress, dense
 
     def dense(self) -> FileRecord:
         """The trainer's file of the save under way. Waits for it."""
@@ -93,7 +93,6 @@ class Checkpointer:
 
     Args:
         dense_state: gives the dense parameters and the state of their optimizer by name.
-        clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
 
     def __init__(
@@ -101,33 +100,31 @@ class Checkpointer:
         *,
         ask: Ask,
         ranks: tuple[Rank, ...],
-        supervisor: SupervisorClient,
+        effects: Effects,
         checkpoints: Checkpoints,
         accounting: Accounting,
         recoveries: Recoveries,
         injections: Injections,
         store: StoreSpec,
         dense_state: Callable[[], Mapping[str, Tensor]],
-        clock: Callable[[], float],
     ) -> None:
         self._ask = ask
         self._ranks = ranks
-        self._supervisor = supervisor
+        self._effects = effects
         self._checkpoints = checkpoints
         self._accounting = accounting
         self._recoveries = recoveries
         self._injections = injections
         self._store = store
         self._dense_state = dense_state
-        self._clock = clock
         self._requests: Mapping[Rank, Save] = {}  # that began the save under way
         self._stall_s = 0.0  # seconds that training stood still for it so far
 
     def save(self, plan: SavePlan, progress: Progress) -> None:
         """Write a checkpoint; in the background, begin one. Raises RolledBack if a failure voided it."""
         assert self._checkpoints.saving is None, "one save at a time"
-        began_s = self._clock()
-        self._supervisor.status(phase="save")
+        began_s = self._effects.clock()
+        self._effects.status(phase="save")
         mirrored = self._recoveries.prepare_save(self._ask, progress)
         newest = self._checkpoints.newest
         files = newest.shards if newest else {}
@@ -147,25 +144,25 @@ class Checkpointer:
         self._accounting.freeze()
         for kind in self._recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
-        self._checkpoints.begin(progress, self._dense_writer(progress))
-        self._stall_s = self._clock() - began_s
+        self._checkpoints.begin(progress, self._effects.begin_write(self._dense_writer(progress)))
+        self._stall_s = self._effects.clock() - began_s
         if not self._store.in_background:
             self._commit(written, began_s)
-        self._supervisor.status(phase="train")
+        self._effects.status(phase="train")
 
     def finish_pending(self, progress: Progress) -> None:
         """Wait for the save under way, if there is one, and commit it. Raises RolledBack if a failure voided it."""
         if self._checkpoints.saving is None:
             return
-        began_s = self._clock() - self._stall_s
-        self._supervisor.status(phase="save")
+        began_s = self._effects.clock() - self._stall_s
+        self._effects.status(phase="save")
         requests = {rank: replace(request, mode="finish") for rank, request in self._requests.items()}
         written: dict[Rank, Written] = self._ask(requests, progress)
         self._commit(written, began_s)
         if late := {rank: requests[rank] for rank, reply in written.items() if reply.is_late}:
             for kind in self._recoveries:
                 kind.wrote_late(late, self._ask, progress)
-        self._supervisor.status(phase="train")
+        self._effects.status(phase="train")
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
         """Have the manifest of the save under way written, and charge it. Training stands still since ``began_s``."""
@@ -178,16 +175,16 @@ class Checkpointer:
             kind=plan.kind,
             config_hash=self._store.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
-            trainer=self._checkpoints.dense(),
+            trainer=self._effects.once(self._checkpoints.dense),
         )
         self._injections.wrote(written)
         self._injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
-        self._supervisor.commit(manifest)
+        self._effects.commit(manifest)
         self._checkpoints.commit(manifest)
         for kind in self._recoveries:
             kind.committed()
-        stall_s = self._clock() - began_s + sum(reply.waited_s for reply in written.values())
-        self._supervisor.record(self._accounting.committed(plan, manifest, written, stall_s))
+        stall_s = self._effects.clock() - began_s + sum(reply.waited_s for reply in written.values())
+        self._effects.record(self._accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network as it is now."""

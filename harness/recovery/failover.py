@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request, in_rank_order, no_op
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan
 from harness.core.strategy import Strategy
@@ -65,14 +65,13 @@ class FailoverClient:
         before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
             happened first is recorded first.
         max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
-        clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
 
     def __init__(
         self,
         *,
         cluster: Cluster,
-        supervisor: SupervisorClient,
+        effects: Effects,
         strategy: Strategy,
         checkpoints: Checkpoints,
         accounting: Accounting,
@@ -80,10 +79,9 @@ class FailoverClient:
         injections: Injections,
         before_recovery: Callable[[], None],
         max_replacements_in_a_row: int,
-        clock: Callable[[], float],
     ) -> None:
         self._cluster = cluster
-        self._supervisor = supervisor
+        self._effects = effects
         self._strategy = strategy
         self._checkpoints = checkpoints
         self._accounting = accounting
@@ -91,8 +89,7 @@ class FailoverClient:
         self._injections = injections
         self._before_recovery = before_recovery
         self._max_in_a_row = max_replacements_in_a_row
-        self._clock = clock
-        self._waits_since_s = clock()  # of a recovery: since when it has waited for ranks
+        self._waits_since_s = effects.clock()  # of a recovery: since when it has waited for ranks
         self._holder: RowHolder | None = None
 
     @property
@@ -147,13 +144,13 @@ class FailoverClient:
         replies: dict[Rank, Reply] = {}
         call = first
         for _ in range(self._max_in_a_row):
-            asked_s = self._clock()
+            asked_s = self._effects.clock()
             try:
                 replies.update(call())
                 return in_rank_order(replies, self.ranks)
             except RankLost as lost:
                 replies.update(lost.replies)
-                casualties = self._recover(lost, progress, self._clock() - asked_s)
+                casualties = self._recover(lost, progress, self._effects.clock() - asked_s)
                 replies = {rank: reply for rank, reply in replies.items() if rank not in casualties}
                 outstanding = {rank: request for rank, request in requests.items() if rank not in replies}
                 call = partial(self._cluster.call, outstanding)
@@ -169,18 +166,18 @@ class FailoverClient:
         Returns all ranks that died. Raises RolledBack if the plan was a rollback.
         """
         self._before_recovery()
-        self._supervisor.status(phase="recover")
+        self._effects.status(phase="recover")
         casualties: frozenset[Rank] = frozenset()
         reschedule_s, load_s = 0.0, 0.0
         for _ in range(self._max_in_a_row):
             casualties |= lost.ranks
             reschedule_s += detect_s
-            since_s = self._waits_since_s = self._clock()
+            since_s = self._waits_since_s = self._effects.clock()
             try:
-                self._cluster.replace(
-                    lost.detail, progress.step, progress.samples, detect_s, lambda: self._injections.strike("regroup")
-                )
-                began_s, since_s = since_s, self._clock()
+                self._effects.replace(lost.detail, progress.step, progress.samples, detect_s)
+                self._injections.strike("regroup")
+                self._cluster.replace(lost.ranks)
+                began_s, since_s = since_s, self._effects.clock()
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
                 loss = self._loss(casualties, progress)
@@ -188,17 +185,17 @@ class FailoverClient:
                 if rolls_back(plan):
                     self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
                 num_rows = self._restore(plan, loss)
-                load_s += self._clock() - since_s
+                load_s += self._effects.clock() - since_s
                 break
             except RankLost as again:
-                lost, detect_s = again, self._clock() - self._waits_since_s
+                lost, detect_s = again, self._effects.clock() - self._waits_since_s
                 load_s += self._waits_since_s - since_s
         else:
             raise RunFailed(
                 f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
                 "(cluster.max_replacements_in_a_row)"
             )
-        self._supervisor.record(
+        self._effects.record(
             self._accounting.recovered(
                 CompletedRecovery(
                     plan=plan,
@@ -212,7 +209,7 @@ class FailoverClient:
                 )
             )
         )
-        self._supervisor.status(phase="train")
+        self._effects.status(phase="train")
         if rolls_back(plan):
             assert loss.checkpoint is not None
             dense, _ = read_dense(self._checkpoints.root, loss.checkpoint.trainer)
@@ -248,5 +245,5 @@ class FailoverClient:
         """Serve requests of a recovery. The seconds until a death is found count from the wait, not from before it."""
         sent = self._cluster.start(requests)
         meanwhile()
-        self._waits_since_s = self._clock()
+        self._waits_since_s = self._effects.clock()
         return self._cluster.finish(sent)

@@ -8,8 +8,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Request, Save, Several, Written
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.faults import FaultTime, Phase, Struck
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
@@ -34,7 +34,7 @@ class Injections(Resumable):
         faults: Sequence[FaultTime],
         *,
         cluster: Cluster,
-        supervisor: SupervisorClient,
+        effects: Effects,
         recoveries: Recoveries,
         accounting: Accounting,
         progress: Callable[[], Progress],
@@ -42,7 +42,7 @@ class Injections(Resumable):
     ) -> None:
         self._faults = tuple(faults)
         self._cluster = cluster
-        self._supervisor = supervisor
+        self._effects = effects
         self._recoveries = recoveries
         self._accounting = accounting
         self._progress = progress
@@ -69,7 +69,7 @@ class Injections(Resumable):
             last_step = self._faults[number].last_step
             if last_step is not None and last_step <= step:
                 self._lasting.remove(number)
-                self._supervisor.end_fault(number)
+                self._effects.end_fault(number)
 
     @property
     def depend_on_messages(self) -> bool:
@@ -95,7 +95,7 @@ class Injections(Resumable):
     def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None) -> Struck:
         self._before_fault()
         progress = self._progress()
-        return self._supervisor.inject(progress.step, progress.samples, numbers, seconds)
+        return self._effects.inject(progress.step, progress.samples, numbers, seconds)
 
     @property
     def write_faults(self) -> tuple[int, ...]:

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.cluster import rpc
+from harness.cluster.effects import Effects
 from harness.cluster.group import GroupOptions
 from harness.cluster.launcher import Launcher, Main
-from harness.cluster.local import LocalCluster, LocalRanks
+from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.processes import RankJob
 from harness.cluster.protocol import Cluster
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor import Ranks, Supervisor
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
 from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
@@ -61,7 +61,7 @@ class RunStatus:
     generation: int
 
 
-TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, SupervisorClient], None]
+TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, Effects], None]
 """The job of the trainer rank: :func:`harness.run.job.train`, or a test's replacement. It can be pickled."""
 
 
@@ -143,7 +143,6 @@ def run(
                 clock=parts.clock,
                 resumption=points.resumption,
                 commit_point=points.commit,
-                is_stopping=lambda: stop is not None and stop.is_set,
             )
             _begin_record(supervisor, run_spec, point, machine | {"env": recorder.env_digest})
             return supervisor
@@ -241,7 +240,8 @@ def _run_local(
     ranks = parts.make_ranks(run_spec.config.num_ps, partial(parts.make_server, spec))
     supervisor = make_supervisor(ranks, _machine())
     try:
-        parts.train(run_spec.config, store.root, _fault_times(run_spec), LocalCluster(ranks, supervisor), supervisor)
+        effects = Effects(LocalChannel(supervisor, stop))
+        parts.train(run_spec.config, store.root, _fault_times(run_spec), LocalCluster(ranks), effects)
     finally:
         ranks.close()
     return supervisor
@@ -274,7 +274,7 @@ def _run_rpc(
         world.start()
         machine = _machine(pids=world.pids, port=world.port, network=world.network_words, **world.places)
         supervisor = make_supervisor(world, machine)
-        world.serve(services_of(supervisor), stop, supervisor.strike_by_second)
+        world.serve(supervisor, stop, supervisor.strike_by_second)
     finally:
         world.close()
     return supervisor
@@ -296,25 +296,10 @@ def _fault_times(run_spec: RunSpec) -> tuple[FaultTime, ...]:
     return tuple(planned.time for planned in run_spec.planned_faults)
 
 
-def services_of(supervisor: Supervisor) -> dict[str, Callable[..., Any]]:
-    """The supervisor's functions that a trainer in another process may call, by name."""
-    return {
-        "record": supervisor.record,
-        "commit": supervisor.commit,
-        "status": supervisor.status,
-        "resumption": supervisor.resumption,
-        "commit_point": supervisor.commit_point,
-        "inject": supervisor.inject,
-        "end_fault": supervisor.end_fault,
-        "survivors": supervisor.survivors,
-        "replace": supervisor.replace,
-    }
-
-
 def make_world(
     config: Config,
     spec: RankSpec,
-    job: Callable[[Cluster, SupervisorClient], None],
+    job: Callable[[Cluster, Effects], None],
     parts: Parts = DEFAULT,
     hosts: HostMap | None = None,
     *,
@@ -337,7 +322,7 @@ def make_world(
 def _world(
     config: Config,
     spec: RankSpec,
-    job: Callable[[Cluster, SupervisorClient], None],
+    job: Callable[[Cluster, Effects], None],
     parts: Parts,
     launcher: Launcher,
     *,

@@ -1,7 +1,6 @@
 """The job of the trainer rank, on either engine."""
 
 import os
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,8 +9,8 @@ import torch
 
 from harness.client.clients import CLIENTS
 from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.faults import FaultTime
@@ -37,9 +36,7 @@ from harness.run.step_log import StepLog
 from harness.run.trainer import Trainer
 
 
-def train(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
-) -> None:
+def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
     """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
     run_spec = RunSpec(config)
     torch.set_num_threads(config.trainer.num_threads)
@@ -49,9 +46,9 @@ def train(
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     saves = Checkpoints(checkpoints)
-    trainer = _make_trainer(run_spec, saves, faults, cluster, supervisor)
+    trainer = _make_trainer(run_spec, saves, faults, cluster, effects)
     try:
-        supervisor.record(trainer.run())
+        effects.record(trainer.run())
     finally:
         saves.give_up()
 
@@ -61,18 +58,17 @@ def _make_trainer(
     saves: Checkpoints,
     faults: tuple[FaultTime, ...],
     cluster: Cluster,
-    supervisor: SupervisorClient,
+    effects: Effects,
 ) -> Trainer:
     """Build the objects of a run, each after those it uses."""
-    config, clock = run_spec.config, time.monotonic
+    config = run_spec.config
     schedule = _make_schedule(run_spec, faults)
     steps = StepLog(
-        supervisor,
+        effects,
         num_steps=schedule.num_steps,
         batch_size=schedule.batch_size,
         every_steps=config.metrics.log_every_steps,
         repeats_exactly=run_spec.strategy.restores_exactly,
-        clock=clock,
     )
     progress = partial(_progress, schedule, steps, saves)
     accounting = _make_accounting(run_spec, cluster)
@@ -82,7 +78,7 @@ def _make_trainer(
     injections = Injections(
         faults,
         cluster=cluster,
-        supervisor=supervisor,
+        effects=effects,
         recoveries=recoveries,
         accounting=accounting,
         progress=progress,
@@ -90,7 +86,7 @@ def _make_trainer(
     )
     failover = FailoverClient(
         cluster=cluster,
-        supervisor=supervisor,
+        effects=effects,
         strategy=run_spec.strategy,
         checkpoints=saves,
         accounting=accounting,
@@ -98,7 +94,6 @@ def _make_trainer(
         injections=injections,
         before_recovery=steps.flush,
         max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
-        clock=clock,
     )
     network = _make_network(run_spec, cluster)
     client = _make_client(run_spec, failover, boundaries, count_updates)
@@ -117,27 +112,25 @@ def _make_trainer(
         client=client,
         failover=failover,
         checkpoints=saves,
-        supervisor=supervisor,
+        effects=effects,
         every_s=config.resume.every_s,
         fsync=config.store.fsync,
-        clock=clock,
     )
     return Trainer(
         failover=failover,
         checkpointer=Checkpointer(
             ask=failover.ask,
             ranks=cluster.ranks,
-            supervisor=supervisor,
+            effects=effects,
             checkpoints=saves,
             accounting=accounting,
             recoveries=recoveries,
             injections=injections,
             store=_store_spec(run_spec),
             dense_state=network.state,
-            clock=clock,
         ),
         accounting=accounting,
-        supervisor=supervisor,
+        effects=effects,
         client=client,
         recoveries=recoveries,
         network=network,
@@ -148,10 +141,9 @@ def _make_trainer(
         num_steps=schedule.num_steps,
         saves_initially=run_spec.strategy.saves_initially,
         overlaps=cluster.overlaps,
-        evaluator=_make_evaluator(run_spec, network, client, lambda: supervisor.advanced(steps.step)),
+        evaluator=_make_evaluator(run_spec, network, client, lambda: effects.advanced(steps.step)),
         count_updates=count_updates,
         resume_points=resume_points,
-        clock=clock,
     )
 
 

@@ -5,12 +5,13 @@ tracker and no event, so a run that goes on from one ends with the record of a r
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.client.embedding_client import EmbeddingClient
+from harness.cluster.effects import Effects, Resumption, WrittenPoint
 from harness.cluster.protocol import LoadState, WriteState
-from harness.cluster.supervisor_client import Resumption, SupervisorClient, WrittenPoint
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import State, Stateful
@@ -41,7 +42,6 @@ class ResumePoints:
     Args:
         parts: the trainer's objects with a state, by name.
         every_s: seconds between points; 0: one before every save; None: only where the run is to stop.
-        clock: seconds, monotonic. It decides when a point is written, and nothing else.
     """
 
     def __init__(
@@ -51,27 +51,25 @@ class ResumePoints:
         client: EmbeddingClient,
         failover: FailoverClient,
         checkpoints: Checkpoints,
-        supervisor: SupervisorClient,
+        effects: Effects,
         every_s: float | None,
         fsync: bool,
-        clock: Callable[[], float],
     ) -> None:
         self._parts = parts
         self._client = client
         self._failover = failover
         self._checkpoints = checkpoints
-        self._supervisor = supervisor
+        self._effects = effects
         self._every_s = every_s
         self._fsync = fsync
-        self._clock = clock
-        self._resumption = supervisor.resumption()
+        self._resumption = effects.resumption()
         self._number = self._resumption.next_number
-        self._began_s = self._last_s = clock()
+        self._began_s = self._last_s = effects.clock()
         self._written_s = 0.0
 
     def measured_s(self) -> dict[str, float]:
         """Seconds of this machine: of the run, without the time between two starts, and of its resume points."""
-        return {"seconds": self._clock() - self._began_s, "resume_seconds": self._written_s}
+        return {"seconds": self._effects.clock() - self._began_s, "resume_seconds": self._written_s}
 
     def resume(self) -> bool:
         """Load the point that the run goes on from; False if it starts. Raises StoreError, RunFailed."""
@@ -94,7 +92,7 @@ class ResumePoints:
         To be called where it does not matter which message is in flight, before what is due at the boundary. Raises
         RunStopped if the run is asked to stop, RolledBack if a failure was found.
         """
-        is_stopping = self._supervisor.is_stopping()
+        is_stopping = self._effects.is_stopping()
         if self._checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
@@ -110,11 +108,11 @@ class ResumePoints:
     def _is_due(self, *, saves: bool) -> bool:
         if not self._every_s:
             return saves and self._every_s is not None
-        return self._clock() - self._last_s >= self._every_s
+        return self._effects.has_passed(self._every_s, self._last_s)
 
     def _write(self, progress: Progress) -> bool:
         """Write and commit a point; False if a rank is dead, which the next step finds. Raises StoreError."""
-        began_s = self._last_s = self._clock()
+        began_s = self._last_s = self._effects.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
         for name, part in self._parts.items():
@@ -127,7 +125,8 @@ class ResumePoints:
             return False
         state: State = {name: part.state() for name, part in self._parts.items()}
         state["measured_s"] = self.measured_s()
-        own = write_state(root, CHIEF, number, progress.step, state, fsync=self._fsync)
+        write = partial(write_state, root, CHIEF, number, progress.step, state, fsync=self._fsync)
+        own = self._effects.once(write)
         newest = self._checkpoints.newest
         written = WrittenPoint(
             number=number,
@@ -135,8 +134,8 @@ class ResumePoints:
             checkpoint=newest.sequence if newest else None,
             files={**files, CHIEF: own},
         )
-        self._supervisor.commit_point(written)
-        self._last_s = self._clock()
+        self._effects.commit_point(written)
+        self._last_s = self._effects.clock()
         self._written_s += self._last_s - began_s
         return True
 

@@ -1,9 +1,8 @@
 """The losses of finished steps: recorded in batches, and compared when steps are repeated."""
 
 import struct
-from collections.abc import Callable
 
-from harness.cluster.supervisor_client import Reporter
+from harness.cluster.effects import Effects
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
 from harness.core.resumable import Resumable
@@ -15,28 +14,25 @@ class StepLog(Resumable):
     Args:
         every_steps: the largest number of steps that one event covers.
         repeats_exactly: repeated steps must have the losses of their first run. Otherwise the last ones count.
-        clock: seconds, monotonic; for the ``machine`` part of events.
     """
 
     _state = ("step", "losses", "_recorded", "_rerun_until")
 
     def __init__(
         self,
-        supervisor: Reporter,
+        effects: Effects,
         *,
         num_steps: int,
         batch_size: int,
         every_steps: int,
         repeats_exactly: bool = True,
-        clock: Callable[[], float],
     ) -> None:
-        self._supervisor = supervisor
+        self._effects = effects
         self._num_steps = num_steps
         self._batch_size = batch_size
         self._every_steps = every_steps
         self._repeats_exactly = repeats_exactly
-        self._clock = clock
-        self._began_s = clock()
+        self._began_s = effects.clock()
         self._recorded = 0  # finished steps that are on record
         self._rerun_until = 0  # steps up to here had run before the last rollback
         self.step = 0
@@ -48,7 +44,7 @@ class StepLog(Resumable):
         Raises RunFailed if it had, with a different loss, and repeats are exact.
         """
         self.step += 1
-        self._supervisor.advanced(self.step)
+        self._effects.advanced(self.step)
         is_rerun = self.step <= len(self.losses)
         if not is_rerun:
             self.losses.append(loss)
@@ -70,8 +66,8 @@ class StepLog(Resumable):
         if self._recorded == self.step:
             return
         losses = self.losses[self._recorded : self.step]
-        now_s = self._clock()
-        self._supervisor.record(
+        now_s = self._effects.clock()
+        self._effects.record(
             Trained(
                 step=self.step,
                 samples=self.step * self._batch_size,
@@ -81,7 +77,7 @@ class StepLog(Resumable):
                 machine={"seconds": now_s - self._began_s},
             )
         )
-        self._supervisor.status(phase="train", step=self.step, num_steps=self._num_steps, loss=losses[-1])
+        self._effects.status(phase="train", step=self.step, num_steps=self._num_steps, loss=losses[-1])
         self._recorded, self._began_s = self.step, now_s
 
     def roll_back(self, step: int) -> None:

@@ -11,8 +11,8 @@ from functools import partial
 import xxhash
 
 from harness.client.embedding_client import EmbeddingClient
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Digest, Initialise
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.events import Evaluated, Finished
 from harness.core.lookup import BatchPlan
 from harness.core.plans import CHIEF, Progress, SavePlan
@@ -40,7 +40,6 @@ class Trainer:
         progress: the progress of the run now.
         count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
         resume_points: writes them at boundaries, and loads the one that the run goes on from.
-        clock: seconds, monotonic; for the ``machine`` part of events and measured totals only.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Trainer:
         failover: FailoverClient,
         checkpointer: Checkpointer,
         accounting: Accounting,
-        supervisor: SupervisorClient,
+        effects: Effects,
         client: EmbeddingClient,
         recoveries: Recoveries,
         network: DenseNetwork,
@@ -63,12 +62,11 @@ class Trainer:
         evaluator: Evaluator,
         count_updates: UpdateCounter,
         resume_points: ResumePoints,
-        clock: Callable[[], float],
     ) -> None:
         self._failover = failover
         self._checkpointer = checkpointer
         self._accounting = accounting
-        self._supervisor = supervisor
+        self._effects = effects
         self._client = client
         self._recoveries = recoveries
         self._network = network
@@ -83,7 +81,6 @@ class Trainer:
         self._evaluate_model = evaluator
         self._count_updates = count_updates
         self._resume_points = resume_points
-        self._clock = clock
 
     def run(self) -> Finished:
         """Run all steps, those after the resume point if there is one, and return the last event.
@@ -91,8 +88,8 @@ class Trainer:
         Raises RunStopped if the run is asked to stop before its end.
         """
         is_resumed = self._resume_points.resume()
-        self._supervisor.advanced(self._steps.step)
-        self._supervisor.status(phase="start", step=self._steps.step, num_steps=self._num_steps, loss=None)
+        self._effects.advanced(self._steps.step)
+        self._effects.status(phase="start", step=self._steps.step, num_steps=self._num_steps, loss=None)
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
         finished: Finished | None = None
@@ -115,13 +112,13 @@ class Trainer:
             self._checkpointer.save(SavePlan(kind="full"), self._progress())
             self._checkpointer.finish_pending(self._progress())
         self._kill_if_due()
-        self._supervisor.status(phase="train")
+        self._effects.status(phase="train")
 
     # --- a step ---------------------------------------------------------------------------------------------------
 
     def _advance(self) -> None:
         """One step, and what is due at the boundary after it."""
-        began_s = self._clock()
+        began_s = self._effects.clock()
         pulled = self._client.pull(self._progress())
         batch, plan = pulled.batch, pulled.plan
         loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
@@ -138,7 +135,7 @@ class Trainer:
         self._act(announced=due.save)
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
-        seconds = self._clock() - began_s
+        seconds = self._effects.clock() - began_s
         if self._steps.finish_step(loss):
             self._accounting.rerun(seconds)
         for kind in self._recoveries:
@@ -175,12 +172,12 @@ class Trainer:
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()
-        began_s = self._clock()
-        self._supervisor.status(phase="evaluate")
+        began_s = self._effects.clock()
+        self._effects.status(phase="evaluate")
         with self._injections.evaluation():
             quality = self._evaluate_model(self._progress(), is_whole=final)
         self._boundaries.evaluated(self._steps.step)
-        self._supervisor.record(
+        self._effects.record(
             Evaluated(
                 step=self._steps.step,
                 samples=self._progress().samples,
@@ -189,7 +186,7 @@ class Trainer:
                 accuracy=quality.accuracy,
                 num_samples=quality.num_samples,
                 final=final,
-                machine={"seconds": self._clock() - began_s},
+                machine={"seconds": self._effects.clock() - began_s},
             )
         )
         return quality

@@ -4,23 +4,23 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.core.errors import DataError
 from harness.core.plans import CHIEF
 from harness.data.digest import verify
 from harness.data.records import read_meta
 
-Job = Callable[[Cluster, SupervisorClient], None]
+Job = Callable[[Cluster, Effects], None]
 
 
-def with_data(path: str, digest: str, job: Job, cluster: Cluster, supervisor: SupervisorClient) -> None:
-    """``job(cluster, supervisor)``, if the folder ``path`` holds the data of this digest here. Raises DataError.
+def with_data(path: str, digest: str, job: Job, cluster: Cluster, effects: Effects) -> None:
+    """``job(cluster, effects)``, if the folder ``path`` holds the data of this digest here. Raises DataError.
 
     Its records are read whole once, as :func:`harness.data.digest.verify` does.
     """
     refuse_other_data(Path(path), digest)
-    job(cluster, supervisor)
+    job(cluster, effects)
 
 
 def refuse_other_data(folder: Path, digest: str) -> None:

@@ -14,11 +14,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from harness.cluster import group, launcher, rpc
+from harness.cluster.effects import Effects
 from harness.cluster.launcher import RankContext
 from harness.cluster.protocol import Cluster, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.server import RankSpec
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from harness.processes import fork_server as server
@@ -68,29 +68,31 @@ def is_replacement(generation: int) -> bool:
     return generation > 0
 
 
-def replace_twice(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def replace_twice(cluster: Cluster, effects: Effects) -> None:
     """A kill whose replacement is mute, and has to be replaced too."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     cluster.expect_losses()
-    supervisor.inject(5, 20, (0,))
+    effects.inject(5, 20, (0,))
     try:
         ask(cluster)
     except RankLost as lost:
         try:
-            cluster.replace(lost.detail, 5, 20, 0.0)
+            effects.replace(lost.detail, 5, 20, 0.0)
+            cluster.replace(lost.ranks)
         except RankLost as mute:
-            cluster.replace(mute.detail, 5, 20, 0.0)
+            effects.replace(mute.detail, 5, 20, 0.0)
+            cluster.replace(mute.ranks)
     cluster.call({"ps1": Initialise(step=5)})
     ask(cluster)
 
 
-def stop_the_trainer(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def stop_the_trainer(note: Path, cluster: Cluster, effects: Effects) -> None:
     """In the middle of a job."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     stop_self(note)
 
 
-def stop_in_a_message(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def stop_in_a_message(note: Path, cluster: Cluster, effects: Effects) -> None:
     """In the middle of a message to the supervisor, which is too long for one write."""
     assert isinstance(cluster, RpcCluster)
     link = cluster._link
@@ -99,32 +101,32 @@ def stop_in_a_message(note: Path, cluster: Cluster, supervisor: SupervisorClient
         stop_self(note)
 
 
-def compute(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def compute(cluster: Cluster, effects: Effects) -> None:
     """A step that takes longer than the deadline."""
     ends_s = time.monotonic() + PAUSE_S
     while time.monotonic() < ends_s:
         pass
-    supervisor.record("computed")
+    effects.record("computed")
 
 
-def loop(step: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def loop(step: int, cluster: Cluster, effects: Effects) -> None:
     """A loop without an end, after so many steps: it asks the ranks, and finishes nothing."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    supervisor.advanced(step)
+    effects.advanced(step)
     while True:
         ask(cluster)
         time.sleep(0.01)
 
 
-def finish_slowly(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def finish_slowly(cluster: Cluster, effects: Effects) -> None:
     """Batches of an evaluation that take twice the deadline, and each a part of it."""
     for _ in range(10):
         time.sleep(DEADLINE_S / 5)
-        supervisor.advanced(7)
-    supervisor.record("finished")
+        effects.advanced(7)
+    effects.record("finished")
 
 
-def stop_the_supervisor(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def stop_the_supervisor(cluster: Cluster, effects: Effects) -> None:
     """Stop and continue it, as Ctrl-Z and ``fg`` do, with a longer pause than any deadline."""
     assert isinstance(cluster, RpcCluster)
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
@@ -138,7 +140,7 @@ def stop_the_supervisor(cluster: Cluster, supervisor: SupervisorClient) -> None:
         ask(cluster)
         time.sleep(0.01)
     os.kill(owner, signal.SIGCONT)
-    supervisor.record([*worlds.pids_of(cluster).values()] == ranks[1:])
+    effects.record([*worlds.pids_of(cluster).values()] == ranks[1:])
 
 
 def run_and_say(config: Config, root: Path) -> None:
@@ -147,7 +149,7 @@ def run_and_say(config: Config, root: Path) -> None:
     sys.stdout.write(str(worlds.run_job(config, root, stop_the_supervisor)))
 
 
-def kill_the_supervisor(note: Path, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def kill_the_supervisor(note: Path, cluster: Cluster, effects: Effects) -> None:
     """While the fork server and a rank are stopped."""
     assert isinstance(cluster, RpcCluster)
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
@@ -178,7 +180,7 @@ def _tick(note: Path) -> None:
             time.sleep(0.002)
 
 
-def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: SupervisorClient) -> None:
+def signal_the_server(note: Path, number: int, cluster: Cluster, effects: Effects) -> None:
     """Send a signal to the fork server, then go on with a planned kill."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     pids = worlds.pids_of(cluster)
@@ -188,7 +190,7 @@ def signal_the_server(note: Path, number: int, cluster: Cluster, supervisor: Sup
     else:
         os.kill(os.getppid(), number)
     cluster.expect_losses()
-    supervisor.inject(5, 20, (0,))
+    effects.inject(5, 20, (0,))
 
 
 def start_by_a_killed_server(config: Config, root: Path) -> None:
@@ -215,7 +217,7 @@ def start_by_a_killed_server(config: Config, root: Path) -> None:
         sys.stdout.write(f"{error}\n")
 
 
-def say_nothing(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def say_nothing(cluster: Cluster, effects: Effects) -> None:
     """Job: none."""
 
 

@@ -12,9 +12,9 @@ import torch
 from torch.distributed import rpc
 
 from harness.cluster import group
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.events import Event, Regrouped, Started
@@ -89,24 +89,25 @@ def ask(cluster: Cluster) -> None:
     cluster.call({rank: Exchange(pull_N=torch.arange(3)) for rank in cluster.ranks})
 
 
-def lose(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
+def lose(cluster: Cluster, effects: Effects, step: int) -> None:
     """Carry out the kills planned for ``step`` (5, then 7), find them, and record who serves then, and where."""
     assert isinstance(cluster, RpcCluster)
     cluster.expect_losses()
-    supervisor.inject(step, step * 4, (step // 7,))
+    effects.inject(step, step * 4, (step // 7,))
     with pytest.raises(RankLost) as lost:
         ask(cluster)
-    cluster.replace(lost.value.detail, step, step * 4, 0.0)
+    effects.replace(lost.value.detail, step, step * 4, 0.0)
+    cluster.replace(lost.value.ranks)
     cluster.call({rank: Initialise(step=step) for rank in lost.value.ranks})
     ask(cluster)
-    supervisor.record({"served": worlds.pids_of(cluster), "generation": cluster._generation})
+    effects.record({"served": worlds.pids_of(cluster), "generation": cluster._generation})
 
 
-def admit(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
+def admit(cluster: Cluster, effects: Effects, step: int) -> None:
     """Report a step and go on asking until the new spares are members."""
     assert isinstance(cluster, RpcCluster)
     generation, tries = cluster._generation, 0
-    supervisor.status(step=step)
+    effects.status(step=step)
     while cluster._generation == generation:
         time.sleep(0.01)
         ask(cluster)
@@ -114,32 +115,32 @@ def admit(cluster: Cluster, supervisor: SupervisorClient, step: int) -> None:
         assert tries < 3000
 
 
-def lose_twice(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def lose_twice(cluster: Cluster, effects: Effects) -> None:
     """One death, new spares, and two deaths at once."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    supervisor.record({"served": worlds.pids_of(cluster), "generation": 0})
-    lose(cluster, supervisor, 5)
-    admit(cluster, supervisor, 6)
-    lose(cluster, supervisor, 7)
+    effects.record({"served": worlds.pids_of(cluster), "generation": 0})
+    lose(cluster, effects, 5)
+    admit(cluster, effects, 6)
+    lose(cluster, effects, 7)
 
 
-def lose_at_once(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def lose_at_once(cluster: Cluster, effects: Effects) -> None:
     """A second death before there is a new spare."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    lose(cluster, supervisor, 5)
-    lose(cluster, supervisor, 7)
+    lose(cluster, effects, 5)
+    lose(cluster, effects, 7)
 
 
-def mute_a_spare(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def mute_a_spare(cluster: Cluster, effects: Effects) -> None:
     """A spare is suspended before a generation is formed for a new one."""
     assert isinstance(cluster, RpcCluster)
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
-    lose(cluster, supervisor, 5)
+    lose(cluster, effects, 5)
     muted = rpc.rpc_sync(group.worker_name("spare1", 0), os.getpid)
     stop(muted)
-    admit(cluster, supervisor, 6)
+    admit(cluster, effects, 6)
     served = {**worlds.pids_of(cluster), "muted": muted}
-    supervisor.record({"served": served, "generation": cluster._generation, "is_alive": alive(muted)})
+    effects.record({"served": served, "generation": cluster._generation, "is_alive": alive(muted)})
 
 
 def planned(*kills: tuple[int, tuple[str, ...]]) -> tuple[PlannedFault, ...]:

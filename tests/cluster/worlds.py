@@ -9,15 +9,15 @@ from typing import Any
 import torch
 from torch.distributed import rpc
 
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Initialise
 from harness.cluster.rpc import RpcCluster
 from harness.cluster.supervisor import Supervisor
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RankLost, RunFailed
 from harness.core.faults import PlannedFault
-from harness.run.assemble import DEFAULT, Parts, make_world, services_of
+from harness.run.assemble import DEFAULT, Parts, make_world
 from harness.run.spec import RunSpec
 from harness.store import CheckpointStore
 from tests.stopped import stop
@@ -37,7 +37,7 @@ class Notes:
 def run_job(
     config: Config,
     root: Path,
-    job: Callable[[Cluster, SupervisorClient], None],
+    job: Callable[[Cluster, Effects], None],
     planned_faults: tuple[PlannedFault, ...] = (),
     parts: Parts = DEFAULT,
     *,
@@ -57,7 +57,7 @@ def run_job(
         supervisor = Supervisor(
             ranks=world, sink=notes.record, store=store, planned_faults=planned_faults, on_status=lambda **_: None
         )
-        world.serve(services_of(supervisor))
+        world.serve(supervisor)
     finally:
         world.close()
     assert not {process.pid for process in multiprocessing.active_children()} & set(world.pids.values())
@@ -74,30 +74,31 @@ def _pull(rows: int = 3) -> Exchange:
     return Exchange(pull_N=torch.arange(rows))
 
 
-def kill_and_replace(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def kill_and_replace(cluster: Cluster, effects: Effects) -> None:
     """Requests before a kill at boundary 5, the request that finds the death, and requests after the replacement."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     before = cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": pids_of(cluster)})
+    effects.record({"served": pids_of(cluster)})
     cluster.expect_losses()
-    supervisor.inject(5, 20, (0,))
+    effects.inject(5, 20, (0,))
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:
-        supervisor.record({"lost": sorted(lost.ranks), "answered": sorted(lost.replies), "detail": lost.detail})
-        cluster.replace(lost.detail, 5, 20, 0.0)
+        effects.record({"lost": sorted(lost.ranks), "answered": sorted(lost.replies), "detail": lost.detail})
+        effects.replace(lost.detail, 5, 20, 0.0)
+        cluster.replace(lost.ranks)
         cluster.call({rank: Initialise(step=5) for rank in lost.ranks})
     after = cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": pids_of(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
+    effects.record({"served": pids_of(cluster), "equal": all(torch.equal(before[r], after[r]) for r in before)})
 
 
-def raise_in_a_rank(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def raise_in_a_rank(cluster: Cluster, effects: Effects) -> None:
     """A request that the rank's code cannot serve."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     cluster.call({"ps1": Exchange(pull_N=torch.tensor([10**9]))})
 
 
-def hang_a_rank(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def hang_a_rank(cluster: Cluster, effects: Effects) -> None:
     """A rank that stops without dying: it answers nothing, and must be killed before it is replaced."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     served = pids_of(cluster)
@@ -105,14 +106,15 @@ def hang_a_rank(cluster: Cluster, supervisor: SupervisorClient) -> None:
     try:
         cluster.call({rank: _pull() for rank in cluster.ranks})
     except RankLost as lost:
-        cluster.replace(lost.detail, 1, 4, 0.0)
-        supervisor.record({"lost": sorted(lost.ranks), "stopped": served["ps1"]})
+        effects.replace(lost.detail, 1, 4, 0.0)
+        cluster.replace(lost.ranks)
+        effects.record({"lost": sorted(lost.ranks), "stopped": served["ps1"]})
     cluster.call({"ps1": Initialise(step=1)})
     cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": pids_of(cluster)})
+    effects.record({"served": pids_of(cluster)})
 
 
-def hang_while_joining(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def hang_while_joining(cluster: Cluster, effects: Effects) -> None:
     """A survivor that goes mute while a new world is formed: it is given up after the timeout, and replaced too."""
     cluster.call({rank: Initialise(step=0) for rank in cluster.ranks})
     served = pids_of(cluster)
@@ -122,20 +124,22 @@ def hang_while_joining(cluster: Cluster, supervisor: SupervisorClient) -> None:
     except RankLost as lost:
         stop(served["ps2"])
         try:
-            cluster.replace(lost.detail, 1, 4, 0.0)
+            effects.replace(lost.detail, 1, 4, 0.0)
+            cluster.replace(lost.ranks)
         except RankLost as mute:
-            supervisor.record({"mute": sorted(mute.ranks)})
-            cluster.replace(mute.detail, 1, 4, 0.0)
+            effects.record({"mute": sorted(mute.ranks)})
+            effects.replace(mute.detail, 1, 4, 0.0)
+            cluster.replace(mute.ranks)
     cluster.call({"ps1": Initialise(step=1), "ps2": Initialise(step=1)})
     cluster.call({rank: _pull() for rank in cluster.ranks})
-    supervisor.record({"served": pids_of(cluster), "before": served})
+    effects.record({"served": pids_of(cluster), "before": served})
 
 
-def die(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def die(cluster: Cluster, effects: Effects) -> None:
     """A trainer that is killed at work."""
     os.kill(os.getpid(), 9)
 
 
-def fail(cluster: Cluster, supervisor: SupervisorClient) -> None:
+def fail(cluster: Cluster, effects: Effects) -> None:
     """A trainer that fails on purpose."""
     raise RunFailed("on purpose")

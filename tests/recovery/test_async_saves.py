@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import analysis
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Save
 from harness.cluster.server import RankServer
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import StoreError
 from harness.core.events import Event, Recovered, Saved, Trained
@@ -150,7 +150,7 @@ def test_a_rank_that_dies_in_a_save_loses_since_the_checkpoint_before(
 
 
 def train_and_kill_in_a_save(
-    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
 ) -> None:
     """The trainer's job; when the third save has been begun, ps1 is killed."""
     pids, num_saves = pids_of(cluster), 0
@@ -164,7 +164,7 @@ def train_and_kill_in_a_save(
                 os.kill(pids["ps1"], 9)
 
     job.Checkpointer = Unlucky
-    job.train(config, checkpoints, faults, cluster, supervisor)
+    job.train(config, checkpoints, faults, cluster, effects)
 
 
 @pytest.mark.parametrize("strategy", ["full", "partial"])

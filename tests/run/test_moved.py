@@ -8,8 +8,8 @@ from typing import Any, cast
 import pytest
 
 import run
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import Moved, RunStopped
@@ -21,13 +21,13 @@ from tests.runs import changed, saving_every
 
 
 class Moving:
-    """A supervisor's client that calls ``move`` at the boundary after the ``at``-th step."""
+    """Effects, which call ``move`` at the boundary after the ``at``-th step."""
 
-    def __init__(self, supervisor: SupervisorClient, at: int, move: Any) -> None:
-        self._supervisor, self._left, self._move = supervisor, at, move
+    def __init__(self, effects: Effects, at: int, move: Any) -> None:
+        self._effects, self._left, self._move = effects, at, move
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._supervisor, name)
+        return getattr(self._effects, name)
 
     def is_stopping(self) -> bool:
         self._left -= 1
@@ -50,9 +50,9 @@ def test_a_run_that_was_moved_leaves_the_next_one_alone(config: Config, tmp_path
             assemble.run(other, run_dir, parts=assemble.Parts(train=partial(train_until, 12)))
 
     def train(
-        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
     ) -> None:
-        job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Moving(supervisor, 31, move)))
+        job.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, 31, move)))
 
     with pytest.raises(Moved, match=r"run/\S+: moved or removed during the run; another one is there"):
         assemble.run(first, run_dir, parts=assemble.Parts(train=train))
@@ -72,7 +72,7 @@ def train_and_move(  # noqa: PLR0917
     checkpoints: Path,
     faults: tuple[FaultTime, ...],
     cluster: Cluster,
-    supervisor: SupervisorClient,
+    effects: Effects,
 ) -> None:
     """The trainer's job, whose folder is exchanged at the boundary after the ``at``-th step, the 6th save on disk."""
 
@@ -81,7 +81,7 @@ def train_and_move(  # noqa: PLR0917
             time.sleep(0.001)
         exchange(checkpoints.parent, checkpoints.parent.with_name("other"))
 
-    job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Moving(supervisor, at, move)))
+    job.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, at, move)))
 
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.faults import FaultTime
@@ -17,14 +17,14 @@ from tests.runs import changed
 
 
 class Counting:
-    """A supervisor's client that counts what is finished, by the number of steps."""
+    """Effects, which count what is finished, by the number of steps."""
 
-    def __init__(self, supervisor: SupervisorClient) -> None:
-        self._supervisor = supervisor
+    def __init__(self, effects: Effects) -> None:
+        self._effects = effects
         self.counts: Counter[int] = Counter()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._supervisor, name)
+        return getattr(self._effects, name)
 
     def advanced(self, step: int) -> None:
         self.counts[step] += 1
@@ -35,10 +35,10 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
     found: list[Counter[int]] = []
 
     def train(
-        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, supervisor: SupervisorClient
+        config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
     ) -> None:
-        counting = Counting(supervisor)
-        job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, counting))
+        counting = Counting(effects)
+        job.train(config, checkpoints, faults, cluster, cast(Effects, counting))
         found.append(counting.counts)
 
     (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8

@@ -32,7 +32,7 @@ REBUILT: dict[str, set[str]] = {
     },
     "Initial": {"run"},
     "Injections": {
-        *("faults", "cluster", "supervisor", "recoveries", "accounting", "progress", "before_fault"),
+        *("faults", "cluster", "effects", "recoveries", "accounting", "progress", "before_fault"),
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
@@ -70,23 +70,12 @@ REBUILT: dict[str, set[str]] = {
         *("pulled", "pushing"),  # of a step that is over
     },
     "StepLog": {
-        *("supervisor", "num_steps", "batch_size", "every_steps", "repeats_exactly", "clock"),
+        *("effects", "num_steps", "batch_size", "every_steps", "repeats_exactly"),
         "began_s",  # of the machine's part of an event
     },
     "Supervisor": {
-        *(
-            "resumption",
-            "commit_point",
-            "is_stopping",
-            "ranks",
-            "sink",
-            "store",
-            "on_status",
-            "clock",
-            "powers",
-            "planned_faults",
-            "seconds_per_hour",
-        ),
+        *("resumption", "commit_point", "ranks", "sink", "store", "on_status", "clock", "powers"),
+        *("planned_faults", "seconds_per_hour"),
         *("newest", "is_finished"),  # set by the next event
         "began_s",  # as past_s
     },

@@ -14,8 +14,8 @@ import pytest
 
 import analysis
 import run as command_line
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
-from harness.cluster.supervisor_client import SupervisorClient
 from harness.config.model import Config
 from harness.core.errors import RunStopped, StoreError
 from harness.core.events import Finished
@@ -50,13 +50,13 @@ ON_RPC = [
 
 
 class Stopping:
-    """A supervisor's client that asks to stop at the boundary after the ``at``-th step that is run."""
+    """Effects, which ask to stop at the boundary after the ``at``-th step that is run."""
 
-    def __init__(self, supervisor: SupervisorClient, at: int) -> None:
-        self._supervisor, self._left = supervisor, at
+    def __init__(self, effects: Effects, at: int) -> None:
+        self._effects, self._left = effects, at
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._supervisor, name)
+        return getattr(self._effects, name)
 
     def is_stopping(self) -> bool:
         self._left -= 1
@@ -69,10 +69,10 @@ def train_until(  # noqa: PLR0917
     checkpoints: Path,
     faults: tuple[FaultTime, ...],
     cluster: Cluster,
-    supervisor: SupervisorClient,
+    effects: Effects,
 ) -> None:
     """The trainer's job, which is asked to stop."""
-    job.train(config, checkpoints, faults, cluster, cast(SupervisorClient, Stopping(supervisor, at)))
+    job.train(config, checkpoints, faults, cluster, cast(Effects, Stopping(effects, at)))
 
 
 def stopped(config: Config, run_dir: Path, at: int, *, resumes: bool = False) -> int | None:

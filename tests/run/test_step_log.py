@@ -1,7 +1,10 @@
 """The log of losses: every step on record once, reruns marked and compared."""
 
+from typing import cast
+
 import pytest
 
+from harness.cluster.effects import Effects
 from harness.core.errors import RunFailed
 from harness.core.events import Trained
 from harness.run.step_log import StepLog
@@ -17,15 +20,15 @@ class Record:
         """Keep it."""
         self.events.append(event)
 
-    def commit(self, manifest: object) -> None:
-        """A step log commits nothing."""
-        raise AssertionError
-
     def status(self, **values: object) -> None:
         """Statuses go to the console."""
 
     def advanced(self, step: int) -> None:
         """Nobody watches the test."""
+
+    def clock(self) -> float:
+        """A clock that stands still."""
+        return 0.0
 
 
 @pytest.fixture
@@ -35,8 +38,8 @@ def record() -> Record:
 
 
 def make_log(record: Record) -> StepLog:
-    """Ten steps of four samples, on record every three steps; a clock that stands still."""
-    return StepLog(record, num_steps=10, batch_size=4, every_steps=3, clock=lambda: 0.0)
+    """Ten steps of four samples, on record every three steps."""
+    return StepLog(cast(Effects, record), num_steps=10, batch_size=4, every_steps=3)
 
 
 def finish(log: StepLog, *losses: float) -> list[bool]:
@@ -88,7 +91,7 @@ def test_a_rerun_with_another_loss_fails_the_run(record: Record) -> None:
 
 def test_where_saves_are_rounded_a_rerun_has_losses_of_its_own(record: Record) -> None:
     """They take the place of the first ones, in the record and in the result."""
-    log = StepLog(record, num_steps=10, batch_size=4, every_steps=3, repeats_exactly=False, clock=lambda: 0.0)
+    log = StepLog(cast(Effects, record), num_steps=10, batch_size=4, every_steps=3, repeats_exactly=False)
     finish(log, 0.5, 0.25)
     log.roll_back(1)
     assert finish(log, 0.75, 0.125) == [True, False]

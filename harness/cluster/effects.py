@@ -1,0 +1,155 @@
+"""Everything that a trainer does outside its own process, but for its requests to PS ranks."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from harness.core.faults import Struck
+from harness.core.plans import Rank
+from harness.store import Background, FileRecord, Manifest, ResumePoint
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resumption:
+    """What a trainer is told of resume points when it starts.
+
+    ``root``: their folder. ``next_number``: of the next one. ``point``: the one that the run goes on from; None: it
+    starts.
+    """
+
+    root: Path
+    next_number: int
+    point: ResumePoint | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenPoint:
+    """A resume point whose files are on disk: see :class:`harness.store.ResumePoint`."""
+
+    number: int
+    step: int
+    checkpoint: int | None
+    files: Mapping[Rank, FileRecord]
+
+
+class Channel(Protocol):
+    """The supervisor as a trainer reaches it. Each engine has its own."""
+
+    def call(self, name: str, *args: Any) -> Any:
+        """Call a method of the supervisor and wait for its result. Raises the HarnessError that it raises."""
+        ...
+
+    def tell(self, name: str, **values: Any) -> None:
+        """Have a method of the supervisor called, after all calls before; do not wait."""
+        ...
+
+    def advanced(self, step: int) -> None:
+        """Something was finished, after ``step`` finished steps. Sends nothing by itself."""
+        ...
+
+    def is_stopping(self) -> bool:
+        """Whether the supervisor has said that the run is to stop. Does not wait."""
+        ...
+
+    def take_spares(self) -> bool:
+        """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
+        ...
+
+
+class Effects:
+    """What a trainer does outside its own process: calls of the supervisor, files, notices that it takes, its clock.
+
+    A call of the supervisor is a method of :class:`harness.cluster.supervisor.Supervisor` and one here.
+
+    Attributes:
+        channel: reaches the supervisor.
+        clock: seconds, monotonic; for the ``machine`` part of events, and for when a resume point is written.
+    """
+
+    def __init__(self, channel: Channel, clock: Callable[[], float] = time.monotonic) -> None:
+        self.channel = channel
+        self.clock = clock
+
+    def once(self, action: Callable[[], T]) -> T:
+        """The result of ``action``, which has an effect outside this process, or depends on one.
+
+        All that is done here passes through it, but for the begin of a write beside training steps. Where several
+        trainers do the same, one of them is to act, and the others are to have its result or its error.
+        """
+        return action()
+
+    def _call(self, name: str, *args: Any) -> Any:
+        return self.once(lambda: self.channel.call(name, *args))
+
+    def _tell(self, name: str, **values: Any) -> None:
+        self.once(lambda: self.channel.tell(name, **values))
+
+    # --- the record -------------------------------------------------------------------------------------------------
+
+    def record(self, event: Any) -> None:
+        """Append an event to the record, in the order of calls."""
+        self._tell("record", event=event)
+
+    def status(self, **values: Any) -> None:
+        """Report the progress of the run: fields of ``RunStatus``."""
+        self._tell("status", **values)
+
+    def advanced(self, step: int) -> None:
+        """A step, or a batch of an evaluation, was finished by this trainer; ``step`` steps so far."""
+        self.channel.advanced(step)
+
+    # --- saves and resume points ------------------------------------------------------------------------------------
+
+    def begin_write(self, write: Callable[[], FileRecord]) -> Background[FileRecord]:
+        """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
+        return Background("save", write)
+
+    def commit(self, manifest: Manifest) -> None:
+        """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
+        self._call("commit", manifest)
+
+    def resumption(self) -> Resumption:
+        """Where resume points are, and the one to go on from."""
+        return self._call("resumption")
+
+    def commit_point(self, written: WrittenPoint) -> None:
+        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
+        self._call("commit_point", written)
+
+    # --- faults and replacements ------------------------------------------------------------------------------------
+
+    def inject(
+        self, step: int, samples: int, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None
+    ) -> Struck:
+        """Have planned faults of one phase, given by their numbers, carried out as one, and recorded.
+
+        Which ranks they strike is not returned. ``seconds``: of writes that failed, which the ranks carried out
+        themselves, how long they took, by rank. Raises RunFailed for a fault that damages a file where there is none.
+        """
+        return self._call("inject", step, samples, tuple(numbers), seconds)
+
+    def end_fault(self, number: int) -> None:
+        """End the lasting fault of that number."""
+        self._call("end_fault", number)
+
+    def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
+        """Have ``lost`` (rank to the transport's error text) replaced. ``seconds``: from request to failure."""
+        self._call("replace", dict(lost), step, samples, seconds)
+
+    # --- what only a notice or a clock says ---------------------------------------------------------------------------
+
+    def is_stopping(self) -> bool:
+        """Whether the run is asked to stop. Does not wait for the supervisor."""
+        return self.once(self.channel.is_stopping)
+
+    def take_spares(self) -> bool:
+        """Whether all missing spares have been connected since the last call. Does not wait for the supervisor."""
+        return self.once(self.channel.take_spares)
+
+    def has_passed(self, seconds: float, since_s: float) -> bool:
+        """Whether ``seconds`` have passed since the clock read ``since_s``."""
+        return self.once(lambda: self.clock() - since_s >= seconds)
