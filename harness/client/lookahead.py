@@ -27,6 +27,7 @@ from torch import Tensor
 from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, RankSpans
 from harness.client.oracle import Oracle, Origin, Past, Placing, Rows, Window
 from harness.client.row_cache import RowCache
+from harness.client.slots import SlotPool
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
 from harness.client.write_back import DirtyRows, TouchLog
 from harness.cluster.protocol import Exchange, Request, Several
@@ -50,7 +51,7 @@ class LookaheadClient(EmbeddingClient):
         *("_cache", "_touches", "_norms", "_origin", "_stops", "_must_ask", "traffic", "_num_evicted"),
         "_minimum_bytes",
     )
-    _state_types = (Traffic, Origin, Placing, Past, Rows)
+    _state_types = (Traffic, Origin, Placing, Past, Rows, SlotPool)
 
     def __init__(self, spec: ClientSpec) -> None:
         super().__init__(spec)

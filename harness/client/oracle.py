@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.client.embedding_client import Batches, Keys
+from harness.client.slots import SlotPool
 from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
 from harness.kernels.lookup import merge, places
@@ -77,14 +78,13 @@ class Past:
 class Placing:
     """What a plan follows from, beside the batches: the windows before, and which rows are held in which slots.
 
-    No plan changes its arrays. ``past``: the last two windows. ``is_recent_H``: rows of the last one.
+    No plan changes it. ``past``: the last two windows. ``is_recent_H``: rows of the last one.
     """
 
     past: tuple[Past, ...]
     held: Rows
     is_recent_H: Mask
-    free: NDArray[np.int64]
-    num_slots: int
+    pool: SlotPool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,8 +136,7 @@ class Oracle:
         self._batches = batches
         self._max_window_rows = max_window_rows
         self._steps: dict[int, PlannedStep] = {}  # planned, but cut off a window
-        nothing = np.empty(0, np.int64)
-        self._placing = Placing(past=(), held=Rows.none(), is_recent_H=np.empty(0, bool), free=nothing, num_slots=0)
+        self._placing = Placing(past=(), held=Rows.none(), is_recent_H=np.empty(0, bool), pool=SlotPool())
 
     def plan(self, first: int, stop: int, *, is_flushed: bool) -> Window:
         """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are flushed."""
@@ -160,7 +159,7 @@ class Oracle:
             held=self._placing.held,
             is_leaving_H=is_leaving_H,
             coming=coming,
-            num_slots=self._placing.num_slots,
+            num_slots=self._placing.pool.capacity,
             least=least_rows(merged.keys_U, past),
             origin=origin,
         )
@@ -185,29 +184,18 @@ class Oracle:
         is_used_H = np.zeros(len(before), bool)
         is_used_H[where_U[~is_new_U]] = True
         is_leaving_H = ~(is_used_H | now.is_recent_H)
-        taken, free, num_slots = _allot(now, int(np.count_nonzero(is_new_U)), before.slots[is_leaving_H])
-        coming = Rows(keys_U[is_new_U], taken)
+        num_new, pool = int(np.count_nonzero(is_new_U)), now.pool.copy()
+        pool.give(before.slots[is_leaving_H])
+        pool.grow(pool.num_used + num_new)
+        coming = Rows(keys_U[is_new_U], pool.take(num_new))
         slots_U = np.empty(len(keys_U), np.int64)
         slots_U[is_new_U] = coming.slots
         slots_U[~is_new_U] = before.slots[where_U[~is_new_U]]
         held = _union(before[~is_leaving_H], coming)
         is_recent_H = np.zeros(len(held), bool)
         is_recent_H[places(held.keys, keys_U)] = True
-        self._placing = Placing(
-            past=(*now.past[-1:], own), held=held, is_recent_H=is_recent_H, free=free, num_slots=num_slots
-        )
+        self._placing = Placing(past=(*now.past[-1:], own), held=held, is_recent_H=is_recent_H, pool=pool)
         return Rows(keys_U, slots_U), coming, is_leaving_H
-
-
-def _allot(
-    now: Placing, num_rows: int, given_back: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], int]:
-    """Slots for ``num_rows`` rows, those ``given_back`` first; the slots that are free then, and how many there are."""
-    free, num_slots = np.concatenate([given_back, now.free]), now.num_slots
-    if (num_short := num_rows - len(free)) > 0:
-        free = np.concatenate([free, np.arange(num_slots, num_slots + num_short)])
-        num_slots += num_short
-    return free[:num_rows], free[num_rows:], num_slots
 
 
 def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:

@@ -1,6 +1,7 @@
 """Slots of a cache: a pool of free slots, and the order of their last use. N slots of a call."""
 
 from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -14,15 +15,17 @@ _FIRST_CAPACITY = 1024
 _SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
 
 
-class SlotPool(Resumable):
-    """A pool of free slot numbers below a capacity."""
+@dataclass
+class SlotPool:
+    """A pool of slot numbers below ``capacity``, of which the first ``num_free`` of ``free`` are free."""
 
-    _state = ("capacity", "num_free", "_free")
+    capacity: int = 0
+    num_free: int = 0
+    free: Slots = field(default_factory=lambda: np.empty(0, np.int64))
 
-    def __init__(self) -> None:
-        self.capacity = 0
-        self.num_free = 0
-        self._free = np.empty(0, np.int64)
+    def copy(self) -> "SlotPool":
+        """The same slots, in memory of its own."""
+        return replace(self, free=self.free.copy())
 
     @property
     def num_used(self) -> int:
@@ -30,22 +33,24 @@ class SlotPool(Resumable):
         return self.capacity - self.num_free
 
     def grow(self, capacity: int) -> None:
-        """Raise the capacity to ``capacity``."""
+        """Raise the capacity to ``capacity``, if it is lower."""
+        if capacity <= self.capacity:
+            return
         free = np.empty(capacity, np.int64)
-        free[: self.num_free] = self._free[: self.num_free]
+        free[: self.num_free] = self.free[: self.num_free]
         added = capacity - self.capacity
         free[self.num_free : self.num_free + added] = np.arange(self.capacity, capacity)
-        self._free, self.capacity, self.num_free = free, capacity, self.num_free + added
+        self.free, self.capacity, self.num_free = free, capacity, self.num_free + added
 
     def take(self, num: int) -> Slots:
         """Take ``num`` free slots, int64; at least as many must be free."""
         assert num <= self.num_free
         self.num_free -= num
-        return self._free[self.num_free : self.num_free + num].copy()
+        return self.free[self.num_free : self.num_free + num].copy()
 
     def give(self, slots: Slots) -> None:
         """Return slots to the pool."""
-        self._free[self.num_free : self.num_free + len(slots)] = slots
+        self.free[self.num_free : self.num_free + len(slots)] = slots
         self.num_free += len(slots)
 
 

@@ -52,6 +52,7 @@ class WorkerCaches(Resumable):
         *("_key_E", "_clock_E", "_slot_EW", "_entry_S", "_worker_S", "_version_S", "_updates_S", "_counts_S"),
         *("_sampled_S", "_grads_SD", "_values_SX", "_entries", "_slots", "_recency"),
     )
+    _state_types = (SlotPool,)
 
     def __init__(self, *, num_workers: int, num_keys: int, dim: int, width: int, max_rows: int | None) -> None:
         self._entry_of_M = np.zeros(num_keys, np.int32)  # 0: no worker caches the row; else its entry + 1

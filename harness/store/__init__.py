@@ -3,7 +3,6 @@
 from harness.store.background import Background, FrozenRows
 from harness.store.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
 from harness.store.delta import ROW_ID_BYTES
-from harness.store.dense import discard_dense, read_dense, write_dense
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.kinds import SAVE_KINDS, SaveKind, save_kind
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
@@ -11,7 +10,7 @@ from harness.store.resume_points import ResumeFolder, ResumePoint
 from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard import ShardStore
 from harness.store.snapshot import Snapshot
-from harness.store.state import read_state, write_state
+from harness.store.state import discard_dense, read_dense, read_state, write_dense, write_state
 
 __all__ = [
     "ENCODINGS",

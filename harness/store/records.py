@@ -14,7 +14,7 @@ import xxhash
 from harness.core.errors import Damaged, StoreError
 from harness.store.encoding import RAW
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 """Version of the content files and of the manifest, raised together whenever either changes."""
 
 FileKind = Literal["base", "delta", "dense", "state"]

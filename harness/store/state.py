@@ -1,4 +1,4 @@
-"""State files of a resume point: plain data (``harness.core.resumable``) in a content file of the store's format.
+"""Plain data (``harness.core.resumable``) in content files: states of a resume point, the trainer's file of a save.
 
 The header holds the data as JSON, in which ``{"#": k}`` stands for the k-th array. The payload is the arrays, one after
 the other. Nothing in a file is executed.
@@ -15,14 +15,16 @@ from torch import Tensor
 from harness.core.errors import StoreError
 from harness.core.resumable import State
 from harness.store.format import ContentReader, HashingWriter, bytes_of, dtype_name, dtype_of, write_content
-from harness.store.records import FileRecord
+from harness.store.records import FileKind, FileRecord, content_name
 
 _ARRAY = "#"  # the only key of a mapping that stands for an array
 _NUMPY, _TORCH = "numpy", "torch"
 
 
-def write_state(root: Path, rank: str, number: int, step: int, state: State, *, fsync: bool) -> FileRecord:
-    """Write ``root/rank/state-number.bin``. Raises StoreError, also for a value that is not plain data."""
+def write_state(
+    root: Path, rank: str, number: int, step: int, state: State, *, fsync: bool, kind: FileKind = "state"
+) -> FileRecord:
+    """Write ``root/rank/kind-number.bin``. Raises StoreError, also for a value that is not plain data."""
     arrays: list[tuple[str, Tensor]] = []
     plain = _to_json(state, arrays, f"state of {rank}")
 
@@ -33,11 +35,11 @@ def write_state(root: Path, rank: str, number: int, step: int, state: State, *, 
     return write_content(
         root,
         rank,
-        "state",
+        kind,
         number,
         step=step,
         header={
-            "arrays": [(kind, dtype_name(tensor.dtype), tuple(tensor.shape)) for kind, tensor in arrays],
+            "arrays": [(of, dtype_name(tensor.dtype), tuple(tensor.shape)) for of, tensor in arrays],
             "state": plain,
         },
         payload=write_arrays,
@@ -47,18 +49,45 @@ def write_state(root: Path, rank: str, number: int, step: int, state: State, *, 
     )
 
 
-def read_state(root: Path, record: FileRecord) -> State:
-    """What :func:`write_state` wrote. Raises StoreError that names the file."""
-    if record.kind != "state":
-        raise StoreError(f"{root / record.path}: expected a state, got a file of kind {record.kind}")
+def read_state(root: Path, record: FileRecord, *, kind: FileKind = "state") -> State:
+    """What :func:`write_state` wrote; tensors are on the CPU. Raises StoreError that names the file."""
+    if record.kind != kind:
+        raise StoreError(f"{root / record.path}: expected a file of kind {kind}, got one of kind {record.kind}")
     with ContentReader(root, record) as reader:
         arrays: list[Any] = []
-        for kind, dtype, shape in reader.header["arrays"]:
+        for of, dtype, shape in reader.header["arrays"]:
             tensor = torch.empty(shape, dtype=dtype_of(dtype))
             reader.read_into(bytes_of(tensor))
-            arrays.append(tensor.numpy() if kind == _NUMPY else tensor)
+            arrays.append(tensor.numpy() if of == _NUMPY else tensor)
         reader.finish()
         return _from_json(reader.header["state"], arrays)
+
+
+def write_dense(
+    root: Path,
+    rank: str,
+    sequence: int,
+    step: int,
+    *,
+    tensors: Mapping[str, Tensor],
+    extra: State,
+    fsync: bool = True,
+) -> FileRecord:
+    """Write the trainer's file of a checkpoint: the dense network's tensors, of any device, and the run's position."""
+    return write_state(
+        root, rank, sequence, step, {"tensors": dict(tensors), "extra": extra}, fsync=fsync, kind="dense"
+    )
+
+
+def read_dense(root: Path, record: FileRecord) -> tuple[dict[str, Tensor], State]:
+    """The tensors by name, and ``extra``. Raises StoreError that names the file."""
+    state = read_state(root, record, kind="dense")
+    return state["tensors"], state["extra"]
+
+
+def discard_dense(root: Path, rank: str, sequence: int) -> None:
+    """Remove the file that :func:`write_dense` wrote for the save ``sequence``, which was never committed."""
+    (root / rank / content_name("dense", sequence)).unlink(missing_ok=True)
 
 
 def _to_json(value: Any, arrays: list[tuple[str, Tensor]], where: str) -> Any:

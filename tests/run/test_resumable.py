@@ -61,7 +61,6 @@ REBUILT: dict[str, set[str]] = {
     "Saver": {"shard", "tracker", "tracked", "store", "buffer_bytes", "write_faults", "no_op", "pending"},
     "ScarTracker": {"shard", "r"},
     "Shard": {"placement", "rank_index", "seed", "dim", "optimizer", "before_change"},
-    "SlotPool": set(),
     "SsuTracker": {"index", "lists_1", "lists", "tables_T"},  # the last as tables_TX
     "StaleClient": {
         *("failover", "batches", "ranks", "optimizer", "learning_rate", "num_steps", "is_boundary", "needs_all"),
