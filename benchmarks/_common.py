@@ -15,7 +15,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from harness.config.model import Config, TrainerConfig
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import FORMAT_VERSION, NUM_COLUMNS, NUM_DENSE, RECORDS_NAME, Meta, write_meta
 from harness.processes.leash import hold_leash

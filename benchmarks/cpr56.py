@@ -22,7 +22,7 @@ from harness.cluster.replica import num_copied_bytes
 from harness.config.derived import job_costs
 from harness.config.model import ClusterConfig, Config, MetricsConfig, SaveConfig
 from harness.config.profiles import PROFILES
-from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES
 from harness.core.faults import PlannedFault
 from harness.core.overhead import load_price, save_price
 from harness.core.placement import MIRROR_INDEX_BYTES, Placement, num_mirrored, tracked_tables

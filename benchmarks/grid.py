@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when started by path
 
 from benchmarks._common import Spread, numbers_of, parser, report, settings_of, table
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 
 RUN = Path(__file__).resolve().parents[1] / "run.py"
 NUM_ROWS = 400_000

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from harness.config.model import Config
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.events import Lost, Trained
 from harness.processes.spawn import fork_server
 from harness.record.recorder import read_events

@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # also when starte
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table, write_trace
 from harness.config.model import Config
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.events import Event, Lost, Recovered, Regrouped
 from harness.record.recorder import read_events
 from harness.run import assemble

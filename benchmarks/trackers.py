@@ -34,7 +34,7 @@ from benchmarks._common import Spread, config_of, numbers_of, parser, report, se
 from benchmarks._plain import multiply, products
 from benchmarks._turns import Worker, harness_run, num_steps
 from harness.config.model import Config, MetricsConfig
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.lookup import plan_batch
 from harness.core.placement import Placement, tracked_tables
 from harness.core.seeds import generator

@@ -29,7 +29,7 @@ from benchmarks.verification import Cost
 from harness.config.combinations import refuse_combinations
 from harness.config.derived import job_costs
 from harness.config.model import Config
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.events import Event, Injected, Lost, Recovered, Regrouped, Trained
 from harness.core.seeds import generator

@@ -21,7 +21,7 @@ from harness.config.experiment import load_each
 from harness.config.model import Config
 from harness.config.profiles import PROFILES
 from harness.core.clock import FailureClock
-from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_TRAIN_SAMPLES, TERABYTE_CARDINALITIES
 from harness.core.errors import ConfigError
 from harness.core.plans import Costs
 from harness.core.priority_strategies import CprPriority

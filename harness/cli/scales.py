@@ -12,7 +12,7 @@ from typing import Literal
 from harness.cli import console
 from harness.cli.progress import amount_progress
 from harness.config.experiment import Cell
-from harness.core.criteo import KAGGLE_CARDINALITIES, KAGGLE_ROWS
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES, KAGGLE_ROWS
 from harness.core.errors import ConfigError
 from harness.data.records import META_NAME, RECORD_BYTES, read_meta
 

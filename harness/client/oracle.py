@@ -21,7 +21,7 @@ from harness.client.embedding_client import Batches, Keys
 from harness.client.slots import SlotPool
 from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
-from harness.kernels.lookup import merge, places
+from harness.kernels.sorted_keys import merge, places
 
 Mask = NDArray[np.bool_]
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.resumable import Resumable
-from harness.kernels import rows
+from harness.kernels import row_loops
 
 Slots = NDArray[np.int64]
 
@@ -47,12 +47,12 @@ class RowCache(Resumable):
 
     def insert(self, slots_K: Slots, values_KX: Tensor) -> None:
         """Insert rows as fetched from their rank; they are clean."""
-        rows.put_rows(self.values_SX.numpy(), slots_K, values_KX.numpy())
+        row_loops.put_rows(self.values_SX.numpy(), slots_K, values_KX.numpy())
         self.is_cached_S[slots_K] = True
 
     def values(self, slots_K: Slots) -> Tensor:
         """Present values of the rows, (K, X); a copy."""
-        return torch.from_numpy(rows.take_rows(self.values_SX.numpy(), slots_K))
+        return torch.from_numpy(row_loops.take_rows(self.values_SX.numpy(), slots_K))
 
     def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
         """Count ``updates_K`` updates of distinct rows that their ranks do not have."""

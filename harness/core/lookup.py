@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from harness.core.placement import Placement
-from harness.kernels import rows as row_loops
-from harness.kernels.lookup import deduplicate, place
+from harness.kernels import row_loops
+from harness.kernels.sorted_keys import deduplicate, place
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def sum_runs(
 ) -> Tensor:
     """Sums over runs that begin at ``starts_N``, the first at 0, each in its order: (N, D).
 
-    Of ``values_XD[order_P]``, or of vectors of samples, as :func:`harness.kernels.rows.sum_runs` has it.
+    Of ``values_XD[order_P]``, or of vectors of samples, as :func:`harness.kernels.row_loops.sum_runs` has it.
     """
     summed_ND = row_loops.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
     return torch.from_numpy(summed_ND)

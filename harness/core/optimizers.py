@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.core.names import OPTIMIZER_NAMES, PartTable
-from harness.kernels import rows
+from harness.kernels import row_loops
 
 I64 = NDArray[np.int64]
 
@@ -53,10 +53,10 @@ class RowOptimizer:
         ``norms_N`` (float32, N), if given, receives how far the D values of each row moved: the bits of
         ``movement.distances`` between the values before and after.
         """
-        counts = rows.NO_COUNTS if counts_N is None else counts_N.numpy()
-        pending = rows.NO_COUNTS if pending_M is None else pending_M.numpy()
-        norms = rows.NO_NORMS if norms_N is None else norms_N.numpy()
-        rows.step_rows(
+        counts = row_loops.NO_COUNTS if counts_N is None else counts_N.numpy()
+        pending = row_loops.NO_COUNTS if pending_M is None else pending_M.numpy()
+        norms = row_loops.NO_NORMS if norms_N is None else norms_N.numpy()
+        row_loops.step_rows(
             self._rule, rows_MX.numpy(), rows_N.numpy(), grads_ND.numpy(), learning_rate, pending, counts, norms
         )
 
@@ -73,7 +73,7 @@ class RowOptimizer:
 
         Both key arrays ascend. ``rows_NX`` are values from before the update. The same bits as :meth:`step`.
         """
-        rows.step_shared_rows(
+        row_loops.step_shared_rows(
             self._rule, out_HX.numpy(), keys_H, keys_N, rows_NX.numpy(), grads_ND.numpy(), learning_rate
         )
 
@@ -81,7 +81,7 @@ class RowOptimizer:
 class Sgd(RowOptimizer):
     """Plain stochastic gradient descent: ``row -= learning_rate * gradient``. No state."""
 
-    _rule = rows.SGD
+    _rule = row_loops.SGD
 
 
 class RowwiseAdagrad(RowOptimizer):
@@ -90,7 +90,7 @@ class RowwiseAdagrad(RowOptimizer):
     ``sum += mean over D of gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``.
     """
 
-    _rule = rows.ROWWISE_ADAGRAD
+    _rule = row_loops.ROWWISE_ADAGRAD
 
     def num_states(self, dim: int) -> int:
         """One sum."""
@@ -103,7 +103,7 @@ class Adagrad(RowOptimizer):
     ``sum += gradient ** 2``, then ``row -= learning_rate * gradient / (sqrt(sum) + 1e-10)``, for each of D values.
     """
 
-    _rule = rows.ADAGRAD
+    _rule = row_loops.ADAGRAD
 
     def num_states(self, dim: int) -> int:
         """A sum for each value."""

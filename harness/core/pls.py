@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from harness.core.placement import Placement
 from harness.core.plans import Rank, ps_rank
 from harness.core.resumable import Resumable
-from harness.kernels.lookup import sums_before
+from harness.kernels.sorted_keys import sums_before
 
 
 def rank_weights(placement: Placement) -> dict[Rank, float]:

@@ -28,7 +28,7 @@ from harness.data.records import (
     map_records,
 )
 from harness.data.split import MIN_ROWS, split_rows
-from harness.kernels.records import unpack
+from harness.kernels.click_records import unpack
 
 Split = Literal["dlrm", "chronological"]
 EvalSet = Literal["test", "validation"]

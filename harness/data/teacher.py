@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.seeds import generator
 from harness.data.records import NUM_DENSE, NUM_TABLES
 from harness.data.text import MAX_INTEGER

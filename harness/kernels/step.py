@@ -9,8 +9,7 @@ from typing import Any
 
 from numba.np.numpy_support import carray
 
-from harness.kernels.native import fetch_add, load, nanoseconds, pointer, yield_core
-from harness.kernels.network import (
+from harness.kernels.layers import (
     LAYER,
     backward,
     coalesce,
@@ -24,6 +23,7 @@ from harness.kernels.network import (
     share,
     step,
 )
+from harness.kernels.native import fetch_add, load, nanoseconds, pointer, yield_core
 
 COMMANDS, ARRIVED, FINISHED, CLAIMED, BACK, DONE, ASLEEP = range(7)
 """Counters, each on a cache line: commands posted; of the present command, threads that have reached its barrier and

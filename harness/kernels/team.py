@@ -14,8 +14,8 @@ import numba
 from numba import boolean, float32, float64, int64, void
 
 from harness.kernels.compiler import compiled_for
+from harness.kernels.layers import JOB, inlined
 from harness.kernels.native import exchange, fetch_add, load, nanoseconds, pointer, sem_init, sem_post, sem_wait
-from harness.kernels.network import JOB, inlined
 from harness.kernels.step import (
     ARRIVED,
     ASLEEP,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.core.lookup import BatchPlan
 from harness.kernels import team
-from harness.kernels.network import JOB, LAYER, PARTS
+from harness.kernels.layers import JOB, LAYER, PARTS
 from harness.kernels.step import num_counters
 from harness.model.sizes import NUM_TABLES
 

@@ -7,8 +7,8 @@ from harness.store.encoding import ENCODINGS, RAW
 from harness.store.kinds import SAVE_KINDS, SaveKind, save_kind
 from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
 from harness.store.resume_points import ResumeFolder, ResumePoint
-from harness.store.rows import ChosenRows, Part, RowRange, RowSource, StillRows
-from harness.store.shard import ShardStore
+from harness.store.row_sources import ChosenRows, Part, RowRange, RowSource, StillRows
+from harness.store.shard_files import ShardStore
 from harness.store.snapshot import Snapshot
 from harness.store.state import discard_dense, read_dense, read_state, write_dense, write_state
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor
 
-from harness.store.rows import Part
+from harness.store.row_sources import Part
 from harness.store.snapshot import Snapshot
 
 T = TypeVar("T")
@@ -45,7 +45,7 @@ class GivenUp(Exception):
 
 
 class FrozenRows:
-    """A snapshot that one thread reads while another changes the rows. A :class:`harness.store.rows.RowSource`.
+    """A snapshot that one thread reads while another changes the rows. A :class:`harness.store.row_sources.RowSource`.
 
     ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them.
     """

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from harness.store.encoding import RowEncoding
 from harness.store.format import ContentReader, HashingWriter, bytes_of
-from harness.store.rows import ChosenRows, Part, RowRange, RowSource
+from harness.store.row_sources import ChosenRows, Part, RowRange, RowSource
 
 ROW_ID_BYTES = 4
 

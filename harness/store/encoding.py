@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from harness.store.rows import row_bytes_of
+from harness.store.row_sources import row_bytes_of
 
 
 class RowEncoding(Protocol):

@@ -26,7 +26,7 @@ from torch import Tensor
 from harness.core.errors import Damaged, StoreError
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
-from harness.store.rows import CHUNK_BYTES, rows_in
+from harness.store.row_sources import CHUNK_BYTES, rows_in
 
 MAGIC = b"CPRSTORE"
 _PREFIX = struct.Struct("<8sII")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.kernels import compiler, lookup, rows
+from harness.kernels import compiler, row_loops, sorted_keys
 from tests import started
 from tests.forked import import_from, ran, said_by
 
@@ -20,19 +20,19 @@ def test_sums_before_edges() -> None:
     counts_N = np.array([1, 10, 100, 1000], dtype=np.int32)
     edges_E = np.array([0, 3, 4, 4, 10, 20, 21, 50], dtype=np.int64)
     expected = [int(counts_N[keys_N < edge].sum()) for edge in edges_E]
-    assert lookup.sums_before(keys_N, counts_N, edges_E).tolist() == expected
-    assert lookup.sums_before(keys_N[:0], counts_N[:0], edges_E).tolist() == [0] * len(edges_E)
+    assert sorted_keys.sums_before(keys_N, counts_N, edges_E).tolist() == expected
+    assert sorted_keys.sums_before(keys_N[:0], counts_N[:0], edges_E).tolist() == [0] * len(edges_E)
 
 
 def test_sorted_keys_are_joined_as_by_numpy() -> None:
     """``places`` is np.searchsorted; ``merge`` is np.unique with the counts of equal keys added up."""
     rng = np.random.default_rng(0)
     held_H, keys_N = np.unique(rng.integers(0, 300, 100)), np.unique(rng.integers(0, 300, 60))
-    assert np.array_equal(lookup.places(held_H, keys_N), np.searchsorted(held_H, keys_N))
+    assert np.array_equal(sorted_keys.places(held_H, keys_N), np.searchsorted(held_H, keys_N))
     keys_A, counts_A = rng.integers(0, 50, 200), rng.integers(1, 9, 200).astype(np.int32)
     words_A = np.sort(keys_A << 8 | np.arange(200))
     expected_U, firsts_U, inverse_A = np.unique(keys_A, return_index=True, return_inverse=True)
-    merged = lookup.merge(words_A, 8, counts_A)
+    merged = sorted_keys.merge(words_A, 8, counts_A)
     sums_U = np.bincount(inverse_A, weights=counts_A)
     for actual, expected in zip(merged, (expected_U, sums_U, inverse_A, firsts_U), strict=True):
         assert np.array_equal(actual, expected)
@@ -41,10 +41,10 @@ def test_sorted_keys_are_joined_as_by_numpy() -> None:
 def test_rows_move_as_by_torch() -> None:
     """``take_rows`` is index_select, ``put_rows`` is index_copy_, also of more rows than are prefetched at once."""
     rows_SD, slots_K = torch.randn(100, 20), torch.randperm(100)[:70]
-    taken_KD = rows.take_rows(rows_SD.numpy(), slots_K.numpy())
+    taken_KD = row_loops.take_rows(rows_SD.numpy(), slots_K.numpy())
     assert torch.equal(torch.from_numpy(taken_KD), rows_SD.index_select(0, slots_K))
     copied_SD = torch.zeros(100, 20)
-    rows.put_rows(copied_SD.numpy(), slots_K.numpy(), taken_KD)
+    row_loops.put_rows(copied_SD.numpy(), slots_K.numpy(), taken_KD)
     assert torch.equal(copied_SD, torch.zeros(100, 20).index_copy_(0, slots_K, torch.from_numpy(taken_KD)))
 
 
@@ -52,7 +52,7 @@ def test_only_the_dense_network_loads_the_products() -> None:
     """Importing what PS ranks, caches and data need compiles no matrix product."""
     script = (
         "import sys, harness.client.clients, harness.cluster.server, harness.core.shard, harness.data.dataset\n"
-        "assert 'harness.kernels.rows' in sys.modules and 'harness.kernels.products' not in sys.modules"
+        "assert 'harness.kernels.row_loops' in sys.modules and 'harness.kernels.products' not in sys.modules"
     )
     done = ran(started.fresh_program, script)
     assert done.returncode == 0, done.stderr

@@ -278,7 +278,7 @@ def test_a_processor_without_fused_multiply_adds_uses_the_torch_backend() -> Non
     """``auto`` is ``torch``, no matrix product is compiled, and a step is made."""
     script = """
 import platform, llvmlite.binding, torch
-import harness.kernels.rows  # Numba has looked at the processor
+import harness.kernels.row_loops  # Numba has looked at the processor
 llvmlite.binding.get_host_cpu_features = dict
 platform.machine = lambda: "x86_64"
 from harness.config.model import TrainerConfig

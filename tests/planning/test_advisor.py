@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import run as command_line
-from harness.core.criteo import KAGGLE_CARDINALITIES
+from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.overhead import expected_pls, o_full_h, o_part_h, t_save_full_h, t_save_part_h
 from harness.core.placement import Placement
 from harness.core.plans import Costs

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import StoreError
-from harness.store import ChosenRows, FileRecord, Part, RowRange, ShardStore, wants_compaction
-from harness.store import shard as shard_module
+from harness.store import ChosenRows, FileRecord, Part, RowRange, ShardStore, shard_files, wants_compaction
 from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
 
 ROW_BYTES = DIM * 4
@@ -109,13 +108,13 @@ def test_no_operation_holds_more_than_chunks(tmp_path: Path, monkeypatch: pytest
     """Restore and compaction allocate at most two chunks of rows, whatever the size of the shard."""
     records, _ = random_history(ShardStore(tmp_path, "ps0", fsync=False), 0)
     allocated_rows: list[int] = []
-    window = shard_module._Layout.window
+    window = shard_files._Layout.window
 
-    def counting_window(layout: shard_module._Layout, num_rows: int) -> Tensor:
+    def counting_window(layout: shard_files._Layout, num_rows: int) -> Tensor:
         allocated_rows.append(num_rows)
         return window(layout, num_rows)
 
-    monkeypatch.setattr(shard_module._Layout, "window", counting_window)
+    monkeypatch.setattr(shard_files._Layout, "window", counting_window)
     store = ShardStore(tmp_path, "ps0", chunk_bytes=7 * ROW_BYTES, fsync=False)
     store.read_into(records, torch.empty(NUM_ROWS, DIM))
     store.compact(records, 9)

@@ -20,7 +20,7 @@ from numba.np.numpy_support import carray
 from harness.kernels.adagrad import adagrad
 from harness.kernels.native import pointer, prefetch
 from harness.kernels.products import multiply
-from harness.kernels.rows import sum_some_runs
+from harness.kernels.row_loops import sum_some_runs
 
 LAYER = np.dtype(
     [

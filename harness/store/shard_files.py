@@ -27,7 +27,7 @@ from harness.store.format import (
     write_content,
 )
 from harness.store.records import FileKind, FileRecord, chain_problem, content_name
-from harness.store.rows import CHUNK_BYTES, Part, RowRange, RowSource, StillRows
+from harness.store.row_sources import CHUNK_BYTES, Part, RowRange, RowSource, StillRows
 
 _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every delta: 64 KiB each
 
