@@ -20,6 +20,7 @@ are held, N distinct rows of a batch, D embedding dim, X columns of a row: D val
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -59,7 +60,8 @@ class LookaheadClient(EmbeddingClient):
         self._window_steps = max(1, spec.cache.lookahead // 2)
         self._max_rows = spec.cache.max_rows
         self._count_updates = spec.count_updates
-        self._needs = (spec.tracker.needs_samples, spec.tracker.needs_touches, spec.tracker.needs_norms)
+        self._make_touches = partial(TouchLog, spec.tracker)
+        self._needs_norms = spec.tracker.needs_norms
         spans = RankSpans(spec.batches.placement, self._ranks)
         self._spans = {rank: spans.span(rank) for rank in self._ranks}
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
@@ -73,7 +75,7 @@ class LookaheadClient(EmbeddingClient):
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
         self._cache = RowCache(self._width, max_rows=self._max_rows)
         self._held = Rows.none()  # cached, or under way
-        self._touches = TouchLog(*self._needs)
+        self._touches = self._make_touches()
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
         self._origin: Origin | None = None  # of the window
@@ -120,7 +122,7 @@ class LookaheadClient(EmbeddingClient):
 
     def _update(self, grads_ND: Tensor) -> None:
         """One optimizer step on the rows of the batch, as their ranks would make it."""
-        norms_N = torch.empty(len(grads_ND)) if self._touches.needs_norms else None
+        norms_N = torch.empty(len(grads_ND)) if self._needs_norms else None
         self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N)
         if norms_N is not None:
             self._norms.append(norms_N)
@@ -261,7 +263,7 @@ class LookaheadClient(EmbeddingClient):
         self.traffic.fetch(len(wanted))
         if dirty is not None:
             self.traffic.write_back(len(dirty.keys_N))
-            self.traffic.sent_bytes += dirty.touches.num_bytes
+            self.traffic.sent_bytes += dirty.touch_bytes
         self._under_way = wanted, self._failover.start(requests)
 
     def _receive(self, progress: Progress) -> None:

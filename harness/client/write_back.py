@@ -5,7 +5,7 @@ rows that a step touched.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -18,6 +18,7 @@ from harness.client.oracle import Window
 from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
 from harness.core.resumable import Resumable
+from harness.core.trackers import Tracker
 
 Counts = NDArray[np.int32]
 
@@ -50,66 +51,56 @@ class Touches:
         return len(self.keys_S) * (ID_BYTES + (0 if self.values_S is None else self.values_S.itemsize))
 
 
-@dataclass
+Touching = dict[str, list[Touches]]
+"""By field of ``WriteBack``: rows that sub-sampled inputs touched (``sampled``), all rows with counts (``touched``) or
+with the norms of their changes (``moved``). Only those that the ranks' tracker needs."""
+
+
 class TouchLog(Resumable):
-    """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps.
+    """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps."""
 
-    ``needs_samples``: rows that sub-sampled inputs touched. ``needs_touches``: all rows, with counts. ``needs_norms``:
-    all rows, with the norms of their changes.
-    """
-
-    _state = ("sampled", "touched", "moved")
+    _state = ("_touching",)
     _state_types = (Touches,)
 
-    needs_samples: bool
-    needs_touches: bool
-    needs_norms: bool
-    sampled: list[Touches] = field(default_factory=list)
-    touched: list[Touches] = field(default_factory=list)
-    moved: list[Touches] = field(default_factory=list)
+    def __init__(self, tracker: type[Tracker]) -> None:
+        needs = {"sampled": tracker.needs_samples, "touched": tracker.needs_touches, "moved": tracker.needs_norms}
+        self._touching: Touching = {name: [] for name, is_needed in needs.items() if is_needed}
 
     def __bool__(self) -> bool:
-        return bool(self.sampled or self.touched or self.moved)
+        return any(self._touching.values())
 
     def add(self, window: Window, norms: Sequence[Tensor]) -> int:
         """Add the finished steps of ``window``; returns the bytes of their touches on the wire.
 
         ``norms``: of each step, where they are needed.
         """
-        new: list[Touches] = []
-        for step, planned in enumerate(window.steps, start=window.first + 1):
-            if self.needs_samples:
-                new.append(Touches(step, planned.sampled_S))
-                self.sampled.append(new[-1])
-            if self.needs_touches:
-                new.append(Touches(step, planned.plan.keys_N, planned.plan.counts_N))
-                self.touched.append(new[-1])
-            if self.needs_norms:
-                new.append(Touches(step, planned.plan.keys_N, norms[step - window.first - 1].numpy()))
-                self.moved.append(new[-1])
-        return sum(touches.num_bytes for touches in new)
+        added_bytes = 0
+        for place, planned in enumerate(window.steps):
+            step, keys_N = window.first + 1 + place, planned.plan.keys_N
+            for name, log in self._touching.items():
+                if name == "sampled":
+                    log.append(Touches(step, planned.sampled_S))
+                elif name == "touched":
+                    log.append(Touches(step, keys_N, planned.plan.counts_N))
+                else:
+                    log.append(Touches(step, keys_N, norms[place].numpy()))
+                added_bytes += log[-1].num_bytes
+        return added_bytes
 
-    def take(self) -> "TouchLog":
+    def take(self) -> Touching:
         """Return all touches, to be sent now, and empty this log."""
-        taken = replace(self)
-        self.sampled, self.touched, self.moved = [], [], []
+        taken, self._touching = self._touching, {name: [] for name in self._touching}
         return taken
 
     def discard(self, first: int, last: int) -> None:
         """Drop touches of rows ``first <= key < last``."""
-        self.sampled = [touches.without(first, last) for touches in self.sampled]
-        self.touched = [touches.without(first, last) for touches in self.touched]
-        self.moved = [touches.without(first, last) for touches in self.moved]
-
-    @property
-    def num_bytes(self) -> int:
-        """Number of bytes on the wire."""
-        return sum(touches.num_bytes for touches in (*self.sampled, *self.touched, *self.moved))
+        for log in self._touching.values():
+            log[:] = [touches.without(first, last) for touches in log]
 
 
 @dataclass(frozen=True)
 class DirtyRows:
-    """Rows of all ranks to write back, by ascending key, as of ``step``, and touches by step.
+    """Rows of all ranks to write back, by ascending key, as of ``step``, and touches.
 
     ``counts_N``: updates of each row since it was last flushed.
     """
@@ -118,7 +109,7 @@ class DirtyRows:
     keys_N: Keys
     values_ND: Tensor
     counts_N: Counts
-    touches: TouchLog
+    touching: Touching
 
     def of(self, first: int, last: int) -> WriteBack:
         """The message to the rank with keys ``first <= key < last``."""
@@ -128,10 +119,13 @@ class DirtyRows:
             rows_N=torch.from_numpy(self.keys_N[part] - first),
             values_ND=self.values_ND[part],
             counts_N=torch.from_numpy(self.counts_N[part]),
-            sampled=tuple(_nonempty(self.touches.sampled, first, last)),
-            touched=tuple(_nonempty(self.touches.touched, first, last)),
-            moved=tuple(_nonempty(self.touches.moved, first, last)),
+            **{name: tuple(_nonempty(log, first, last)) for name, log in self.touching.items()},
         )
+
+    @property
+    def touch_bytes(self) -> int:
+        """Number of bytes of the touches on the wire."""
+        return sum(touches.num_bytes for log in self.touching.values() for touches in log)
 
 
 def _nonempty(log: list[Touches], first: int, last: int) -> Iterator[tuple]:

@@ -5,7 +5,7 @@ updates, one per (sample, row), so it includes them.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -73,19 +73,22 @@ class PlsLedger(Resumable):
 
 @dataclass
 class _Tally:
-    """Update counts of one rank, for all tables and for tracked tables."""
+    """Update counts of one rank."""
 
     sent: int = 0
     persisted: int = 0
     lost: int = 0
     recovered: int = 0
-    sent_tracked: int = 0
-    persisted_tracked: int = 0
-    lost_tracked: int = 0
-    recovered_tracked: int = 0
 
-    def copy(self) -> "_Tally":
-        return _Tally(**vars(self))
+    def lose(self, in_flight: int, recovered: int) -> int:
+        """Count what the death of the rank loses; see :meth:`UpdateLedger.lost`."""
+        gone = self.sent - self.persisted - self.lost - in_flight - recovered
+        self.lost += gone
+        self.recovered += recovered
+        return gone
+
+
+_Tallies = dict[Rank, tuple[_Tally, ...]]  # of all tables, and of the tracked ones
 
 
 class UpdateCounter:
@@ -120,24 +123,23 @@ class UpdateLedger(Resumable):
     _state_types = (_Tally,)
 
     def __init__(self, ranks: Mapping[Rank, object] | tuple[Rank, ...]) -> None:
-        self._tallies = {rank: _Tally() for rank in ranks}
-        self._saving, self._checkpoint = self._copy(), self._copy()
+        self._tallies: _Tallies = {rank: (_Tally(), _Tally()) for rank in ranks}
+        self._saving, self._checkpoint = _copy(self._tallies), _copy(self._tallies)
 
     def sent(self, rank: Rank, updates: int, tracked: int) -> None:
         """Count ``updates`` sent to ``rank``, ``tracked`` of them to tracked tables. Called per step and rank."""
-        tally = self._tallies[rank]
-        tally.sent += updates
-        tally.sent_tracked += tracked
+        for tally, number in zip(self._tallies[rank], (updates, tracked), strict=True):
+            tally.sent += number
 
     def saving(self) -> None:
         """Record that a save now holds all updates sent so far. Its commit may follow later, or never."""
-        self._saving = self._copy()
+        self._saving = _copy(self._tallies)
 
     def persisted(self, rank: Rank, updates: int, tracked: int) -> None:
         """Count the updates that the save of ``rank``, now committed, persisted."""
-        for tally in (self._tallies[rank], self._saving[rank]):
-            tally.persisted += updates
-            tally.persisted_tracked += tracked
+        for tallies in (self._tallies, self._saving):
+            for tally, number in zip(tallies[rank], (updates, tracked), strict=True):
+                tally.persisted += number
 
     def committed(self) -> None:
         """Record the commit, after all :meth:`persisted` calls: :meth:`rolled_back` returns to its :meth:`saving`."""
@@ -153,58 +155,28 @@ class UpdateLedger(Resumable):
         rows that the replacement gets from the trainer's mirror, newer than the checkpoint; they count as neither lost
         nor persisted until a save holds them or the rank dies again.
         """
-        tally = self._tallies[rank]
-        gone = tally.sent - tally.persisted - tally.lost - in_flight[0] - recovered[0]
-        gone_tracked = tally.sent_tracked - tally.persisted_tracked - tally.lost_tracked - in_flight[1] - recovered[1]
-        tally.lost += gone
-        tally.lost_tracked += gone_tracked
-        tally.recovered += recovered[0]
-        tally.recovered_tracked += recovered[1]
+        gone, gone_tracked = map(_Tally.lose, self._tallies[rank], in_flight, recovered)
         return gone, gone_tracked
 
     def rolled_back(self) -> None:
         """Record a full recovery: all counts return to their values at the last checkpoint."""
-        self._tallies = {rank: tally.copy() for rank, tally in self._checkpoint.items()}
+        self._tallies = _copy(self._checkpoint)
 
-    def _copy(self) -> dict[Rank, _Tally]:
-        return {rank: tally.copy() for rank, tally in self._tallies.items()}
+    def totals(self) -> dict[str, float | None]:
+        """Fields of the last event, of all tables and of the tracked: updates applied, lost and recovered, and PLS.
 
-    @property
-    def applied_updates(self) -> int:
-        """Updates sent to all ranks; repeated steps count once."""
-        return sum(tally.sent for tally in self._tallies.values())
+        Repeated steps are applied once. Recovered updates survived the death of their rank because the trainer's mirror
+        held their rows. Update-weighted PLS is lost / applied updates, None before the first update.
+        """
+        totals: dict[str, float | None] = {}
+        for place, (of, pls) in enumerate((("updates", "update_pls"), ("tracked", "update_pls_tracked"))):
+            tallies = [both[place] for both in self._tallies.values()]
+            applied, lost = sum(tally.sent for tally in tallies), sum(tally.lost for tally in tallies)
+            recovered = sum(tally.recovered for tally in tallies)
+            totals |= {f"applied_{of}": applied, f"lost_{of}": lost, f"recovered_{of}": recovered}
+            totals[pls] = lost / applied if applied else None
+        return totals
 
-    @property
-    def applied_tracked(self) -> int:
-        """Updates sent to tracked tables; repeated steps count once."""
-        return sum(tally.sent_tracked for tally in self._tallies.values())
 
-    @property
-    def lost_updates(self) -> int:
-        """Updates lost so far."""
-        return sum(tally.lost for tally in self._tallies.values())
-
-    @property
-    def lost_tracked(self) -> int:
-        """The same, of tracked tables."""
-        return sum(tally.lost_tracked for tally in self._tallies.values())
-
-    @property
-    def recovered_updates(self) -> int:
-        """Updates that survived the death of their rank because the trainer's mirror held their rows."""
-        return sum(tally.recovered for tally in self._tallies.values())
-
-    @property
-    def recovered_tracked(self) -> int:
-        """The same, of tracked tables."""
-        return sum(tally.recovered_tracked for tally in self._tallies.values())
-
-    @property
-    def update_pls(self) -> float | None:
-        """Update-weighted PLS: lost updates / applied updates; None before the first update."""
-        return self.lost_updates / self.applied_updates if self.applied_updates else None
-
-    @property
-    def update_pls_tracked(self) -> float | None:
-        """Update-weighted PLS of the tracked tables alone; None before the first update."""
-        return self.lost_tracked / self.applied_tracked if self.applied_tracked else None
+def _copy(tallies: _Tallies) -> _Tallies:
+    return {rank: tuple(map(replace, both)) for rank, both in tallies.items()}

@@ -186,10 +186,7 @@ class Accounting(Resumable):
         """Fields of the last event: PLS, updates, failures, saves, emulated hours, bytes."""
         overhead, updates = self._overhead, self._updates
         trainer_bytes = sum(kind.trainer_bytes for kind in recoveries)
-        counted = (
-            *("update_pls", "update_pls_tracked", "applied_updates", "lost_updates"),
-            *("applied_tracked", "lost_tracked", "recovered_updates", "recovered_tracked"),
-        )
+        counted = updates.totals() if updates else dict.fromkeys(UpdateLedger(()).totals())
         charged = (
             *("num_failures", "num_saves", "payload_bytes"),
             *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac", "node_h"),
@@ -197,7 +194,7 @@ class Accounting(Resumable):
         return {
             "pls": self._pls.total,
             "num_lost_ranks": self._num_lost_ranks,
-            **{name: getattr(updates, name) if updates else None for name in counted},
+            **counted,
             **{name: getattr(overhead, name) for name in charged},
             "wire_bytes": overhead.wire_bytes + sum(kind.wire_bytes for kind in recoveries),
             "memory_bytes": None if self._memory_bytes is None else max(self._memory_bytes, trainer_bytes),

@@ -37,7 +37,7 @@ REBUILT: dict[str, set[str]] = {
     },
     "LookaheadClient": {
         *("failover", "ranks", "batches", "width", "optimizer", "learning_rate", "num_steps", "is_boundary"),
-        *("window_steps", "max_rows", "count_updates", "needs", "spans", "planner"),
+        *("window_steps", "max_rows", "count_updates", "make_touches", "needs_norms", "spans", "planner"),
         *("oracle", "held", "window", "following", "planned"),  # follow from origin and stops
         *("under_way", "flushing", "slots_N"),  # of a step or a message that is over
     },
@@ -78,7 +78,7 @@ REBUILT: dict[str, set[str]] = {
         *("newest", "is_finished"),  # set by the next event
         "began_s",  # as past_s
     },
-    "TouchLog": {"needs_samples", "needs_touches", "needs_norms"},
+    "TouchLog": set(),
     "Traffic": set(),
     "UpdateLedger": set(),
     "WorkerCaches": {
