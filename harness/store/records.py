@@ -164,7 +164,7 @@ class Manifest:
         """JSON text with a checksum of its content, ending in a newline."""
         shards = {rank: [record.to_json() for record in records] for rank, records in self.shards.items()}
         fields = {**vars(self), "shards": shards, "trainer": self.trainer.to_json()}
-        return json.dumps({**fields, "xxh3": checksum(fields)}, indent=1, sort_keys=True) + "\n"
+        return sealed(fields)
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
@@ -175,15 +175,7 @@ class Manifest:
             Damaged: not JSON, or altered since it was written.
             StoreError: inconsistent parts.
         """
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise Damaged(f"{where}: expected the JSON of a manifest; it is damaged or incomplete ({error})") from error
-        if not isinstance(fields, dict) or "version" not in fields:
-            raise Damaged(f"{where}: expected a manifest (a JSON object with a version), got other JSON")
-        check_version(fields["version"], where)
-        if fields.pop("xxh3", None) != checksum(fields):
-            raise Damaged(f"{where}: its checksum differs, so it was altered after it was written; restore the file")
+        fields = unsealed(text, where, "a manifest")
         shards = {
             rank: tuple(FileRecord.from_json(record, where) for record in records)
             for rank, records in fields.pop("shards").items()
@@ -191,7 +183,31 @@ class Manifest:
         return cls(shards=shards, trainer=FileRecord.from_json(fields.pop("trainer"), where), **fields)
 
 
-def checksum(fields: Mapping[str, Any]) -> str:
+def sealed(fields: Mapping[str, Any]) -> str:
+    """JSON text of ``fields`` with a checksum of them, ending in a newline."""
+    return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
+
+
+def unsealed(text: str, where: str, what: str) -> dict[str, Any]:
+    """The fields that :func:`sealed` wrote, of a description ``what``; ``where`` begins every error message.
+
+    Raises:
+        WrongFormatVersion: another format version.
+        Damaged: not JSON, or altered since it was written.
+    """
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise Damaged(f"{where}: expected the JSON of {what}; it is damaged or incomplete ({error})") from error
+    if not isinstance(fields, dict) or "version" not in fields:
+        raise Damaged(f"{where}: expected {what} (a JSON object with a version), got other JSON")
+    check_version(fields["version"], where)
+    if fields.pop("xxh3", None) != _checksum(fields):
+        raise Damaged(f"{where}: damaged: its checksum differs, so it was altered after it was written")
+    return fields
+
+
+def _checksum(fields: Mapping[str, Any]) -> str:
     """64-bit XXH3 of a JSON object, 16 hex digits: of its text without spaces and with sorted keys."""
     canonical = json.dumps(fields, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_64_hexdigest(canonical.encode())

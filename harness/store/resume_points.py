@@ -8,17 +8,16 @@ A point exists once its ``point-*.json`` exists, which is written last. It names
 that was the newest at that boundary. No save was under way.
 """
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from harness.core.errors import Damaged, StoreError
+from harness.core.errors import StoreError
 from harness.core.resumable import EventsPosition, State
 from harness.store.format import fsync_folder, numbered_paths, read_text, replacing, verify
-from harness.store.records import FORMAT_VERSION, FileRecord, check_version, checksum, sequence_of
+from harness.store.records import FORMAT_VERSION, FileRecord, sealed, sequence_of, unsealed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,20 +56,12 @@ class ResumePoint:
             "events": vars(self.events),
             "files": {rank: record.to_json() for rank, record in self.files.items()},
         }
-        return json.dumps({**fields, "xxh3": checksum(fields)}, indent=1, sort_keys=True) + "\n"
+        return sealed(fields)
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
         """The inverse of ``to_text``; ``where`` begins every error message. Raises Damaged, StoreError."""
-        try:
-            fields = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise Damaged(f"{where}: expected JSON; it is damaged or incomplete ({error})") from error
-        if not isinstance(fields, dict) or "version" not in fields:
-            raise Damaged(f"{where}: expected a resume point (a JSON object with a version), got other JSON")
-        check_version(fields["version"], where)
-        if fields.pop("xxh3", None) != checksum(fields):
-            raise Damaged(f"{where}: damaged: its checksum differs")
+        fields = unsealed(text, where, "a resume point")
         try:
             files = {rank: FileRecord.from_json(record, where) for rank, record in fields.pop("files").items()}
             return cls(events=EventsPosition(**fields.pop("events")), files=files, **fields)

@@ -22,7 +22,7 @@ from harness.store import (
     write_dense,
     write_state,
 )
-from harness.store.records import checksum
+from harness.store.records import sealed
 from tests.crashes import LOSSES, Disk
 from tests.store.helpers import manifest, rows_of
 
@@ -114,7 +114,7 @@ def test_a_point_of_other_fields_is_named(tmp_path: Path, change: dict[str, Any]
     """Law: what another version of the code wrote is one line, though its checksum is right."""
     fields = json.loads(written(ResumeFolder(tmp_path, fsync=False), 0).to_text())
     fields = {key: value for key, value in {**fields, **change}.items() if key != "xxh3" and value is not ...}
-    text = json.dumps({**fields, "xxh3": checksum(fields)})
+    text = sealed(fields)
     with pytest.raises(StoreError, match=f"here: expected the fields of a resume point, got others .*{named}"):
         ResumePoint.from_text(text, "here")
 
