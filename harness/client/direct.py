@@ -50,20 +50,13 @@ class DirectClient(EmbeddingClient):
                 self._start([None] * len(self._ranks), ahead)
         return Pulled(batch, plan, self._rows_NX)
 
-    def push(
-        self,
-        plan: BatchPlan,
-        grads_ND: Tensor,
-        progress: Progress,
-        *,
-        is_boundary: bool,
-        overlap: Callable[[], None],
-    ) -> None:
+    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Send the gradients of the batch, and look up rows for the step after the next one.
 
         No rows are looked up if a boundary precedes that step.
         """
         step = progress.step
+        plan = self._batch(step)[1]
         next_NX = self._receive(progress)
         if next_NX is not None:
             assert self._rows_NX is not None

@@ -96,15 +96,7 @@ class EmbeddingClient(Resumable, ABC):
         """The next batch with its rows. The rows do not change until the batch is pushed."""
 
     @abstractmethod
-    def push(
-        self,
-        plan: BatchPlan,
-        grads_ND: Tensor,
-        progress: Progress,
-        *,
-        is_boundary: bool,
-        overlap: Callable[[], None],
-    ) -> None:
+    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Apply the gradients of the batch that was pulled last.
 
         ``is_boundary``: a save, an evaluation, a kill or the end follows this step. Every rank has all updates when

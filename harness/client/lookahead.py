@@ -98,15 +98,7 @@ class LookaheadClient(EmbeddingClient):
         planned, self._slots_N = self._window.steps[index], self._window.slots[index]
         return Pulled(planned.batch, planned.plan, self._cache.values_SX, self._slots_N)
 
-    def push(
-        self,
-        plan: BatchPlan,
-        grads_ND: Tensor,
-        progress: Progress,
-        *,
-        is_boundary: bool,
-        overlap: Callable[[], None],
-    ) -> None:
+    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Update the cached rows; at a boundary, flush."""
         assert self._window is not None
         self._update(grads_ND)
@@ -118,7 +110,7 @@ class LookaheadClient(EmbeddingClient):
                     f"step {progress.step + 1}: expected no failure within a window of cache.mode=lookahead; a death "
                     "that the trace does not name moved the wall clock (trace.clock) past one; run it again"
                 )
-            self._flush(plan, progress, overlap)
+            self._flush(progress, overlap)
 
     def _update(self, grads_ND: Tensor) -> None:
         """One optimizer step on the rows of the batch, as their ranks would make it."""
@@ -275,13 +267,13 @@ class LookaheadClient(EmbeddingClient):
         self._under_way = None
         self._cache.insert(rows.slots, torch.cat(replies))
 
-    def _flush(self, plan: BatchPlan, progress: Progress, overlap: Callable[[], None]) -> None:
+    def _flush(self, progress: Progress, overlap: Callable[[], None]) -> None:
         """Give every rank what it would have without a cache. Rows stay cached, clean.
 
         A shard that is restored here has lost the updates of this step too: it is restored as of ``after``.
         """
         assert self._window is not None
-        self._flushing = plan
+        self._flushing = self._window.steps[-1].plan
         after = dataclasses.replace(
             progress,
             step=progress.step + 1,

@@ -105,7 +105,7 @@ class StaleClient(EmbeddingClient):
         self._next: Turn | None = None  # its rows have been fetched, as far as they were asked for
         self._planned: Turn | None = None
         self._must_ask = True  # something was due: every rank must answer before the next batch
-        self._pulled: tuple[Keys, Tensor] | None = None  # slots and rows of the batch
+        self._pulled: tuple[BatchPlan, Keys, Tensor] | None = None  # the batch's plan, slots and rows
         self._pushing: tuple[BatchPlan, Pending] | None = None  # a batch, and the gradients under way with it
 
     # --- the step loop's side ---------------------------------------------------------------------------------------
@@ -122,20 +122,12 @@ class StaleClient(EmbeddingClient):
         slots_N = self._caches.find(turn.worker, turn.plan.keys_N)
         self._observe(slots_N)
         rows_ND = self._caches.use(slots_N, turn.step)
-        self._pulled = slots_N, rows_ND
+        self._pulled = turn.plan, slots_N, rows_ND
         return Pulled(turn.batch, turn.plan, rows_ND)
 
-    def push(
-        self,
-        plan: BatchPlan,
-        grads_ND: Tensor,
-        progress: Progress,
-        *,
-        is_boundary: bool,
-        overlap: Callable[[], None],
-    ) -> None:
+    def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Update the worker's copies; one message a rank pushes gradients and fetches rows of the next worker."""
-        self._update(plan, grads_ND)
+        plan = self._update(grads_ND)
         step = progress.step + 1
         if self._needs_all(step):
             assert is_boundary, "caches are emptied where a save is due"
@@ -193,10 +185,10 @@ class StaleClient(EmbeddingClient):
         self._caches.make_ready(turn.worker, turn.plan.keys_N, step=turn.step, staleness=self._staleness)
         return self._caches.take_flushed()
 
-    def _update(self, plan: BatchPlan, grads_ND: Tensor) -> None:
-        """The worker's own update of its copies, by the ranks' optimizer; push what is over the bound."""
+    def _update(self, grads_ND: Tensor) -> BatchPlan:
+        """The worker's own update of its copies; push what is over the bound. Returns the batch's plan."""
         assert self._pulled is not None
-        slots_N, rows_ND = self._pulled
+        plan, slots_N, rows_ND = self._pulled
         updates_N = self._caches.update(
             slots_N,
             self._optimizer.stepped(rows_ND, grads_ND, self._learning_rate),
@@ -207,6 +199,7 @@ class StaleClient(EmbeddingClient):
         is_over_N = updates_N > self._staleness
         self._caches.flush(slots_N[is_over_N])
         self.seen.most_pending = max(self.seen.most_pending, int(updates_N[~is_over_N].max(initial=0)))
+        return plan
 
     def _store(self, turn: Turn, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
         self._caches.insert(turn.worker, keys_K, torch.cat(list(replies.values())))

@@ -125,7 +125,7 @@ class Trainer:
         due = self._boundaries.at(self._steps.step + 1)
         for kind in self._recoveries:
             kind.begin_step(self._steps.step + 1, plan, grads_ND)
-        self._client.push(plan, grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
+        self._client.push(grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)
         self._injections.reach(self._steps.step)
         if due.anything:

@@ -14,7 +14,6 @@ from harness.client.lookahead import LookaheadClient
 from harness.client.stale import StaleClient
 from harness.cluster.protocol import Request
 from harness.config.model import Config
-from harness.core.lookup import BatchPlan
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_rank
 from harness.recovery.failover import FailoverClient, StartedRequests
@@ -53,11 +52,9 @@ def test_a_push_overlaps_what_it_sends_with_the_dense_update(
         num_sent += 1
         return start(failover, requests)
 
-    def checked(
-        own: Any, plan: BatchPlan, grads_ND: Tensor, progress: Progress, *, overlap: Callable[[], None], **due: bool
-    ) -> None:
+    def checked(own: Any, grads_ND: Tensor, progress: Progress, *, overlap: Callable[[], None], **due: bool) -> None:
         before, sent_then = num_sent, []
-        push(own, plan, grads_ND, progress, overlap=lambda: sent_then.append(num_sent) or overlap(), **due)
+        push(own, grads_ND, progress, overlap=lambda: sent_then.append(num_sent) or overlap(), **due)
         assert len(sent_then) == (num_sent > before)
         assert all(sent > before for sent in sent_then)
         num_calls[len(sent_then)] += 1

@@ -210,11 +210,11 @@ def walk(client: StaleClient, *, boundaries: frozenset[int] = frozenset()) -> li
     reads = []
     for step in range(NUM_STEPS):
         pulled = client.pull(progress_at(step))
-        plan, rows_ND = pulled.plan, pulled.rows_SX
+        rows_ND = pulled.rows_SX
         reads.append(rows_ND.clone())
         is_boundary = step + 1 in SAVES | boundaries
         grads_ND = grads_of(step, len(rows_ND))
-        client.push(plan, grads_ND, progress_at(step), is_boundary=is_boundary, overlap=lambda: None)
+        client.push(grads_ND, progress_at(step), is_boundary=is_boundary, overlap=lambda: None)
     return reads
 
 
@@ -262,8 +262,8 @@ def test_an_evaluation_sees_what_is_pending() -> None:
     client = make_client(shards, staleness=50, workers=3)
     for step in range(20):
         pulled = client.pull(progress_at(step))
-        plan, rows_ND = pulled.plan, pulled.rows_SX
-        client.push(plan, grads_of(step, len(rows_ND)), progress_at(step), is_boundary=step == 19, overlap=lambda: None)
+        rows_ND = pulled.rows_SX
+        client.push(grads_of(step, len(rows_ND)), progress_at(step), is_boundary=step == 19, overlap=lambda: None)
     before_MD = shards.rows_MD()
     _, plan = SkewedBatches()(1)
     seen_ND = client.look_up(plan, progress_at(20))
@@ -282,9 +282,9 @@ def test_a_lost_shard_takes_its_own_copies_along_and_no_others() -> None:
     for step in range(20):
         for client in clients:
             pulled = client.pull(progress_at(step))
-            plan, rows_ND = pulled.plan, pulled.rows_SX
+            rows_ND = pulled.rows_SX
             grads_ND = grads_of(step, len(rows_ND))
-            client.push(plan, grads_ND, progress_at(step), is_boundary=step == 19, overlap=lambda: None)
+            client.push(grads_ND, progress_at(step), is_boundary=step == 19, overlap=lambda: None)
     hurt.lose("ps1")
     first, last = placement.rank_base_R[1:3]
     expected, left = (client._caches.drain() for client in clients)
