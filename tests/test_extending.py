@@ -50,6 +50,19 @@ def test_a_kind_of_save(results: dict[str, Any]) -> None:
     assert found["bytes"][1] < found["bytes"][0]
 
 
+def test_a_kind_of_recovery(results: dict[str, Any]) -> None:
+    """Both engines agree to the bit; record and simulator agree by the facts of the class alone."""
+    found = results["kind of recovery"]
+    assert found["equal"]
+    assert found["differs"]
+    assert found["means"]
+    assert found["problems"] == []
+    assert found["load_bytes"] == 0
+    assert found["pls"][0] == pytest.approx(found["pls"][1])
+    assert found["pls"][0] > 0
+    assert found["hours"][0] == pytest.approx(found["hours"][1])
+
+
 def test_a_tracker_sees_every_step_with_and_without_a_cache(results: dict[str, Any]) -> None:
     """Its choice is the same, to the bit."""
     found = results["tracker"]

@@ -97,6 +97,51 @@ def test_a_plugin_that_cannot_be_used_is_one_line(folder: Path, text: str | None
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("declared", "kind", "code", "message"),
+    [
+        ("('means',)", "means", 2, "expected a tuple of initial, checkpoint, rollback, replica, mirror; got 'means'"),
+        (
+            "None",
+            "checkpoint",
+            2,
+            "strategy odd: recoveries: expected a tuple of initial, checkpoint, rollback, replica",
+        ),
+        (
+            "('checkpoint',)",
+            "means",
+            1,
+            "recovery plan of Odd: ps1: expected one of its recoveries (checkpoint), got 'means'",
+        ),
+    ],
+)
+def test_an_unknown_kind_of_recovery_is_refused(
+    folder: Path, declared: str, kind: str, code: int, message: str
+) -> None:
+    """In one line: when the plugin is loaded, or where a plan names what its strategy does not declare."""
+    text = f"""
+from harness.core.plans import RecoveryPlan
+from harness.core.strategies import STRATEGIES
+from harness.core.whole_strategies import Partial
+
+
+class Odd(Partial):
+    recoveries = {declared}
+
+    def plan_recovery(self, lost, progress):
+        return RecoveryPlan(kinds=dict.fromkeys(lost, {kind!r}))
+
+
+STRATEGIES["odd"] = Odd
+"""
+    (folder / "mine.py").write_text(text)
+    trace = folder / "one.csv"
+    trace.write_text("hour,rank\n20,ps1\n")
+    found, _, errors = command(folder, "train", "one.yaml", "strategy.name=odd", f"trace.path={trace}")
+    assert found == code
+    assert message in errors.splitlines()[-1]
+
+
 def test_a_module_that_is_not_there_is_one_line(folder: Path) -> None:
     """Exit code 2, and what a plugin may be."""
     code, _, errors = command(folder, "train", "one.yaml", "plugins=[mine]")
