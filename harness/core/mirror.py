@@ -1,4 +1,4 @@
-"""Which rows the trainer's mirror holds (``harness.recovery.mirror``, docs/MIRROR.md)."""
+"""Which rows the trainer's mirror holds (``harness.recovery.kinds.mirror``, docs/MIRROR.md)."""
 
 from collections.abc import Sequence
 
