@@ -196,8 +196,6 @@ def main(config_text: str, out: Path) -> None:
         "bytes": [partial.payload_bytes, touched.payload_bytes],
     }
 
-    results["kind of recovery"] = facts_of_means(base, out, unlike=partial.digests)
-
     recent = {"name": "cpr_recent", "r": 0.25}
     plain, ahead = run("recent", recent), run("ahead", recent, parts={"cache": {"mode": "lookahead", "lookahead": 30}})
     results["tracker"] = {
@@ -228,7 +226,10 @@ def main(config_text: str, out: Path) -> None:
         for strategy in [{"name": name, "interval_samples": 100}]
     }
 
-    results["fault"] = torn_files(base, out)
+    results |= {
+        "fault": torn_files(base, out),
+        "kind of recovery": facts_of_means(base, out, unlike=partial.digests),
+    }
 
     log, broken = out / "log.txt", out / "broken.txt"
     log.write_text("a;0;3600\nb;7200;9000\na;90000;90600\n")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import ConfigError
-from harness.core.faults import FAULTS, PlannedFault
+from harness.core.faults import Hang, Partition, PlannedFault
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
@@ -117,7 +117,7 @@ def test_a_rank_that_is_mute_is_given_up_first(name: str) -> None:
     """A failure with a rank that hangs or is cut off costs ``detect_h`` more, once; one of ranks that end does not."""
     job = replace(JOB, costs=replace(COSTS, detect_h=0.5))
     ends = PlannedFault(step=50, ranks=("ps1",), hours=(0.0,), lines=(1,))
-    faults = {"ps0": FAULTS["hang"]("hang"), "ps1": FAULTS["partition"]("partition")}
+    faults = {"ps0": Hang(), "ps1": Partition()}
     mute = PlannedFault(step=90, ranks=("ps0", "ps1"), hours=(0.0, 0.0), lines=(2, 2), faults=faults)
     outcome = simulate(make_strategy(options_of(name), COSTS), job, (ends, mute))
     assert outcome.reschedule_h == pytest.approx(0.05 + 0.05 + 0.5)
