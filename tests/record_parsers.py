@@ -28,7 +28,7 @@ from harness.record.wandb_facts import facts_of
 from harness.record.wandb_sync import view_of
 from harness.record.wandb_view import RunView, mark_sent, sent_marker
 from harness.store import ResumePoint, read_state, write_state
-from harness.store.records import FileRecord
+from harness.store.manifest import FileRecord
 from tests.damage import Rng
 from tests.made_runs import made_config, made_events, write_run
 from tests.parser import Parser, same

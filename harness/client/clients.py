@@ -5,7 +5,7 @@ from collections.abc import Callable
 from harness.client.direct import DirectClient
 from harness.client.embedding_client import ClientSpec, EmbeddingClient
 from harness.client.lookahead import LookaheadClient
-from harness.client.stale import StaleClient
+from harness.client.staleness import StaleClient
 from harness.core.names import CLIENT_NAMES, PartTable
 
 CLIENTS: PartTable[Callable[[ClientSpec], EmbeddingClient]] = PartTable(

@@ -1,4 +1,4 @@
-"""The cached embedding rows of several workers, each row with its clocks: the state of ``client.stale``.
+"""The cached embedding rows of several workers, each row with its clocks: the state of ``client.staleness``.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). M all keys, W workers, E rows that some
 worker caches (entries), S cached copies (slots; a worker has at most one of a row), N keys of a request, P slots that

@@ -13,7 +13,7 @@ from harness.cluster.effects import Resumption, WrittenPoint
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
-from harness.core.hosts import host_name
+from harness.core.host_map import host_name
 from harness.core.plans import Rank, rank_order
 from harness.core.resumable import State
 from harness.store import CheckpointStore, Manifest

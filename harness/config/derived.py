@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from harness.config.model import Config
 from harness.config.profiles import Profile
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.core.plans import Costs
 
 _NOT_OF_GROUP = {"name", "out", "wandb", "jobs", "store", "seed", "engine", "strategy", "trace", "profile"}

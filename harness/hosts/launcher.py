@@ -12,7 +12,7 @@ from typing import Any
 from harness.cluster.launcher import Main, RankContext, RankProcess
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.core.plans import Rank, is_trainer
 from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_settings import AgentSettings

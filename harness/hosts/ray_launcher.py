@@ -18,7 +18,7 @@ from typing import IO, Any
 
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, printable
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.agent_start import NUM_LINES, failed_start, words_of
 from harness.hosts.launcher import HostsLauncher

@@ -28,7 +28,7 @@ from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed, StoreError
 from harness.core.events import Finished, Machine
 from harness.core.faults import FaultTime
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.core.plans import Rank
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server

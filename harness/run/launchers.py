@@ -5,7 +5,7 @@ from pathlib import Path
 
 from harness.cluster.launcher import ForkLauncher, Launcher
 from harness.config.model import ClusterConfig
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.core.names import LAUNCHER_NAMES, PartTable
 from harness.hosts.launcher import HostsLauncher
 from harness.hosts.ray_launcher import RayLauncher

@@ -20,7 +20,7 @@ from harness.config.model import BackendName, Config
 from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, Rank, ps_rank
 from harness.core.strategies import make_strategy

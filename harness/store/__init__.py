@@ -5,7 +5,7 @@ from harness.store.checkpoint import CheckpointStore, newest_checkpoint, read_ch
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS, RAW
 from harness.store.kinds import SAVE_KINDS, SaveKind, save_kind
-from harness.store.records import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
+from harness.store.manifest import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
 from harness.store.resume_points import ResumeFolder, ResumePoint
 from harness.store.row_sources import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard_files import ShardStore

@@ -22,7 +22,7 @@ from harness.store.format import (
     replacing,
     verify,
 )
-from harness.store.records import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
+from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
 class CheckpointStore:

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from harness.core.errors import Damaged, StoreError
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.records import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
+from harness.store.manifest import FORMAT_VERSION, FileKind, FileRecord, check_version, content_name, sequence_of
 from harness.store.row_sources import CHUNK_BYTES, rows_in
 
 MAGIC = b"CPRSTORE"

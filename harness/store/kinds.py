@@ -18,7 +18,7 @@ from torch import Tensor
 from harness.core.errors import ConfigError
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.records import FileRecord
+from harness.store.manifest import FileRecord
 
 if TYPE_CHECKING:  # names in signatures; readers of checkpoints must not wait for compiled loops
     from harness.core.shard import Shard

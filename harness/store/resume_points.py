@@ -17,7 +17,7 @@ from typing import Any, Self
 from harness.core.errors import StoreError
 from harness.core.resumable import EventsPosition, State
 from harness.store.format import fsync_folder, numbered_paths, read_text, replacing, verify
-from harness.store.records import FORMAT_VERSION, FileRecord, sealed, sequence_of, unsealed
+from harness.store.manifest import FORMAT_VERSION, FileRecord, sealed, sequence_of, unsealed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from harness.store.format import (
     dtype_of,
     write_content,
 )
-from harness.store.records import FileKind, FileRecord, chain_problem, content_name
+from harness.store.manifest import FileKind, FileRecord, chain_problem, content_name
 from harness.store.row_sources import CHUNK_BYTES, Part, RowRange, RowSource, StillRows
 
 _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every delta: 64 KiB each

@@ -15,7 +15,7 @@ from torch import Tensor
 from harness.core.errors import StoreError
 from harness.core.resumable import State
 from harness.store.format import ContentReader, HashingWriter, bytes_of, dtype_name, dtype_of, write_content
-from harness.store.records import FileKind, FileRecord, content_name
+from harness.store.manifest import FileKind, FileRecord, content_name
 
 _ARRAY = "#"  # the only key of a mapping that stands for an array
 _NUMPY, _TORCH = "numpy", "torch"

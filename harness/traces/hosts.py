@@ -10,7 +10,7 @@ from pathlib import Path
 from harness.config.derived import host_map
 from harness.config.model import Config
 from harness.core.errors import TraceError
-from harness.core.hosts import HostMap, host_name
+from harness.core.host_map import HostMap, host_name
 from harness.core.plans import is_trainer
 from harness.traces.trace import Entry, Trace, read_trace
 

@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from harness.core.errors import TraceError
-from harness.core.hosts import host_name
+from harness.core.host_map import host_name
 from harness.core.plans import Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.importers.findings import FailureLog, Outage

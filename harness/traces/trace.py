@@ -9,7 +9,7 @@ from pathlib import Path
 
 from harness.core.errors import TraceError
 from harness.core.faults import FAULTS, KILL, PHASES, Fault, Phase
-from harness.core.hosts import host_name
+from harness.core.host_map import host_name
 from harness.core.plans import Rank
 
 _PS = re.compile(r"ps(0|[1-9][0-9]*)")

@@ -11,7 +11,7 @@ from torch import Tensor
 from harness.client.direct import DirectClient
 from harness.client.embedding_client import EmbeddingClient, RankSpans
 from harness.client.lookahead import LookaheadClient
-from harness.client.stale import StaleClient
+from harness.client.staleness import StaleClient
 from harness.cluster.protocol import Request
 from harness.config.model import Config
 from harness.core.placement import Placement

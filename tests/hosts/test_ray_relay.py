@@ -9,7 +9,7 @@ import pytest
 
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.hosts.ray_launcher import RayLauncher
 from harness.hosts.ray_relay import Exchange
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from harness.store import ChosenRows, FileRecord, Manifest, ShardStore, write_dense
-from harness.store.records import sequence_of
+from harness.store.manifest import sequence_of
 
 NUM_ROWS, DIM = 101, 3
 

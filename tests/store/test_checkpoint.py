@@ -25,7 +25,7 @@ from harness.store import (
     read_dense,
     write_dense,
 )
-from harness.store.records import manifest_name
+from harness.store.manifest import manifest_name
 from tests.store.helpers import chosen, manifest, next_sequence, rows_of, write_files
 from tests.unprivileged import unprivileged
 

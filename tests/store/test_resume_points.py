@@ -22,7 +22,7 @@ from harness.store import (
     write_dense,
     write_state,
 )
-from harness.store.records import sealed
+from harness.store.manifest import sealed
 from tests.crashes import LOSSES, Disk
 from tests.store.helpers import manifest, rows_of
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Ask, CountedRows, OnShard
 from harness.core.lookup import BatchPlan
-from harness.core.mirror import choose_mirrored
+from harness.core.mirrored_rows import choose_mirrored
 from harness.core.optimizers import row_width
 from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
@@ -40,7 +40,7 @@ class Chosen:
 
 
 def choose(shard: Shard, tracked: Sequence[int], share: float, mirrored_N: Tensor, accesses_N: Tensor) -> Chosen:
-    """Choose the rows of ``shard`` that the mirror is to hold (:func:`~harness.core.mirror.choose_mirrored`)."""
+    """Choose the rows of ``shard`` that the mirror is to hold (:func:`~harness.core.mirrored_rows.choose_mirrored`)."""
     rows_N = choose_mirrored(shard, tracked, share, mirrored_N, accesses_N)
     new_K = rows_N[~torch.isin(rows_N, mirrored_N, assume_unique=True)]
     return Chosen(rows_N, CountedRows(new_K, shard.gather(new_K), shard.unsaved(new_K)))

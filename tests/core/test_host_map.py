@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.core.hosts import HostMap
+from harness.core.host_map import HostMap
 from harness.core.seeds import generator
 
 

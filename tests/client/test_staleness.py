@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.client import slots, worker_caches
 from harness.client.embedding_client import ClientSpec
-from harness.client.stale import StaleClient
+from harness.client.staleness import StaleClient
 from harness.cluster.protocol import Exchange, Push, Save
 from harness.config.model import CacheConfig, Config
 from harness.core.events import Evaluated, Saved

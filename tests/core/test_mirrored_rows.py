@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from harness.core.mirror import choose_mirrored
+from harness.core.mirrored_rows import choose_mirrored
 from harness.core.placement import Placement, num_mirrored
 from harness.core.seeds import generator
 from harness.core.shard import Shard
