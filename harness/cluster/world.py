@@ -22,7 +22,7 @@ from harness.cluster.rendezvous import Rendezvous
 from harness.cluster.spares import Spares
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, all_ranks, is_ps
+from harness.core.plans import CHIEF, Rank, all_ranks, is_ps, is_trainer
 from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
@@ -130,7 +130,7 @@ class World:
             options=self._options,
             entrance=self._network and self._network.entrance,
         )
-        self._processes.spawn(context, self._trainer if rank == CHIEF else self._ps)
+        self._processes.spawn(context, self._trainer if is_trainer(rank) else self._ps)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal and wait status.
@@ -215,7 +215,7 @@ class World:
         for rank in fresh:
             self._spawn(rank, self._formation.place(rank))
         for rank in members:
-            if rank not in fresh and rank != CHIEF:
+            if rank not in fresh and not is_trainer(rank):
                 self._connections.send(rank, "join", self._formation.place(rank))
         self._rendezvous.begin(generation, len(members))
         self._begun_s = self._clock.read()
@@ -341,7 +341,7 @@ class World:
             self._greet(connection, *args)
             return False
         rank = self._connections.rank_of(connection)
-        if rank == CHIEF:
+        if is_trainer(rank):
             self._progress.hear(kind, *args)
         if kind == "finished":
             return True
@@ -364,10 +364,10 @@ class World:
             return
         if pid in self._to_cut:
             self._processes.cut_off([rank])
-        elif self._may_cut and rank != CHIEF:
+        elif self._may_cut and not is_trainer(rank):
             self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
-        if rank == CHIEF:
+        if is_trainer(rank):
             self._has_met_trainer = True
             self._progress.hear("hello")
         if generation is None:

@@ -120,56 +120,72 @@ def run(
     place.check()
     facts = {"data": run_spec.data_facts, "trace": run_spec.trace_facts}
     with Recorder(run_dir, config, **facts, since=point and point.events) as recorder:
-        store = CheckpointStore(
-            recorder.run.checkpoints,
-            keep=config.store.keep,
-            fsync=config.store.fsync,
-            drops_later=True,
-            check=recorder.place.check,
-        )
-        if point is not None:
-            store.rewind(point.checkpoint)
-        points = PointKeeper(folder, point, config_hash=run_spec.result_hash, recorder=recorder, store=store)
-        sink = LastEvent(recorder)
-
-        def make_supervisor(ranks: Ranks, machine: Machine) -> Supervisor:
-            supervisor = Supervisor(
-                ranks=ranks,
-                sink=sink.record,
-                store=store,
-                planned_faults=run_spec.planned_faults,
-                on_status=status,
-                seconds_per_hour=config.trace.seconds_per_hour if config.trace.inject == "wall" else None,
-                clock=parts.clock,
-                resumption=points.resumption,
-                commit_point=points.commit,
-            )
-            _begin_record(supervisor, run_spec, point, machine | {"env": recorder.env_digest})
-            return supervisor
-
-        engine = _run_rpc if config.engine == "rpc" else _run_local
-        try:
-            hosts = run_spec.hosts_after(point.supervisor["carried_out"] if point else ())
-            supervisor = engine(run_spec, store, parts, make_supervisor, stop, hosts=hosts)
-        except StoreError as error:
-            if words := sink.damage_in(str(error)):
-                raise RunFailed(f"{error}; {words}") from error
-            raise
-        finally:
-            store.wait()
-        finished = sink.finished
-        assert finished is not None, "a run ends with its last event"
-        if problem := problem_of(run_spec, supervisor):
-            recorder.place.check()
-            shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
-            raise RunFailed(problem)
-        with suppress(OSError):  # what is left of a killed rank does no harm
-            store.remove_unfinished()
-        recorder.done()
-    for left in (folder.root, *([] if config.store.keep_finished else [store.root])):
+        finished = _carry_out(run_spec, recorder, folder, point=point, status=status, parts=parts, stop=stop)
+    for left in (folder.root, *([] if config.store.keep_finished else [recorder.run.checkpoints])):
         if recorder.place.is_own:
             shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
     status(phase="done")
+    return finished
+
+
+def _carry_out(
+    run_spec: RunSpec,
+    recorder: Recorder,
+    folder: ResumeFolder,
+    *,
+    point: ResumePoint | None,
+    status: "_Status",
+    parts: Parts,
+    stop: StopRequest | None,
+) -> Finished:
+    """Carry out a run from its beginning, or from ``point`` on, and end its record; returns its last event."""
+    config = run_spec.config
+    store = CheckpointStore(
+        recorder.run.checkpoints,
+        keep=config.store.keep,
+        fsync=config.store.fsync,
+        drops_later=True,
+        check=recorder.place.check,
+    )
+    if point is not None:
+        store.rewind(point.checkpoint)
+    points = PointKeeper(folder, point, config_hash=run_spec.result_hash, recorder=recorder, store=store)
+    sink = LastEvent(recorder)
+
+    def make_supervisor(ranks: Ranks, machine: Machine) -> Supervisor:
+        supervisor = Supervisor(
+            ranks=ranks,
+            sink=sink.record,
+            store=store,
+            planned_faults=run_spec.planned_faults,
+            on_status=status,
+            seconds_per_hour=config.trace.seconds_per_hour if config.trace.inject == "wall" else None,
+            clock=parts.clock,
+            resumption=points.resumption,
+            commit_point=points.commit,
+        )
+        _begin_record(supervisor, run_spec, point, machine | {"env": recorder.env_digest})
+        return supervisor
+
+    engine = _run_rpc if config.engine == "rpc" else _run_local
+    try:
+        hosts = run_spec.hosts_after(point.supervisor["carried_out"] if point else ())
+        supervisor = engine(run_spec, store, parts, make_supervisor, stop, hosts=hosts)
+    except StoreError as error:
+        if words := sink.damage_in(str(error)):
+            raise RunFailed(f"{error}; {words}") from error
+        raise
+    finally:
+        store.wait()
+    finished = sink.finished
+    assert finished is not None, "a run ends with its last event"
+    if problem := problem_of(run_spec, supervisor):
+        recorder.place.check()
+        shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
+        raise RunFailed(problem)
+    with suppress(OSError):  # what is left of a killed rank does no harm
+        store.remove_unfinished()
+    recorder.done()
     return finished
 
 
