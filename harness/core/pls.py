@@ -4,7 +4,7 @@ Plain PLS (CPR section 4) counts samples, so it ignores which rows a priority sa
 updates, one per (sample, row), so it includes them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -88,7 +88,7 @@ class _Tally:
         return gone
 
 
-_Tallies = dict[Rank, tuple[_Tally, ...]]  # of all tables, and of the tracked ones
+_Tallies = dict[Rank, tuple[_Tally, _Tally]]  # of all tables, and of the tracked ones
 
 
 class UpdateCounter:
@@ -126,10 +126,13 @@ class UpdateLedger(Resumable):
         self._tallies: _Tallies = {rank: (_Tally(), _Tally()) for rank in ranks}
         self._saving, self._checkpoint = _copy(self._tallies), _copy(self._tallies)
 
-    def sent(self, rank: Rank, updates: int, tracked: int) -> None:
-        """Count ``updates`` sent to ``rank``, ``tracked`` of them to tracked tables. Called per step and rank."""
-        for tally, number in zip(self._tallies[rank], (updates, tracked), strict=True):
-            tally.sent += number
+    def sent(self, updates_R: Sequence[int], tracked_R: Sequence[int]) -> None:
+        """Count the updates of one step by rank: to all tables, and those of them to tracked tables."""
+        for (all_tables, tracked_tables), updates, tracked in zip(
+            self._tallies.values(), updates_R, tracked_R, strict=True
+        ):
+            all_tables.sent += updates
+            tracked_tables.sent += tracked
 
     def saving(self) -> None:
         """Record that a save now holds all updates sent so far. Its commit may follow later, or never."""
@@ -179,4 +182,4 @@ class UpdateLedger(Resumable):
 
 
 def _copy(tallies: _Tallies) -> _Tallies:
-    return {rank: tuple(map(replace, both)) for rank, both in tallies.items()}
+    return {rank: (replace(all_tables), replace(tracked)) for rank, (all_tables, tracked) in tallies.items()}

@@ -4,16 +4,17 @@ Every save and every failure is charged here and nowhere else, by one set of rul
 Emulated hours and measured seconds are kept apart.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
 from harness.core.events import Recovered, Saved
 from harness.core.faults import Struck
+from harness.core.lookup import BatchPlan
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Rank, RecoveryPlan, SavePlan
-from harness.core.pls import PlsLedger, UpdateLedger
+from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
 from harness.recovery.charges import ModelBytes, charge_recovery
 from harness.recovery.kinds.base import LostRanks, UploadedRows
@@ -56,12 +57,13 @@ class Accounting(Resumable):
         overhead: OverheadLedger,
         pls: PlsLedger,
         updates: UpdateLedger | None,
+        count_updates: UpdateCounter,
         sizes: ModelBytes,
         memory_bytes: int | None,
     ) -> None:
         self._overhead = overhead
         self._pls = pls
-        self._updates = updates
+        self._updates, self._count_updates = updates, count_updates
         self._sizes = sizes
         self._memory_bytes = memory_bytes
         self._num_lost_ranks = 0
@@ -72,16 +74,10 @@ class Accounting(Resumable):
         """Emulated hours charged so far, in all four buckets."""
         return self._overhead.total_h
 
-    @property
-    def counts_updates(self) -> bool:
-        """Whether updates are counted."""
-        return self._updates is not None
-
-    def sent(self, ranks: Sequence[Rank], updates_R: Sequence[int], tracked_R: Sequence[int]) -> None:
-        """Count the updates of one finished step: to all tables and to the tracked tables, by rank."""
+    def sent(self, plan: BatchPlan) -> None:
+        """Count the updates of the batch of one finished step."""
         if self._updates is not None:
-            for rank, updates, tracked in zip(ranks, updates_R, tracked_R, strict=True):
-                self._updates.sent(rank, updates, tracked)
+            self._updates.sent(*self._count_updates(plan.keys_N, plan.counts_N))
 
     def rerun(self, seconds: float) -> None:
         """Count the ``seconds`` of a step that is repeated after a rollback as lost."""

@@ -1,4 +1,4 @@
-"""Actions due at the boundaries between steps: saves, evaluations, planned kills, in this order."""
+"""Actions due at the boundaries between steps: saves, evaluations, planned faults, in this order."""
 
 from bisect import bisect_right
 from collections.abc import Callable
@@ -41,13 +41,13 @@ class Due:
 
     save: bool
     evaluate: bool
-    kill: bool
+    fault: bool
     is_last: bool
 
     @property
     def anything(self) -> bool:
         """Whether any action is due: the ranks must then hold the same state as without a cache."""
-        return self.save or self.evaluate or self.kill or self.is_last
+        return self.save or self.evaluate or self.fault or self.is_last
 
     @property
     def needs_all(self) -> bool:
@@ -63,7 +63,7 @@ class Boundaries(Resumable):
         overhead_h: emulated hours of overhead charged so far.
     """
 
-    _state = ("_num_killed", "_evaluated_step")
+    _state = ("_num_taken", "_evaluated_step")
 
     def __init__(
         self,
@@ -77,9 +77,14 @@ class Boundaries(Resumable):
         self._progress = progress
         self._overhead_h = overhead_h
         self._at_boundaries = [(number, fault) for number, fault in enumerate(schedule.faults) if fault.is_at_boundary]
-        self._num_killed = 0  # planned kills at boundaries that are carried out
+        self._num_taken = 0  # planned faults at boundaries that were given
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
+
+    @property
+    def num_steps(self) -> int:
+        """Steps of the whole run."""
+        return self._schedule.num_steps
 
     def at(self, step: int) -> Due:
         """The actions due at the later boundary ``step``, as known now.
@@ -90,7 +95,7 @@ class Boundaries(Resumable):
         return Due(
             save=self._saves_at(step),
             evaluate=self.evaluates_at(step),
-            kill=self.kills_at(step),
+            fault=self.faults_at(step),
             is_last=step == self._schedule.num_steps,
         )
 
@@ -108,8 +113,8 @@ class Boundaries(Resumable):
             )
         return plan
 
-    def kills_at(self, step: int) -> bool:
-        """Whether a planned kill is due at boundary ``step``; each happens once, even if the step is repeated.
+    def faults_at(self, step: int) -> bool:
+        """Whether a planned fault is due at boundary ``step``; each happens once, even if the step is repeated.
 
         One that the clock has passed in hours of overhead is due at the next boundary.
         """
@@ -118,33 +123,33 @@ class Boundaries(Resumable):
             return bool(strikes) and strikes[0] <= step < self._schedule.num_steps
         return step < self._schedule.num_steps and step in strikes
 
-    def kill(self) -> list[int]:
-        """Record that the kills due at the present boundary are carried out; returns their numbers in the schedule."""
+    def take_faults(self) -> list[int]:
+        """The numbers of the faults due at the present boundary, each of which is given once."""
         num_due = bisect_right(self._pending(), self._progress().step)
-        due = self._at_boundaries[self._num_killed : self._num_killed + num_due]
-        self._num_killed += num_due
+        due = self._at_boundaries[self._num_taken : self._num_taken + num_due]
+        self._num_taken += num_due
         return [number for number, _ in due]
 
     def _pending(self) -> tuple[int, ...]:
-        """The boundaries of the kills at boundaries to come, ascending, if nothing more is charged before."""
+        """The boundaries of the faults at boundaries to come, ascending, if nothing more is charged before."""
         is_wall = self._schedule.clock == "wall"
-        return self._strikes(self._num_killed, self._overhead_h() if is_wall else 0.0)
+        return self._strikes(self._num_taken, self._overhead_h() if is_wall else 0.0)
 
-    def _strikes_with(self, num_killed: int, overhead_h: float) -> tuple[int, ...]:
+    def _strikes_with(self, num_taken: int, overhead_h: float) -> tuple[int, ...]:
         schedule = self._schedule
-        kills = [kill for _, kill in self._at_boundaries[num_killed:]]
+        faults = [fault for _, fault in self._at_boundaries[num_taken:]]
         if schedule.clock == "samples":
-            return tuple(kill.step for kill in kills)
+            return tuple(fault.step for fault in faults)
         return tuple(
             strike_step(
-                kill.hour,
+                fault.hour,
                 job_h=schedule.job_h,
                 total_samples=schedule.total_samples,
                 batch_size=schedule.batch_size,
                 num_steps=schedule.num_steps,
                 overhead_h=overhead_h,
             )
-            for kill in kills
+            for fault in faults
         )
 
     def evaluated(self, step: int) -> None:

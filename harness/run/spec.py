@@ -21,8 +21,10 @@ from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
 from harness.core.host_map import HostMap
+from harness.core.optimizers import OPTIMIZERS, RowOptimizer
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, Rank, ps_rank
+from harness.core.pls import UpdateCounter
 from harness.core.strategies import make_strategy
 from harness.core.strategy import Strategy
 from harness.core.trackers import TrackerSpec, tracker_bytes
@@ -122,6 +124,16 @@ class RunSpec:
     def counts_updates(self) -> bool:
         """Whether shards count unsaved updates. Without saves they need not: all updates sent are unsaved."""
         return self.config.metrics.update_pls and self.strategy.saves_initially
+
+    @cached_property
+    def count_updates(self) -> UpdateCounter:
+        """Counts the updates of a batch by rank, for all tables and for the tracked tables."""
+        return UpdateCounter(self.placement, self.tracked)
+
+    @property
+    def row_optimizer(self) -> RowOptimizer:
+        """The optimizer of the tables."""
+        return OPTIMIZERS[self.config.trainer.optimizer]
 
     @property
     def data_facts(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The step loop of the trainer rank.
 
 A step: pull the rows of the batch -> forward, backward -> push gradients -> dense update. At the boundary after it, in
-this order, whatever is due: resume point, save, evaluate, kill. The embedding client decides how rows travel. Deaths
+this order, whatever is due: resume point, save, evaluate, faults. The embedding client decides how rows travel. Deaths
 are detected and recovered from inside the failover client; only a full recovery reaches this file, as ``RolledBack``.
 """
 
@@ -15,19 +15,14 @@ from harness.cluster.effects import Effects
 from harness.cluster.protocol import Digest, Initialise
 from harness.core.events import Evaluated, Finished
 from harness.core.lookup import BatchPlan
-from harness.core.plans import CHIEF, Progress, SavePlan
-from harness.core.pls import UpdateCounter
+from harness.core.plans import CHIEF, SavePlan
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality
-from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer
-from harness.recovery.failover import FailoverClient, RolledBack
-from harness.recovery.injections import Injections
-from harness.recovery.recoveries import Recoveries
-from harness.run.boundaries import Boundaries
+from harness.recovery.failover import RolledBack
 from harness.run.evaluation import Evaluator
+from harness.run.fault_tolerance import FaultTolerance
 from harness.run.resume_points import ResumePoints
-from harness.run.step_log import StepLog
 from harness.store.format import bytes_of
 
 
@@ -35,52 +30,37 @@ class Trainer:
     """Trains one model over one epoch, through the deaths of PS ranks.
 
     Args:
-        overlaps: requests are served while this process computes; the dense update is then made in parallel.
+        tolerance: by which the run survives failures.
         saves_initially: a full save precedes the first step.
-        progress: the progress of the run now.
-        count_updates: counts the updates of a batch by rank, for all tables and for the tracked tables.
-        resume_points: writes them at boundaries, and loads the one that the run goes on from.
+        overlaps: requests are served while this process computes; the dense update is then made in parallel.
     """
 
     def __init__(
         self,
         *,
-        failover: FailoverClient,
-        checkpointer: Checkpointer,
-        accounting: Accounting,
+        tolerance: FaultTolerance,
         effects: Effects,
         client: EmbeddingClient,
-        recoveries: Recoveries,
         network: DenseNetwork,
-        steps: StepLog,
-        boundaries: Boundaries,
-        injections: Injections,
-        progress: Callable[[], Progress],
-        num_steps: int,
+        evaluator: Evaluator,
+        checkpointer: Checkpointer,
+        resume_points: ResumePoints,
         saves_initially: bool,
         overlaps: bool,
-        evaluator: Evaluator,
-        count_updates: UpdateCounter,
-        resume_points: ResumePoints,
     ) -> None:
-        self._failover = failover
-        self._checkpointer = checkpointer
-        self._accounting = accounting
+        self._steps, self._progress = tolerance.steps, tolerance.progress
+        self._boundaries, self._injections = tolerance.boundaries, tolerance.injections
+        self._accounting, self._recoveries = tolerance.accounting, tolerance.recoveries
+        self._failover = tolerance.failover
         self._effects = effects
         self._client = client
-        self._recoveries = recoveries
         self._network = network
-        self._steps = steps
-        self._boundaries = boundaries
-        self._injections = injections
-        self._progress = progress
-        self._num_steps = num_steps
+        self._evaluate_model = evaluator
+        self._checkpointer = checkpointer
+        self._resume_points = resume_points
         self._saves_initially = saves_initially
         # While a message is under way one thread makes the update, and leaves a core to the message.
         self._overlap = partial(network.step, is_alone=True) if overlaps else _no_op
-        self._evaluate_model = evaluator
-        self._count_updates = count_updates
-        self._resume_points = resume_points
 
     def run(self) -> Finished:
         """Run all steps, those after the resume point if there is one, and return the last event.
@@ -89,7 +69,7 @@ class Trainer:
         """
         is_resumed = self._resume_points.resume()
         self._effects.advanced(self._steps.step)
-        self._effects.status(phase="start", step=self._steps.step, num_steps=self._num_steps, loss=None)
+        self._effects.status(phase="start", step=self._steps.step, num_steps=self._boundaries.num_steps, loss=None)
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
         finished: Finished | None = None
@@ -97,7 +77,7 @@ class Trainer:
         while finished is None:
             try:
                 start()
-                while self._steps.step < self._num_steps:
+                while self._steps.step < self._boundaries.num_steps:
                     self._advance()
                 finished = self._finish()
             except RolledBack as rolled_back:
@@ -106,12 +86,12 @@ class Trainer:
         return finished
 
     def _begin(self) -> None:
-        """What precedes the first step: the initial save, which costs nothing, and kills planned for hour 0."""
+        """What precedes the first step: the initial save, which costs nothing, and faults planned for hour 0."""
         self._injections.reach(0)
         if self._saves_initially:
             self._checkpointer.save(SavePlan(kind="full"), self._progress())
             self._checkpointer.finish_pending(self._progress())
-        self._kill_if_due()
+        self._inject_if_due()
         self._effects.status(phase="train")
 
     # --- a step ---------------------------------------------------------------------------------------------------
@@ -140,8 +120,7 @@ class Trainer:
             self._accounting.rerun(seconds)
         for kind in self._recoveries:
             kind.reach(self._steps.step)
-        if self._accounting.counts_updates:
-            self._accounting.sent(self._failover.ranks, *self._count_updates(plan.keys_N, plan.counts_N))
+        self._accounting.sent(plan)
         self._steps.flush_if_due()
 
     # --- at a boundary --------------------------------------------------------------------------------------------
@@ -155,20 +134,20 @@ class Trainer:
         self._finish_boundary()
 
     def _finish_boundary(self) -> None:
-        """Evaluation and planned kills of the present boundary, if they are due and have not taken place.
+        """Evaluation and planned faults of the present boundary, if they are due and have not taken place.
 
         A rollback may end at the very boundary where the death was detected, between its save and its evaluation.
         """
         if self._boundaries.evaluates_at(self._steps.step):
             self._evaluate(final=False)
-        self._kill_if_due()
+        self._inject_if_due()
 
-    def _kill_if_due(self) -> None:
-        """Stop for planned kills, if any are due. The next request finds the dead."""
-        if self._boundaries.kills_at(self._steps.step):
+    def _inject_if_due(self) -> None:
+        """Have planned faults carried out, if any are due. The next request finds the dead."""
+        if self._boundaries.faults_at(self._steps.step):
             # A kill finds the files that it would find had the save not been in the background.
             self._checkpointer.finish_pending(self._progress())
-            self._injections.carry_out(self._boundaries.kill())
+            self._injections.carry_out(self._boundaries.take_faults())
 
     def _evaluate(self, *, final: bool) -> Quality:
         self._steps.flush()

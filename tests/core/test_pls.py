@@ -70,12 +70,11 @@ def test_full_recovery_adds_nothing() -> None:
 def test_lost_updates_are_those_neither_persisted_nor_already_lost() -> None:
     """sent - persisted - already lost, and a second death at once loses nothing more."""
     ledger = UpdateLedger(("ps0", "ps1"))
-    ledger.sent("ps0", 100, 60)
-    ledger.sent("ps1", 100, 60)
+    ledger.sent([100, 100], [60, 60])
     ledger.persisted("ps0", 30, 10)
     assert ledger.lost("ps0") == (70, 50)
     assert ledger.lost("ps0") == (0, 0)
-    ledger.sent("ps0", 5, 4)
+    ledger.sent([5, 0], [4, 0])
     assert ledger.lost("ps0") == (5, 4)
     assert ledger.totals() == {
         "applied_updates": 205,
@@ -99,16 +98,16 @@ def test_update_pls_of_nothing_is_missing() -> None:
 def test_a_rollback_counts_rerun_updates_once() -> None:
     """With full recovery every update ends up applied once and none lost, as in a run without failure."""
     ledger = UpdateLedger(("ps0",))
-    ledger.sent("ps0", 10, 5)
+    ledger.sent([10], [5])
     ledger.saving()
-    ledger.sent("ps0", 7, 2)  # while the save is written
+    ledger.sent([7], [2])  # while the save is written
     ledger.persisted("ps0", 10, 5)
     ledger.committed()
     ledger.rolled_back()
     for _ in range(3):  # fails three times on the way
-        ledger.sent("ps0", 7, 2)
+        ledger.sent([7], [2])
         ledger.rolled_back()
-    ledger.sent("ps0", 7, 2)
+    ledger.sent([7], [2])
     assert [ledger.totals()[name] for name in ("applied_updates", "lost_updates")] == [17, 0]
     assert ledger.lost("ps0") == (7, 2)
 
@@ -124,7 +123,7 @@ def test_the_ledger_agrees_with_counting_rows_one_by_one() -> None:
         if action == "send":
             row = rng.randrange(20)
             pending[row] += 3
-            ledger.sent("ps0", 3, 3 if row < 10 else 0)
+            ledger.sent([3], [3 if row < 10 else 0])
         elif action == "save":
             rows = rng.sample(range(20), 8)
             ledger.persisted("ps0", sum(pending[r] for r in rows), sum(pending[r] for r in rows if r < 10))

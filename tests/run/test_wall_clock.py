@@ -145,17 +145,17 @@ def test_the_forecast_moves_with_the_charges() -> None:
     boundaries = Boundaries(schedule, never_save, progress, lambda: charged["h"])
 
     def due() -> list[int]:
-        return [step for step in range(at["step"], 57) if boundaries.kills_at(step)]
+        return [step for step in range(at["step"], 57) if boundaries.faults_at(step)]
 
     assert due() == [3, 10, 12]
     at["step"] = 3
-    assert boundaries.kill() == [0]
+    assert boundaries.take_faults() == [0]
     assert due() == [10, 12]
     charged["h"] = 2.0
     assert due() == [8, 10, 55], "hour 58 is that of the last sample"
     at["step"], charged["h"] = 5, 7.5
     assert due() == [5, 6, 51, 53], "both lie behind: at this boundary if it is still open, else at the next one"
-    assert boundaries.kill() == [1, 2]
+    assert boundaries.take_faults() == [1, 2]
     assert due() == [51, 53]
 
 
