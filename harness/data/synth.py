@@ -95,9 +95,8 @@ def synth(
             labels = random.random(end - start) < 1 / (1 + np.exp(-logits))
             file.write(_text(samples, labels))
             whole.add(logits, labels)
-            first, last = (
-                min(max(bound - start, 0), end - start) for bound in (split.num_train, split.first_validation)
-            )
+            bounds = split.num_train, split.first_validation
+            first, last = (min(max(bound - start, 0), end - start) for bound in bounds)
             test.add(logits[first:last], labels[first:last])
             if progress is not None:
                 progress(end, rows)
