@@ -1,7 +1,6 @@
 """What a shard holds after a recovery and after a save, seen from inside the ranks of a whole run."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +12,7 @@ from harness.core.errors import RunFailed
 from harness.core.events import Lost, Recovered
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.kinds.whole import Checkpoint
+from harness.run import job
 from harness.run.assemble import Parts
 from harness.store import ShardStore, newest_checkpoint
 from tests.runs import changed, run, saving_every
@@ -101,10 +101,14 @@ def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
         now_s[0] += 100.0
 
     monkeypatch.setattr(Checkpoint, "newer_rows", slow)
-    monkeypatch.setattr("harness.run.job.time", SimpleNamespace(monotonic=lambda: now_s[0]))
+
+    def train(config, checkpoints, faults, cluster, effects):
+        effects.clock = lambda: now_s[0]
+        job.train(config, checkpoints, faults, cluster, effects)
+
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n30,ps1,\n")
     config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
-    _, events = run(config, tmp_path / "run")
+    _, events = run(config, tmp_path / "run", Parts(train=train))
     lost = [(event.ranks, event.machine["seconds"]) for event in events if isinstance(event, Lost)]
     assert lost == [(["ps1"], 0.0), (["ps2"], 0.0)]
     recovered = [event.machine for event in events if isinstance(event, Recovered)]
