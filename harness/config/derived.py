@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
+from dataclasses import fields
 
 from harness.config.model import Config
 from harness.config.profiles import Profile
@@ -19,24 +20,15 @@ def job_costs(config: Config, total_samples: int) -> Costs:
     """
     profile = config.emulated
     assert not profile.from_trace, "the trace's constants are not in the profile yet"
-    return Costs(
-        job_h=profile.job_h,
-        mtbf_h=profile.mtbf_h,
-        o_save_h=profile.o_save_h,
-        o_load_h=profile.o_load_h,
-        o_res_h=profile.o_res_h,
-        num_ps=config.num_ps,
-        ranks_per_failure=profile.ranks_per_failure,
-        pls_target=config.pls_target,
-        total_samples=total_samples,
-        load=profile.load,
-        o_save_fixed_h=profile.o_save_fixed_h,
-        spare_o_res_h=profile.spare_o_res_h,
-        detect_h=profile.detect_h,
-        snapshot_frac=_snapshot_frac(profile) if config.save.mode == "async" else None,
-        num_trainers=profile.num_trainers,
-        num_spares=config.cluster.spares,
-    )
+    shared = {field.name: value for field in fields(Costs) if (value := getattr(profile, field.name, None)) is not None}
+    of_run = {
+        "num_ps": config.num_ps,
+        "pls_target": config.pls_target,
+        "total_samples": total_samples,
+        "snapshot_frac": _snapshot_frac(profile) if config.save.mode == "async" else None,
+        "num_spares": config.cluster.spares,
+    }
+    return Costs(**{**shared, **of_run})
 
 
 def _snapshot_frac(profile: Profile) -> float | None:

@@ -126,16 +126,13 @@ def option_keys() -> frozenset[str]:
 def no_option(key: str, names: Iterable[str]) -> str:
     """An error sentence on option ``key``, which the strategies ``names`` lack; it names those that have it."""
     owners = _owners(key)
-    return f"{key}: not an option of strategy {' or '.join(names)}; {', '.join(owners)} {_have(owners)} it"
+    verb = "has" if len(owners) == 1 else "have"
+    return f"{key}: not an option of strategy {' or '.join(names)}; {', '.join(owners)} {verb} it"
 
 
 def _owners(key: str) -> list[str]:
     """The strategies with the option ``key``."""
     return [name for name in OPTIONS if key in strategy_keys(name)]
-
-
-def _have(owners: list[str]) -> str:
-    return "has" if len(owners) == 1 else "have"
 
 
 def complaint(key: str, value: object) -> str:

@@ -174,7 +174,9 @@ class _Document:
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
-            if not isinstance(key_node, ScalarNode) or (key_node.style is None and _is_null(key_node.value)):
+            if not isinstance(key_node, ScalarNode) or (
+                key_node.style is None and _WORDS.get(key_node.value, key_node.value) is None
+            ):
                 raise self.error(key_node, "expected text as a key")
             key = key_node.value
             if key in first_lines:
@@ -241,10 +243,6 @@ class _Document:
         if _FLOAT.fullmatch(text) and math.isfinite(float(text)):
             return float(text)
         return text
-
-
-def _is_null(text: str) -> bool:
-    return text in _WORDS and _WORDS[text] is None
 
 
 def _refuse_twice(settings: list[Setting]) -> None:

@@ -72,18 +72,10 @@ def owner_of(rank: Rank, num_ps: int) -> Rank:
 class Costs:
     """The constants by which a strategy chooses its interval: a profile resolved for one run. Hours and samples.
 
-    Symbols as in CPR section 4 (docs/CPR.md): T_total, T_fail, O_save, O_load, O_res, N, k, S. The fields with a
-    default are prices (docs/CPR.md, "Prices"); by default they change no charge.
-
-    Attributes:
-        load: ``whole``: a failure costs O_load; ``by_bytes``: O_load for the whole model, less for a part of it.
-        o_save_fixed_h: hours of a save besides those of its bytes.
-        spare_o_res_h: rescheduling hours of a failure that a spare takes over; None: as any other.
-        detect_h: hours until a rank that hangs or is cut off is given up, before it is replaced.
-        snapshot_frac: hours that training stands still for a save in the background, as a fraction of those that its
-            bytes take to be written; None: the save is waited for.
-        num_trainers: trainer nodes of the emulated cluster; None: unknown.
-        num_spares: nodes that wait for a failure.
+    Fields with the name of a constant of :class:`harness.config.profiles.Profile` mean the same; ``num_spares`` nodes
+    wait for a failure. Those with a default are prices (docs/CPR.md, "Prices"); by default they change no charge.
+    ``snapshot_frac``: hours that training stands still for a save in the background, as a fraction of those that its
+    bytes take to be written; None: the save is waited for.
     """
 
     job_h: float
