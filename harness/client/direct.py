@@ -12,7 +12,6 @@ from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled,
 from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
-from harness.data.dataset import Batch
 from harness.recovery.failover import StartedRequests
 
 
@@ -31,16 +30,13 @@ class DirectClient(EmbeddingClient):
         self.reset()
 
     def reset(self) -> None:
-        """Drop the rows that were looked up ahead."""
-        self._planned: dict[int, tuple[Batch, BatchPlan]] = {}  # of this step and later ones
         self._rows_NX: Tensor | None = None  # of the batch that was pulled last
         self._next_NX: Tensor | None = None  # of the batch after it
         self._started: StartedRequests | None = None
         self._is_void = False
 
     def pull(self, progress: Progress) -> Pulled:
-        """The next batch; its rows were looked up ahead or are looked up now."""
-        batch, plan = self._batch(progress.step)
+        batch, plan = self._batches(progress.step)
         self._rows_NX, self._next_NX = self._next_NX, None
         if self._rows_NX is None:
             self._receive(progress)
@@ -51,18 +47,14 @@ class DirectClient(EmbeddingClient):
         return Pulled(batch, plan, self._rows_NX)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
-        """Send the gradients of the batch, and look up rows for the step after the next one.
-
-        No rows are looked up if a boundary precedes that step.
-        """
         step = progress.step
-        plan = self._batch(step)[1]
+        plan = self._batches(step)[1]
         next_NX = self._receive(progress)
         if next_NX is not None:
             assert self._rows_NX is not None
             self._optimizer.step_shared(
                 next_NX,
-                self._batch(step + 1)[1].keys_N,
+                self._batches(step + 1)[1].keys_N,
                 plan.keys_N,
                 self._rows_NX,
                 grads_ND,
@@ -71,9 +63,8 @@ class DirectClient(EmbeddingClient):
             self._next_NX = next_NX
         ahead = None if next_NX is None else self._ahead(step + 2)
         self._start(make_pushes(plan, grads_ND, step + 1, self._learning_rate), ahead)
-        del self._planned[step]
         if step + 3 < self._num_steps:
-            self._batch(step + 3)
+            self._batches(step + 3)
         overlap()
         if is_boundary:
             self._receive(progress)
@@ -84,18 +75,12 @@ class DirectClient(EmbeddingClient):
         self._next_NX = None
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
-        """Drop the rows that were looked up ahead: they precede the restore."""
         self._next_NX = None
         self._is_void = True
 
-    def _batch(self, step: int) -> tuple[Batch, BatchPlan]:
-        if step not in self._planned:
-            self._planned[step] = self._batches(step)
-        return self._planned[step]
-
     def _ahead(self, step: int) -> BatchPlan | None:
         """The plan of batch ``step``, if its rows may be looked up before the batch before it has been applied."""
-        return None if step >= self._num_steps or self._is_boundary(step) else self._batch(step)[1]
+        return None if step >= self._num_steps or self._is_boundary(step) else self._batches(step)[1]
 
     def _start(self, pushes: Sequence[Push | None], ahead: BatchPlan | None) -> None:
         """Send a message to every rank, empty if need be, so that every death is detected."""

@@ -11,6 +11,7 @@ then state of the optimizer.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -133,6 +134,7 @@ class EmbeddingClient(Resumable, ABC):
 class Batches:
     """The training batches, each with the rows that it asks of the ranks: a pure function of the step.
 
+    The last few are kept: a client asks for a batch ahead, while messages are in flight, and again when its turn comes.
     ``sample_period``: samples whose global index is a multiple of it are the sub-sample that trackers may ask for.
     """
 
@@ -141,9 +143,13 @@ class Batches:
         self._dataset = dataset
         self._batch_size = batch_size
         self._sample_period = sample_period
+        self._plan = lru_cache(maxsize=4)(self._planned)
 
     def __call__(self, step: int) -> tuple[Batch, BatchPlan]:
         """Batch number ``step``, from 0."""
+        return self._plan(step)
+
+    def _planned(self, step: int) -> tuple[Batch, BatchPlan]:
         batch = self._dataset.train_batch(step, self._batch_size)
         index_B = batch.first_sample + np.arange(len(batch.ids_BF))
         return batch, plan_batch(batch.ids_BF, self.placement, index_B % self._sample_period == 0)

@@ -70,7 +70,6 @@ class LookaheadClient(EmbeddingClient):
         self.reset()
 
     def reset(self) -> None:
-        """Drop all cached rows and planned windows."""
         max_window_rows = None if self._max_rows is None else max(1, self._max_rows // WINDOWS_AT_ONCE)
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
         self._cache = RowCache(self._width, max_rows=self._max_rows)
@@ -90,16 +89,14 @@ class LookaheadClient(EmbeddingClient):
     # --- the step loop's side ---------------------------------------------------------------------------------------
 
     def pull(self, progress: Progress) -> Pulled:
-        """The next batch, and the slots of its rows."""
         if self._window is None or progress.step == self._window.stop:
             self._enter(progress)
         assert self._window is not None
         index = progress.step - self._window.first
-        planned, self._slots_N = self._window.steps[index], self._window.slots[index]
-        return Pulled(planned.batch, planned.plan, self._cache.values_SX, self._slots_N)
+        self._slots_N = self._window.slots[index]
+        return Pulled(*self._window.steps[index], self._cache.values_SX, self._slots_N)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
-        """Update the cached rows; at a boundary, flush."""
         assert self._window is not None
         self._update(grads_ND)
         if progress.step + 1 == self._window.stop:
@@ -129,7 +126,7 @@ class LookaheadClient(EmbeddingClient):
 
     def _count(self, window: Window) -> None:
         """Count the updates and the traffic of a window whose last step is done."""
-        self._cache.count(window.rows.slots, window.counts_U)
+        self._cache.dirty_S[window.rows.slots] += window.counts_U
         touch_bytes = self._touches.add(window, self._norms)
         self._norms = []
         self.traffic.access(sum(len(slots_N) for slots_N in window.slots))
@@ -273,11 +270,11 @@ class LookaheadClient(EmbeddingClient):
         A shard that is restored here has lost the updates of this step too: it is restored as of ``after``.
         """
         assert self._window is not None
-        self._flushing = self._window.steps[-1].plan
+        batch, self._flushing = self._window.steps[-1]
         after = dataclasses.replace(
             progress,
             step=progress.step + 1,
-            samples=progress.samples + len(self._window.steps[-1].batch.labels_B),
+            samples=progress.samples + len(batch.labels_B),
             previous_samples=progress.samples,
         )
         self._receive(after)
@@ -291,7 +288,6 @@ class LookaheadClient(EmbeddingClient):
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
-        """Discard the cached rows of these ranks, and touches not flushed yet."""
         for rank in ranks:
             first, last = self._spans[rank]
             self._cache.evict(self._held.between(first, last).slots)

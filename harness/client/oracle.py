@@ -50,15 +50,6 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class PlannedStep:
-    """A batch, its plan, and the keys of rows that a sub-sampled input touches, ascending."""
-
-    batch: Batch
-    plan: BatchPlan
-    sampled_S: Keys
-
-
-@dataclass(frozen=True)
 class Least:
     """The least number of rows that any cache must move. See :func:`least_rows`."""
 
@@ -109,7 +100,7 @@ class Window:
     """
 
     first: int
-    steps: tuple[PlannedStep, ...]
+    steps: tuple[tuple[Batch, BatchPlan], ...]
     slots: tuple[Tensor, ...]
     rows: Rows
     counts_U: NDArray[np.int32]
@@ -135,19 +126,19 @@ class Oracle:
     def __init__(self, batches: Batches, *, max_window_rows: int | None) -> None:
         self._batches = batches
         self._max_window_rows = max_window_rows
-        self._steps: dict[int, PlannedStep] = {}  # planned, but cut off a window
+        self._steps: dict[int, tuple[Batch, BatchPlan]] = {}  # planned, but cut off a window
         self._placing = Placing(past=(), held=Rows.none(), is_recent_H=np.empty(0, bool), pool=SlotPool())
 
     def plan(self, first: int, stop: int, *, is_flushed: bool) -> Window:
         """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are flushed."""
         origin = Origin(before=self._placing, first=first, stop=stop, is_flushed=is_flushed)
-        steps = [self._steps.pop(step, None) or self._plan_step(step) for step in range(first, stop)]
-        merged = _merge(steps)
+        steps = [self._steps.pop(step, None) or self._batches(step) for step in range(first, stop)]
+        merged = _merge([plan for _, plan in steps])
         fitting = merged.num_steps_with(self._max_window_rows)
         if fitting < len(steps):
             self._steps |= {first + number: steps[number] for number in range(fitting, len(steps))}
             del steps[fitting:]
-            merged, is_flushed = _merge(steps), False
+            merged, is_flushed = _merge([plan for _, plan in steps]), False
         past = self._placing.past
         rows, coming, is_leaving_H = self._place(merged.keys_U, Past(merged.keys_U, is_flushed))
         return Window(
@@ -169,20 +160,14 @@ class Oracle:
         self._placing = origin.before
         return self.plan(origin.first, origin.stop, is_flushed=origin.is_flushed)
 
-    def _plan_step(self, step: int) -> PlannedStep:
-        batch, plan = self._batches(step)
-        return PlannedStep(batch, plan, plan.keys_N.compress(plan.sampled_N))
-
     def _place(self, keys_U: Keys, own: Past) -> tuple[Rows, Rows, Mask]:
         """Hold the rows of the last window and of this one; the latter's rows, those to fetch, and those to evict."""
         now = self._placing
         before = now.held
-        where_U = places(before.keys, keys_U)
-        is_new_U = np.ones(len(keys_U), bool)
-        is_inside_U = where_U < len(before)
-        is_new_U[is_inside_U] = before.keys[where_U[is_inside_U]] != keys_U[is_inside_U]
+        where_U, is_held_U = _find(keys_U, before.keys)
+        is_new_U = ~is_held_U
         is_used_H = np.zeros(len(before), bool)
-        is_used_H[where_U[~is_new_U]] = True
+        is_used_H[where_U[is_held_U]] = True
         is_leaving_H = ~(is_used_H | now.is_recent_H)
         num_new, pool = int(np.count_nonzero(is_new_U)), now.pool.copy()
         pool.give(before.slots[is_leaving_H])
@@ -190,7 +175,7 @@ class Oracle:
         coming = Rows(keys_U[is_new_U], pool.take(num_new))
         slots_U = np.empty(len(keys_U), np.int64)
         slots_U[is_new_U] = coming.slots
-        slots_U[~is_new_U] = before.slots[where_U[~is_new_U]]
+        slots_U[is_held_U] = before.slots[where_U[is_held_U]]
         held = _union(before[~is_leaving_H], coming)
         is_recent_H = np.zeros(len(held), bool)
         is_recent_H[places(held.keys, keys_U)] = True
@@ -211,18 +196,18 @@ def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
     is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are not flushed yet
     is_held_U = np.zeros(len(keys_U), bool)
     for window in past[-2:]:
-        is_in_U = _is_in(keys_U, window.keys_U)
+        _, is_in_U = _find(keys_U, window.keys_U)
         is_held_U |= is_in_U
         is_pending_U = np.zeros(len(keys_U), bool) if window.is_flushed else is_pending_U | is_in_U
     return Least(fetched=int(np.count_nonzero(~is_held_U)), written=int(np.count_nonzero(~is_pending_U)))
 
 
-def _is_in(keys_U: Keys, others: Keys) -> Mask:
-    """Which of ``keys_U`` are in ``others``; both ascending and distinct."""
+def _find(keys_U: Keys, others: Keys) -> tuple[NDArray[np.int64], Mask]:
+    """The place of each of ``keys_U`` among ``others``, and whether it is one of them; both ascending and distinct."""
     where_U = places(others, keys_U)
     is_in_U = where_U < len(others)
     is_in_U[is_in_U] = others[where_U[is_in_U]] == keys_U[is_in_U]
-    return is_in_U
+    return where_U, is_in_U
 
 
 def _union(left: Rows, right: Rows) -> Rows:
@@ -251,13 +236,13 @@ class _Merged:
         return max(1, int(np.searchsorted(num_rows_after, max_rows, side="right")))
 
 
-def _merge(steps: Sequence[PlannedStep]) -> _Merged:
-    sizes = [len(step.plan.keys_N) for step in steps]
+def _merge(plans: Sequence[BatchPlan]) -> _Merged:
+    sizes = [len(plan.keys_N) for plan in plans]
     num_bits = sum(sizes).bit_length()
-    words_A = np.concatenate([step.plan.keys_N for step in steps])
+    words_A = np.concatenate([plan.keys_N for plan in plans])
     words_A <<= num_bits
     words_A |= np.arange(len(words_A))
     words_A.sort()  # of numpy, with vector instructions
-    counts_A = np.concatenate([step.plan.counts_N for step in steps])
+    counts_A = np.concatenate([plan.counts_N for plan in plans])
     keys_U, counts_U, inverse_A, firsts_U = merge(words_A, num_bits, counts_A)
     return _Merged(keys_U, counts_U, inverse_A, firsts_U, sizes)

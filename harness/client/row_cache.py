@@ -5,13 +5,11 @@ S slots, K rows that a call addresses, X columns of a row: its values, then stat
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.client.slots import Slots
 from harness.core.resumable import Resumable
 from harness.kernels import row_loops
-
-Slots = NDArray[np.int64]
 
 _GROWTH = 1.25  # of the buffer, beyond what is needed: few copies, little waste
 
@@ -53,10 +51,6 @@ class RowCache(Resumable):
     def values(self, slots_K: Slots) -> Tensor:
         """Present values of the rows, (K, X); a copy."""
         return torch.from_numpy(row_loops.take_rows(self.values_SX.numpy(), slots_K))
-
-    def count(self, slots_K: Slots, updates_K: NDArray[np.int32]) -> None:
-        """Count ``updates_K`` updates of distinct rows that their ranks do not have."""
-        self.dirty_S[slots_K] += updates_K
 
     def evict(self, slots_K: Slots) -> None:
         """Drop rows, together with updates that their rank lacks."""

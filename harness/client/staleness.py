@@ -45,17 +45,6 @@ from harness.client.worker_caches import Pending, WorkerCaches
 from harness.cluster.protocol import Exchange, Push
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
-from harness.data.dataset import Batch
-
-
-@dataclass(frozen=True)
-class Turn:
-    """One worker's turn: its batch and the rows of it."""
-
-    step: int
-    worker: int
-    batch: Batch
-    plan: BatchPlan
 
 
 @dataclass
@@ -78,7 +67,7 @@ class Staleness:
 class StaleClient(EmbeddingClient):
     """Trains on the copies of several workers. Its bits depend on ``cache.staleness`` and ``cache.workers``."""
 
-    _state = ("_caches", "_must_ask", "traffic", "seen")  # turns follow from the step
+    _state = ("_caches", "_must_ask", "traffic", "seen")
     _state_types = (Traffic, Staleness)
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -100,10 +89,7 @@ class StaleClient(EmbeddingClient):
         self.reset()
 
     def reset(self) -> None:
-        """Drop all copies and everything pending."""
         self._caches.clear()
-        self._next: Turn | None = None  # its rows have been fetched, as far as they were asked for
-        self._planned: Turn | None = None
         self._must_ask = True  # something was due: every rank must answer before the next batch
         self._pulled: tuple[BatchPlan, Keys, Tensor] | None = None  # the batch's plan, slots and rows
         self._pushing: tuple[BatchPlan, Pending] | None = None  # a batch, and the gradients under way with it
@@ -111,19 +97,19 @@ class StaleClient(EmbeddingClient):
     # --- the step loop's side ---------------------------------------------------------------------------------------
 
     def pull(self, progress: Progress) -> Pulled:
-        """The next batch with its rows, from the cache of its worker."""
-        turn, self._next = self._next or self._turn(progress.step), None
-        wanted_K = self._wanted(turn)
+        step = progress.step
+        wanted_K = self._wanted(step)
         while self._must_ask or len(wanted_K):
             self._must_ask = False
             replies = self._failover.ask(self._messages([None] * len(self._ranks), wanted_K), progress)
-            self._store(turn, wanted_K, replies)
-            wanted_K = self._wanted(turn)  # a shard may have been restored meanwhile
-        slots_N = self._caches.find(turn.worker, turn.plan.keys_N)
+            self._store(step, wanted_K, replies)
+            wanted_K = self._wanted(step)  # a shard may have been restored meanwhile
+        batch, plan = self._batches(step)
+        slots_N = self._caches.find(self._worker(step), plan.keys_N)
         self._observe(slots_N)
-        rows_ND = self._caches.use(slots_N, turn.step)
-        self._pulled = turn.plan, slots_N, rows_ND
-        return Pulled(turn.batch, turn.plan, rows_ND)
+        rows_ND = self._caches.use(slots_N, step)
+        self._pulled = plan, slots_N, rows_ND
+        return Pulled(batch, plan, rows_ND)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Update the worker's copies; one message a rank pushes gradients and fetches rows of the next worker."""
@@ -131,23 +117,21 @@ class StaleClient(EmbeddingClient):
         step = progress.step + 1
         if self._needs_all(step):
             assert is_boundary, "caches are emptied where a save is due"
-            following, pending = None, self._caches.drain()
+            pending = self._caches.drain()
         else:
-            following = self._turn(step)
-            pending = self._make_ready(following)
+            pending = self._make_ready(step)
         # What is pushed does not depend on whether something is due here; only lookups wait until it is done.
-        asking = None if is_boundary else following
-        wanted_K = self._wanted(asking) if asking else None
+        wanted_K = None if is_boundary else self._wanted(step)
         self._pushing = plan, pending
         underway = self._failover.start(self._messages(self._pushes(pending, step), wanted_K))
         if step + 1 < self._num_steps:
-            self._planned = self._turn(step + 1)
+            self._batches(step + 1)
         overlap()
         replies = self._failover.finish(underway, progress)
         self._pushing = None
-        if asking and wanted_K is not None:
-            self._store(asking, wanted_K, replies)
-        self._next, self._must_ask = following, is_boundary
+        if wanted_K is not None:
+            self._store(step, wanted_K, replies)
+        self._must_ask = is_boundary
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch with all pending gradients applied; the gradients remain pending."""
@@ -158,7 +142,6 @@ class StaleClient(EmbeddingClient):
         return rows_ND.index_put_((index_P,), pushed_PD)
 
     def summary(self) -> dict[str, float]:
-        """Traffic counts, and statistics of the staleness of the rows that batches read."""
         traffic, seen = self.traffic, self.seen
         num_hits = traffic.accessed_rows - traffic.fetched_rows
         # Hetu sends key and version of each row that it reads, receives key and version with each that it replaces, and
@@ -168,21 +151,19 @@ class StaleClient(EmbeddingClient):
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def _turn(self, step: int) -> Turn:
-        planned, self._planned = self._planned, None
-        if planned is not None and planned.step == step:
-            return planned
-        batch, plan = self._batches(step)
-        return Turn(step, step % self._num_workers, batch, plan)
+    def _worker(self, step: int) -> int:
+        """The worker whose batch is number ``step``."""
+        return step % self._num_workers
 
-    def _wanted(self, turn: Turn) -> Keys:
-        """Keys of the rows that the worker must fetch for its batch."""
-        keys_N = turn.plan.keys_N
-        return keys_N[self._caches.wanted(turn.worker, keys_N, self._staleness)]
+    def _wanted(self, step: int) -> Keys:
+        """Keys of the rows that the worker of ``step`` must fetch for its batch."""
+        keys_N = self._batches(step)[1].keys_N
+        return keys_N[self._caches.wanted(self._worker(step), keys_N, self._staleness)]
 
-    def _make_ready(self, turn: Turn) -> Pending:
-        """Everything to push before the batch is read: over the write bound, evicted, or fetched anew."""
-        self._caches.make_ready(turn.worker, turn.plan.keys_N, step=turn.step, staleness=self._staleness)
+    def _make_ready(self, step: int) -> Pending:
+        """Everything to push before batch ``step`` is read: over the write bound, evicted, or fetched anew."""
+        keys_N = self._batches(step)[1].keys_N
+        self._caches.make_ready(self._worker(step), keys_N, step=step, staleness=self._staleness)
         return self._caches.take_flushed()
 
     def _update(self, grads_ND: Tensor) -> BatchPlan:
@@ -201,13 +182,12 @@ class StaleClient(EmbeddingClient):
         self.seen.most_pending = max(self.seen.most_pending, int(updates_N[~is_over_N].max(initial=0)))
         return plan
 
-    def _store(self, turn: Turn, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
-        self._caches.insert(turn.worker, keys_K, torch.cat(list(replies.values())))
+    def _store(self, step: int, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
+        self._caches.insert(self._worker(step), keys_K, torch.cat(list(replies.values())))
         self.traffic.fetch(len(keys_K))
         self.traffic.peak(self._caches.num_rows)
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
-        """Discard copies of the rows of these ranks, with their pending gradients."""
         for rank in ranks:
             self._caches.discard(*self._spans.span(rank))
 

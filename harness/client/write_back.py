@@ -75,13 +75,13 @@ class TouchLog(Resumable):
         ``norms``: of each step, where they are needed.
         """
         added_bytes = 0
-        for place, planned in enumerate(window.steps):
-            step, keys_N = window.first + 1 + place, planned.plan.keys_N
+        for place, (_, plan) in enumerate(window.steps):
+            step, keys_N = window.first + 1 + place, plan.keys_N
             for name, log in self._touching.items():
                 if name == "sampled":
-                    log.append(Touches(step, planned.sampled_S))
+                    log.append(Touches(step, keys_N[plan.sampled_N]))
                 elif name == "touched":
-                    log.append(Touches(step, keys_N, planned.plan.counts_N))
+                    log.append(Touches(step, keys_N, plan.counts_N))
                 else:
                     log.append(Touches(step, keys_N, norms[place].numpy()))
                 added_bytes += log[-1].num_bytes

@@ -50,8 +50,8 @@ def test_every_row_is_in_its_slot_when_its_step_comes(batches: Batches, max_rows
             del slots[slot]
         arriving = dict(zip(window.coming.slots.tolist(), window.coming.keys.tolist(), strict=True))
         assert slots.keys().isdisjoint(arriving)
-        for planned, slots_N in zip(before.steps, before.slots, strict=True):
-            assert [slots[slot] for slot in slots_N.tolist()] == planned.plan.keys_N.tolist()
+        for (_, plan), slots_N in zip(before.steps, before.slots, strict=True):
+            assert [slots[slot] for slot in slots_N.tolist()] == plan.keys_N.tolist()
         slots |= arriving
         assert {slot: key for key, slot in zip(window.held.keys, window.held.slots, strict=True)} == slots
         assert set(window.held.keys) == {*before.rows.keys, *window.rows.keys}
@@ -62,8 +62,8 @@ def test_updates_are_counted_by_row(batches: Batches) -> None:
     """The updates of a window are those of its steps."""
     for window in plan_all(batches, window_steps=7):
         counts: dict[int, int] = {}
-        for step in window.steps:
-            for key, count in zip(step.plan.keys_N.tolist(), step.plan.counts_N.tolist(), strict=True):
+        for _, plan in window.steps:
+            for key, count in zip(plan.keys_N.tolist(), plan.counts_N.tolist(), strict=True):
                 counts[key] = counts.get(key, 0) + count
         assert dict(zip(window.rows.keys.tolist(), window.counts_U.tolist(), strict=True)) == counts
 
@@ -76,7 +76,7 @@ def test_a_window_is_as_long_as_its_bound_allows(batches: Batches) -> None:
     for window, following in pairwise(bound):
         assert len(window.rows) <= 200
         if len(window.steps) < 7 and not is_flushed(window):
-            assert len(np.union1d(window.rows.keys, following.steps[0].plan.keys_N)) > 200
+            assert len(np.union1d(window.rows.keys, following.steps[0][1].keys_N)) > 200
     assert all(len(window.steps) == 1 for window in plan_all(batches, window_steps=7, max_rows=1))
 
 
@@ -85,8 +85,8 @@ def test_a_seed_and_a_bound_give_one_plan(batches: Batches) -> None:
     plans = [plan_all(batches, window_steps=steps, max_rows=150) for steps in (7, 7, 60)]
     assert [w.held.slots.tolist() for w in plans[0]] == [w.held.slots.tolist() for w in plans[1]]
     for first, second in zip(plans[0], plans[2], strict=False):
-        for mine, other in zip(first.steps, second.steps, strict=False):
-            assert np.array_equal(mine.plan.keys_N, other.plan.keys_N)
+        for (_, mine), (_, other) in zip(first.steps, second.steps, strict=False):
+            assert np.array_equal(mine.keys_N, other.keys_N)
 
 
 def brute_force(windows: list[Window]) -> Least:
