@@ -4,8 +4,8 @@ from harness.store.background import Background, FrozenRows
 from harness.store.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.kinds import SAVE_KINDS, SaveKind, save_kind
-from harness.store.manifest import FORMAT_VERSION, FileRecord, Manifest, wants_compaction
+from harness.store.kinds import SAVE_KINDS, save_kind
+from harness.store.manifest import FileRecord, Manifest, wants_compaction
 from harness.store.resume_points import ResumeFolder, ResumePoint
 from harness.store.row_sources import ChosenRows, Part, RowRange, RowSource, StillRows
 from harness.store.shard_files import ShardStore
@@ -14,7 +14,6 @@ from harness.store.state import discard_dense, read_dense, read_state, write_den
 
 __all__ = [
     "ENCODINGS",
-    "FORMAT_VERSION",
     "RAW",
     "ROW_ID_BYTES",
     "SAVE_KINDS",
@@ -29,7 +28,6 @@ __all__ = [
     "ResumePoint",
     "RowRange",
     "RowSource",
-    "SaveKind",
     "ShardStore",
     "Snapshot",
     "StillRows",

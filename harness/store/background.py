@@ -50,25 +50,24 @@ class FrozenRows:
     ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them.
     """
 
-    def __init__(self, snapshot: Snapshot, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, snapshot: Snapshot) -> None:
         self.rows_MD = snapshot.rows_MD
         self.waited_s = 0.0
         """Seconds that changes of rows waited for free space in the buffer."""
         self._snapshot: Snapshot | None = snapshot
         self._is_given_up = False
         self._moved = threading.Condition()
-        self._clock = clock
 
     def before_change(self, rows_N: Tensor) -> None:
         """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
         with self._moved:
             left_N = self._put_aside(rows_N)
             if len(left_N):
-                began_s = self._clock()
+                began_s = time.monotonic()
                 while len(left_N):
                     self._moved.wait()
                     left_N = self._put_aside(left_N)
-                self.waited_s += self._clock() - began_s
+                self.waited_s += time.monotonic() - began_s
 
     def _put_aside(self, rows_N: Tensor) -> Tensor:
         return rows_N[:0] if self._snapshot is None else self._snapshot.put_aside(rows_N)

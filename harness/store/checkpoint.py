@@ -13,15 +13,7 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
 from harness.store.background import Background
-from harness.store.format import (
-    ContentReader,
-    flip_bit,
-    fsync_folder,
-    numbered_paths,
-    read_text,
-    replacing,
-    verify,
-)
+from harness.store.format import ContentReader, fsync_folder, numbered_paths, read_text, replacing, verify
 from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
 
@@ -83,7 +75,7 @@ class CheckpointStore:
         """
         self.check()
         self.wait()
-        older = dict(_manifest_paths(self.root))
+        older = dict(numbered_paths(self.root, "manifest"))
         if older and manifest.sequence <= max(older):
             raise StoreError(f"{self.root / manifest.name}: expected a sequence number above {max(older)}")
         kept = [manifest]
@@ -116,7 +108,7 @@ class CheckpointStore:
         """
         self.check()
         last = -1 if sequence is None else sequence
-        later = [path for number, path in _manifest_paths(self.root) if number > last]  # newest first
+        later = [path for number, path in numbered_paths(self.root, "manifest") if number > last]  # newest first
         for path in self.root.glob("*/*.bin"):
             number = sequence_of(path.name)
             if number is not None and number > last:
@@ -139,22 +131,28 @@ class CheckpointStore:
         if path is not None:
             try:
                 (self.root / path).write_bytes(change((self.root / path).read_bytes()))
-            except OSError as error:
+            except (OSError, IndexError) as error:
                 raise StoreError(f"{self.root / path}: cannot be changed: {error}") from error
         return path
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
-        """Flip a bit of :meth:`newest_file`, for failure injection.
+        """Flip bit ``number`` of the rows of :meth:`newest_file`, counted on from the first where they are shorter.
 
-        Returns the path of the file below the root and the place of the bit in it; None if there is no checkpoint.
-        ``number``: of the bit (``format.flip_bit``). Raises StoreError.
+        For failure injection. Returns the file's path below the root and the place of the bit in it; None if there is
+        no checkpoint. Raises StoreError.
         """
-        self.check()
-        record = self._newest_record(rank)
-        return record and (record.path, flip_bit(self.root, record, number))
+        if (record := self._newest_record(rank)) is None:
+            return None
+        place = (record.num_bytes - record.payload_bytes) * 8 + number % (record.payload_bytes * 8)
+        flip = 1 << place % 8
+        self.edit(
+            rank,
+            lambda content: content[: place // 8] + bytes([content[place // 8] ^ flip]) + content[place // 8 + 1 :],
+        )
+        return record.path, place
 
     def _newest_record(self, rank: Rank) -> FileRecord | None:
-        newest = next((path for _, path in _manifest_paths(self.root)), None)
+        newest = next((path for _, path in numbered_paths(self.root, "manifest")), None)
         return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
 
     def wait(self) -> None:
@@ -167,7 +165,7 @@ class CheckpointStore:
         names = {manifest.name for manifest in kept}
         named = {record.path for manifest in kept for record in manifest.files}
         # A file above the newest sequence belongs to a save that is still to be committed.
-        stale = [path for _, path in _manifest_paths(self.root) if path.name not in names]
+        stale = [path for _, path in numbered_paths(self.root, "manifest") if path.name not in names]
         for path in self.root.glob("*/*.bin"):
             number = sequence_of(path.name)
             if number is not None and number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
@@ -191,7 +189,7 @@ def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Ma
     """
     skipped: list[str] = []
     verified: dict[FileRecord, StoreError | None] = {}
-    for _, path in _manifest_paths(root):
+    for _, path in numbered_paths(root, "manifest"):
         try:
             manifest = _load(path)
             _check_run(manifest, config_hash, path)
@@ -237,11 +235,6 @@ def _verify_once(root: Path, record: FileRecord, verified: dict[FileRecord, Stor
             verified[record] = error
     if error := verified[record]:
         raise error
-
-
-def _manifest_paths(root: Path) -> list[tuple[int, Path]]:
-    """Sequence numbers and paths of all manifests in ``root``, newest first. Raises StoreError."""
-    return numbered_paths(root, "manifest")
 
 
 def _load(path: Path) -> Manifest:

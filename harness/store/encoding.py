@@ -32,15 +32,12 @@ class Raw:
     """The encoding that stores rows as they are in memory: exact, and without a copy in either direction."""
 
     def row_bytes(self, like_MD: Tensor) -> int:
-        """Bytes of one row in memory."""
         return row_bytes_of(like_MD)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
-        """The given rows, without a copy."""
         return rows_WD
 
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
-        """Read the file's next bytes directly into the rows."""
         fill(rows_WD)
 
 

@@ -13,10 +13,9 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -148,10 +147,7 @@ def replacing(
 ) -> Iterator[HashingWriter]:
     """Write ``path`` atomically and durably: temporary file, fsync, rename, fsync of the folder.
 
-    ``fails_with``: an error of the disk that is injected (:class:`HashingWriter`).
-
-    Raises:
-        StoreError: the disk failed; the temporary file is removed and no other file was changed.
+    Raises StoreError if the disk failed; the temporary file is removed and no other file was changed.
     """
     temp = temp_path(path)
     try:
@@ -190,8 +186,7 @@ def write_content(
 ) -> FileRecord:
     """Write ``root/rank/kind-sequence.bin`` atomically and return its record.
 
-    Raises:
-        StoreError: the disk failed, or the file exists: a manifest may name it, so it is never rewritten.
+    Raises StoreError if the disk failed, or the file exists: a manifest may name it, so it is never rewritten.
     """
     path = root / rank / content_name(kind, sequence)
     try:
@@ -220,7 +215,7 @@ def write_content(
     )
 
 
-class ContentReader:
+class ContentReader(AbstractContextManager["ContentReader"]):
     """Reads the content file that ``record`` names, front to back, and checks it against the record.
 
     Every problem is a ``StoreError`` that names the file, ``Damaged`` if its bytes are to blame. The checksum is known
@@ -253,12 +248,7 @@ class ContentReader:
             self.close()
             raise
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -333,24 +323,6 @@ class ContentReader:
                 f"got {encoding!r}"
             )
         return header
-
-
-def flip_bit(root: Path, record: FileRecord, number: int) -> int:
-    """Flip a bit of the payload of the file, the one of this number; counted on from the first where that is shorter.
-
-    Returns its place in the file, counted in bits. For failure injection. Raises ``StoreError``.
-    """
-    path = root / record.path
-    place = (record.num_bytes - record.payload_bytes) * 8 + number % (record.payload_bytes * 8)
-    try:
-        with path.open("r+b", buffering=0) as file:
-            file.seek(place // 8)
-            byte = file.read(1)[0]
-            file.seek(place // 8)
-            file.write(bytes([byte ^ 1 << place % 8]))
-    except (OSError, IndexError) as error:
-        raise StoreError(f"{path}: a bit of it cannot be flipped: {error}") from error
-    return place
 
 
 def verify(root: Path, record: FileRecord) -> None:

@@ -80,15 +80,12 @@ class FullSave(SaveKind):
     """Every row, in the raw encoding, into a new base."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """Every table's span."""
         return _whole(shard)
 
     def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
-        """An empty tuple: a base builds on no older file."""
         return ()
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """All rows."""
         return of.all, 0
 
 
@@ -96,11 +93,9 @@ class TrackedSave(SaveKind):
     """The tracker's choice of tracked tables, as they are in memory, into a delta; other tables are left out."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """At most K rows of each tracked table."""
         return {table: tracker.choose(table, step) for table in tracked}
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """The trackers' whole budget."""
         return 0, of.chosen
 
 
@@ -108,11 +103,9 @@ class PrioritySave(TrackedSave):
     """As ``TrackedSave``, and the other tables whole."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """At most K rows of each tracked table, and the other tables' spans."""
         return _whole(shard) | super().rows(shard, tracker, tracked, step)
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """The trackers' whole budget, and the other tables."""
         return of.untracked, of.chosen
 
 
@@ -120,7 +113,6 @@ class WithMirrorSave(PrioritySave):
     """As ``PrioritySave``, and the rows that only the trainer's mirror has as new as this shard, into a delta."""
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """At most K rows of each tracked table, besides its mirrored rows that were updated since their last save."""
         assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
         rows = super().rows(shard, tracker, tracked, step)
         for table in tracked:
@@ -131,7 +123,6 @@ class WithMirrorSave(PrioritySave):
         return rows
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
-        """The trackers' whole budget, all mirrored rows, and the other tables."""
         return of.untracked, of.chosen + of.mirrored
 
 
@@ -148,7 +139,6 @@ class DifferentialSave(SaveKind):
         self.encoding = encoding
 
     def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
-        """The changed rows, or every table's span."""
         whole = _whole(shard)
         return whole if self._is_base_due(shard, tracker) else {table: tracker.choose(table, step) for table in whole}
 

@@ -168,13 +168,7 @@ class Manifest:
 
     @classmethod
     def from_text(cls, text: str, where: str) -> Self:
-        """The inverse of ``to_text``; ``where`` begins every error message.
-
-        Raises:
-            WrongFormatVersion: another format version.
-            Damaged: not JSON, or altered since it was written.
-            StoreError: inconsistent parts.
-        """
+        """The inverse of ``to_text``. Raises as :func:`unsealed`, and StoreError for inconsistent parts."""
         fields = unsealed(text, where, "a manifest")
         shards = {
             rank: tuple(FileRecord.from_json(record, where) for record in records)

@@ -4,13 +4,11 @@ Shapes: N rows of the shard, D embedding dim, W rows of a window. Memory beyond 
 per chosen row, and in ``compact`` the row ids of one block per delta.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,51 +16,11 @@ from torch import Tensor
 from harness.core.errors import Moved, StoreError
 from harness.store.delta import DeltaCursor, plan_delta, write_payload, write_rows
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.format import (
-    ContentReader,
-    HashingWriter,
-    bytes_of,
-    dtype_name,
-    dtype_of,
-    write_content,
-)
+from harness.store.format import ContentReader, HashingWriter, bytes_of, dtype_name, dtype_of, write_content
 from harness.store.manifest import FileKind, FileRecord, chain_problem, content_name
-from harness.store.row_sources import CHUNK_BYTES, Part, RowRange, RowSource, StillRows
+from harness.store.row_sources import CHUNK_BYTES, Part, RowRange, RowSource, StillRows, empty_rows, rows_in
 
 _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every delta: 64 KiB each
-
-
-@dataclass(frozen=True)
-class _Layout:
-    """Shape and dtype of a shard's rows, as headers carry them."""
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, rows_ND: Tensor) -> Self:
-        return cls(tuple(rows_ND.shape), rows_ND.dtype)
-
-    @classmethod
-    def from_header(cls, header: Mapping[str, Any]) -> Self:
-        return cls(tuple(header["shape"]), dtype_of(header["dtype"]))
-
-    def to_header(self) -> dict[str, Any]:
-        return {"shape": self.shape, "dtype": dtype_name(self.dtype)}
-
-    @property
-    def num_rows(self) -> int:
-        return self.shape[0]
-
-    @property
-    def row_bytes(self) -> int:
-        return math.prod(self.shape[1:]) * self.dtype.itemsize
-
-    def window(self, num_rows: int) -> Tensor:
-        return torch.empty((num_rows, *self.shape[1:]), dtype=self.dtype)
-
-    def __str__(self) -> str:
-        return f"{' x '.join(map(str, self.shape))} {dtype_name(self.dtype)}"
 
 
 class ShardStore:
@@ -110,15 +68,15 @@ class ShardStore:
     def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
         """Write the whole shard as of ``step``."""
         source = self._source(rows)
-        layout, codec = _Layout.of(source.rows_MD), ENCODINGS[encoding]
+        num_rows, codec = len(source.rows_MD), ENCODINGS[encoding]
         return self._write(
             "base",
             sequence,
             step=step,
-            header=layout.to_header(),
-            payload=lambda writer: write_rows(writer, source, RowRange(0, layout.num_rows), codec),
-            payload_bytes=layout.num_rows * codec.row_bytes(source.rows_MD),
-            num_rows=layout.num_rows,
+            header=_header_of(source.rows_MD),
+            payload=lambda writer: write_rows(writer, source, RowRange(0, num_rows), codec),
+            payload_bytes=num_rows * codec.row_bytes(source.rows_MD),
+            num_rows=num_rows,
             encoding=encoding,
         )
 
@@ -127,15 +85,15 @@ class ShardStore:
     ) -> FileRecord:
         """Write the rows that ``parts`` name, as of ``step``; no row may be named twice, and there may be none."""
         source = self._source(rows)
-        layout, codec = _Layout.of(source.rows_MD), ENCODINGS[encoding]
-        plan = plan_delta(parts, layout.num_rows)
-        block_rows = min(_MAX_BLOCK_ROWS, self._chunk_rows(layout))
+        codec = ENCODINGS[encoding]
+        plan = plan_delta(parts, len(source.rows_MD))
+        block_rows = min(_MAX_BLOCK_ROWS, rows_in(self._chunk_bytes, source.rows_MD))
         segments = [(segment.start, segment.num_rows) for segment in plan.segments]
         return self._write(
             "delta",
             sequence,
             step=step,
-            header=layout.to_header() | {"block_rows": block_rows, "segments": segments},
+            header=_header_of(source.rows_MD) | {"block_rows": block_rows, "segments": segments},
             payload=lambda writer: write_payload(writer, plan, source, block_rows, codec),
             payload_bytes=plan.payload_bytes(codec.row_bytes(source.rows_MD)),
             num_rows=plan.num_rows,
@@ -149,10 +107,9 @@ class ShardStore:
         another checkpoint into them before use.
         """
         self._check_chain(records)
-        layout = _Layout.of(rows_ND)
-        scratch_WD = layout.window(self._chunk_rows(layout)) if len(records) > 1 else layout.window(0)
+        scratch_WD = empty_rows(rows_in(self._chunk_bytes, rows_ND) if len(records) > 1 else 0, rows_ND)
         for record in records:
-            with self._open(record, layout) as reader:
+            with self._open(record, rows_ND) as reader:
                 if record.kind == "base":
                     reader.read_rows(rows_ND)
                 else:
@@ -169,26 +126,26 @@ class ShardStore:
         self._check_chain(records)
         with ExitStack() as stack:
             base = stack.enter_context(self._open(records[0], None))
-            layout = _Layout.from_header(base.header)
-            deltas = [stack.enter_context(self._open(record, layout)) for record in records[1:]]
+            like_ND = _like(base.header)
+            deltas = [stack.enter_context(self._open(record, like_ND)) for record in records[1:]]
             return self._write(
                 "base",
                 sequence,
                 step=records[-1].applied_step,
-                header=layout.to_header(),
-                payload=lambda writer: self._merge(writer, layout, base, deltas),
-                payload_bytes=layout.num_rows * layout.row_bytes,
-                num_rows=layout.num_rows,
+                header=_header_of(like_ND),
+                payload=lambda writer: self._merge(writer, like_ND, base, deltas),
+                payload_bytes=like_ND.nbytes,
+                num_rows=len(like_ND),
             )
 
     def _merge(
-        self, writer: HashingWriter, layout: _Layout, base: ContentReader, deltas: Sequence[ContentReader]
+        self, writer: HashingWriter, like_ND: Tensor, base: ContentReader, deltas: Sequence[ContentReader]
     ) -> None:
-        chunk_rows = self._chunk_rows(layout)
-        window_WD, scratch_WD = layout.window(chunk_rows), layout.window(chunk_rows)
+        chunk_rows = rows_in(self._chunk_bytes, like_ND)
+        window_WD, scratch_WD = empty_rows(chunk_rows, like_ND), empty_rows(chunk_rows, like_ND)
         cursors = [DeltaCursor(reader, scratch_WD) for reader in deltas]
-        for first_row in range(0, layout.num_rows, chunk_rows):
-            rows_WD = window_WD[: layout.num_rows - first_row]
+        for first_row in range(0, len(like_ND), chunk_rows):
+            rows_WD = window_WD[: len(like_ND) - first_row]
             base.read_rows(rows_WD)
             for cursor in cursors:
                 cursor.fill(rows_WD, first_row)
@@ -196,11 +153,11 @@ class ShardStore:
         for reader in (base, *deltas):
             reader.finish()
 
-    def _open(self, record: FileRecord, layout: _Layout | None) -> ContentReader:
+    def _open(self, record: FileRecord, like_ND: Tensor | None) -> ContentReader:
         reader = ContentReader(self._root, record, chunk_bytes=self._chunk_bytes)
-        if layout is not None and (found := _Layout.from_header(reader.header)) != layout:
+        if like_ND is not None and (found := _form(_like(reader.header))) != _form(like_ND):
             reader.close()
-            raise StoreError(f"{reader.path}: expected rows of a shard of {layout}, got {found}")
+            raise StoreError(f"{reader.path}: expected rows of a shard of {_form(like_ND)}, got {found}")
         return reader
 
     def _source(self, rows: Tensor | RowSource) -> RowSource:
@@ -210,5 +167,17 @@ class ShardStore:
         if problem := chain_problem(records):
             raise StoreError(f"{self._root / self._rank}: {problem}")
 
-    def _chunk_rows(self, layout: _Layout) -> int:
-        return max(1, self._chunk_bytes // max(1, layout.row_bytes))
+
+def _header_of(rows_ND: Tensor) -> dict[str, Any]:
+    """Shape and dtype of a shard's rows, as headers carry them."""
+    return {"shape": rows_ND.shape, "dtype": dtype_name(rows_ND.dtype)}
+
+
+def _like(header: Mapping[str, Any]) -> Tensor:
+    """A tensor without memory, of the shape and dtype of the shard whose file has this ``header``."""
+    return torch.empty(header["shape"], dtype=dtype_of(header["dtype"]), device="meta")
+
+
+def _form(rows_ND: Tensor) -> str:
+    """Shape and dtype in words."""
+    return f"{' x '.join(map(str, rows_ND.shape))} {dtype_name(rows_ND.dtype)}"

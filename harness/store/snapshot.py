@@ -45,11 +45,6 @@ class Snapshot:
         for part in parts or ():
             self._is_wanted_M[_index(part)] = True
 
-    @property
-    def buffer_bytes(self) -> int:
-        """Bytes of the chunk and of all rows that can be set aside."""
-        return self._chunk_WD.nbytes + self._values_CD.nbytes + self._row_C.nbytes + self._freed_C.nbytes
-
     def put_aside(self, rows_N: Tensor) -> Tensor:
         """Keep the values of those ``rows_N`` (int64, distinct, about to change) that the writer has still to read.
 

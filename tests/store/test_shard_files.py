@@ -108,13 +108,13 @@ def test_no_operation_holds_more_than_chunks(tmp_path: Path, monkeypatch: pytest
     """Restore and compaction allocate at most two chunks of rows, whatever the size of the shard."""
     records, _ = random_history(ShardStore(tmp_path, "ps0", fsync=False), 0)
     allocated_rows: list[int] = []
-    window = shard_files._Layout.window
+    empty_rows = shard_files.empty_rows
 
-    def counting_window(layout: shard_files._Layout, num_rows: int) -> Tensor:
+    def counting(num_rows: int, like_MD: Tensor) -> Tensor:
         allocated_rows.append(num_rows)
-        return window(layout, num_rows)
+        return empty_rows(num_rows, like_MD)
 
-    monkeypatch.setattr(shard_files._Layout, "window", counting_window)
+    monkeypatch.setattr(shard_files, "empty_rows", counting)
     store = ShardStore(tmp_path, "ps0", chunk_bytes=7 * ROW_BYTES, fsync=False)
     store.read_into(records, torch.empty(NUM_ROWS, DIM))
     store.compact(records, 9)

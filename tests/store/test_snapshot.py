@@ -89,7 +89,8 @@ def test_the_first_value_set_aside_wins() -> None:
 def test_the_buffer_keeps_its_bound(buffer_bytes: int, dim: int) -> None:
     """Chunk, rows set aside and what finds them again take at most what was allowed, and most of it where needed."""
     snapshot = Snapshot(torch.empty(1, dim).expand(3_000_000, dim), None, buffer_bytes=buffer_bytes)
-    assert 0.9 * buffer_bytes <= snapshot.buffer_bytes <= buffer_bytes
+    buffers = (snapshot._chunk_WD, snapshot._values_CD, snapshot._row_C, snapshot._freed_C)
+    assert 0.9 * buffer_bytes <= sum(buffer.nbytes for buffer in buffers) <= buffer_bytes
 
 
 def changing(rows: FrozenRows, rows_MD: Tensor, enough: threading.Event) -> None:
