@@ -15,7 +15,7 @@ from typing import Any
 from harness.config.build import at, build, fitted, refuse_unknown, tree
 from harness.config.keys import complaint, group_keys, is_irrelevant, list_keys, option_keys, show
 from harness.config.model import Config
-from harness.config.yaml_file import Setting, read_argument, read_settings
+from harness.config.yaml_file import Setting, read_argument, read_settings, refuse_twice
 from harness.core.errors import ConfigError
 from harness.core.strategies import OPTIONS
 
@@ -169,13 +169,9 @@ def _defaults(path: Path) -> list[Setting]:
 
 
 def _arguments(overrides: Sequence[str]) -> list[Setting]:
-    settings: dict[str, Setting] = {}
-    for argument in overrides:
-        for setting in read_argument(argument, group_keys()):
-            if setting.key in settings:
-                raise ConfigError(f"command line: {setting.key}: expected once, given twice; keep one")
-            settings[setting.key] = setting
-    return list(settings.values())
+    settings = [setting for argument in overrides for setting in read_argument(argument, group_keys())]
+    refuse_twice(settings)
+    return settings
 
 
 def _join(*parts: Iterable[Setting]) -> list[Setting]:

@@ -353,23 +353,19 @@ class Config(_Model):
             return values
         profile = values.get("profile", "cpr56")
         if isinstance(profile, str):
-            if profile not in PROFILES:
-                raise ValueError(f"profile: unknown profile {profile!r}; expected one of {', '.join(sorted(PROFILES))}")
-            return {**values, "profile": PROFILES[profile]}
-        if isinstance(profile, dict):
-            base = PROFILES.get(str(profile.get("base", "cpr56")))
-            if base is None:
-                raise ValueError(
-                    f"profile.base: unknown profile {profile['base']!r}; expected one of {', '.join(sorted(PROFILES))}"
-                )
-            changed = {key: value for key, value in profile.items() if key != "base"}
-            merged = {**base.model_dump(), **changed}
-            refuse_both(changed, from_trace=bool(merged["from_trace"]))
-            if changed and "name" not in changed:
-                merged["name"] = f"{base.name}*"
-            refuse_a_copy_without_network(merged)
-            return {**values, "profile": merged}
-        return values
+            profile = {"base": profile}
+        if not isinstance(profile, dict):
+            return values
+        base = str(profile.get("base", "cpr56"))
+        if base not in PROFILES:
+            raise ValueError(f"profile: unknown profile {base!r}; expected one of {', '.join(sorted(PROFILES))}")
+        changed = {key: value for key, value in profile.items() if key != "base"}
+        if not changed:
+            return {**values, "profile": PROFILES[base]}
+        merged = {**PROFILES[base].model_dump(), "name": f"{base}*", **changed}
+        refuse_both(changed, from_trace=bool(merged["from_trace"]))
+        refuse_a_copy_without_network(merged)
+        return {**values, "profile": merged}
 
     @model_validator(mode="before")
     @classmethod

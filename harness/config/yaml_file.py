@@ -75,7 +75,7 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
         else:
             settings += document.settings(key, node)
     for group in (settings, *(grids or [])):
-        _refuse_twice(group)
+        refuse_twice(group)
     return settings, grids
 
 
@@ -245,9 +245,10 @@ class _Document:
         return text
 
 
-def _refuse_twice(settings: list[Setting]) -> None:
+def refuse_twice(settings: list[Setting]) -> None:
+    """Raise ConfigError for a second setting of a key."""
     seen: dict[str, str] = {}
     for setting in settings:
         if setting.key in seen:
             raise ConfigError(f"{setting.where}: {setting.key} is already given at {seen[setting.key]}; keep one")
-        seen[setting.key] = setting.where
+        seen[setting.key] = setting.argument or setting.where
