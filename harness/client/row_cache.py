@@ -36,10 +36,8 @@ class RowCache(Resumable):
             return
         spacious = int(num_slots * _GROWTH)
         size = spacious if self._max_rows is None else max(num_slots, min(spacious, self._max_rows))
-        values_SX = torch.empty((size, width))
-        values_SX[:present] = self.values_SX
-        self.values_SX = values_SX
         added = size - present
+        self.values_SX = torch.cat([self.values_SX, torch.empty((added, width))])
         self.dirty_S = np.pad(self.dirty_S, (0, added))
         self.is_cached_S = np.pad(self.is_cached_S, (0, added))
 

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from harness.core.faults import Struck
 from harness.core.plans import Rank
-from harness.store import Background, FileRecord, Manifest, ResumePoint
+from harness.store import FileRecord, Manifest, ResumePoint, in_background
 
 T = TypeVar("T")
 
@@ -104,9 +105,9 @@ class Effects:
 
     # --- saves and resume points ------------------------------------------------------------------------------------
 
-    def begin_write(self, write: Callable[[], FileRecord]) -> Background[FileRecord]:
+    def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
-        return Background("save", write)
+        return in_background("save", write)
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""

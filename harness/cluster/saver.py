@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 
 from torch import Tensor
@@ -13,7 +14,6 @@ from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import Tracker
 from harness.store import (
-    Background,
     ChosenRows,
     FileRecord,
     FrozenRows,
@@ -23,6 +23,7 @@ from harness.store import (
     ShardStore,
     Snapshot,
     StillRows,
+    in_background,
     save_kind,
     wants_compaction,
 )
@@ -63,7 +64,7 @@ class Saver(Resumable):
         self._buffer_bytes = buffer_bytes
         self._write_faults = write_faults
         self.taken = Taken()
-        self._pending: tuple[Save, FrozenRows, Background[Written]] | None = None
+        self._pending: tuple[Save, FrozenRows, Future[Written]] | None = None
         self._no_op = shard.before_change
 
     def save(self, request: Save) -> Written | None:
@@ -79,7 +80,7 @@ class Saver(Resumable):
         if self._pending is not None:
             request, rows, writing = self._pending
             rows.give_up()
-            writing.wait()
+            wait([writing])
             self._forget()
             self._store.discard(request.sequence)
 
@@ -98,7 +99,7 @@ class Saver(Resumable):
             finally:
                 rows.release()  # steps that wait for room must go on, also where writing failed
 
-        self._pending = request, rows, Background("save", write)
+        self._pending = request, rows, in_background("save", write)
 
     def _finish(self, request: Save) -> Written:
         if self._pending is None:

@@ -5,6 +5,7 @@ exists when the supervisor has written its manifest, and not before.
 """
 
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,7 @@ from harness.record.place import Place
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
-from harness.store import Background, FileRecord, Manifest, discard_dense, write_dense
+from harness.store import FileRecord, Manifest, discard_dense, write_dense
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Checkpoints(Resumable):
         self.place = Place(root)
         self.newest: Manifest | None = None
         self.saving: Progress | None = None
-        self._dense: Background[FileRecord] | None = None  # the trainer's file of the save under way
+        self._dense: Future[FileRecord] | None = None  # the trainer's file of the save under way
 
     @property
     def next_sequence(self) -> int:
@@ -66,7 +67,7 @@ class Checkpoints(Resumable):
         newest = self.saving or self.newest
         return newest.samples if newest else None
 
-    def begin(self, progress: Progress, dense: Background[FileRecord]) -> None:
+    def begin(self, progress: Progress, dense: Future[FileRecord]) -> None:
         """A save is under way. The trainer's file is written in the background."""
         self.saving, self._dense = progress, dense
 
@@ -83,7 +84,7 @@ class Checkpoints(Resumable):
         """Abandon the save under way, if any: its thread ends, and the trainer's file of it is removed."""
         dense, self.saving, self._dense = self._dense, None, None
         if dense is not None:
-            dense.wait()
+            wait([dense])
             if self.place.is_own:
                 discard_dense(self.root, CHIEF, self.next_sequence)
 

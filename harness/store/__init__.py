@@ -1,6 +1,6 @@
 """Checkpoints on disk: a base per shard, deltas, the trainer's file, and a manifest written last."""
 
-from harness.store.background import Background, FrozenRows
+from harness.store.background import FrozenRows, in_background
 from harness.store.checkpoint import CheckpointStore, newest_checkpoint, read_checkpoint
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS, RAW
@@ -17,7 +17,6 @@ __all__ = [
     "RAW",
     "ROW_ID_BYTES",
     "SAVE_KINDS",
-    "Background",
     "CheckpointStore",
     "ChosenRows",
     "FileRecord",
@@ -32,6 +31,7 @@ __all__ = [
     "Snapshot",
     "StillRows",
     "discard_dense",
+    "in_background",
     "newest_checkpoint",
     "read_checkpoint",
     "read_dense",

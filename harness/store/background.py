@@ -4,7 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -14,30 +14,19 @@ from harness.store.snapshot import Snapshot
 T = TypeVar("T")
 
 
-class Background(Generic[T]):
-    """A thread that runs the function ``work`` and keeps its result."""
+def in_background(name: str, work: Callable[[], T]) -> Future[T]:
+    """The result of ``work``, which runs in a thread of its own, called ``name``."""
+    future: Future[T] = Future()
 
-    def __init__(self, name: str, work: Callable[[], T]) -> None:
-        self._future: Future[T] = Future()
-        self._work = work
-        # A daemon: a process that ends without waiting for it needs no result.
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
+    def run() -> None:
         try:
-            self._future.set_result(self._work())
+            future.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised again by result()
-            self._future.set_exception(error)
+            future.set_exception(error)
 
-    def result(self) -> T:
-        """Wait until ``work`` has ended and return its result. Raises the exception that it raised."""
-        self.wait()
-        return self._future.result()
-
-    def wait(self) -> None:
-        """Wait until the thread has ended, with a result or an exception."""
-        self._thread.join()
+    # A daemon: a process that ends without waiting for it needs no result.
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return future
 
 
 class GivenUp(Exception):
@@ -96,5 +85,4 @@ class FrozenRows:
         """Abandon the save: the next read raises GivenUp, and changes no longer wait."""
         with self._moved:
             self._is_given_up = True
-            self._snapshot = None
-            self._moved.notify()
+            self.release()

@@ -6,13 +6,14 @@ trainer0/dense-000012.bin
 """
 
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
-from harness.store.background import Background
+from harness.store.background import in_background
 from harness.store.format import ContentReader, fsync_folder, numbered_paths, read_text, replacing, verify
 from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
 
@@ -44,7 +45,7 @@ class CheckpointStore:
         assert keep >= 1, "a commit keeps at least itself"
         self.check = check
         self._drops_later = drops_later
-        self._dropping: Background[None] | None = None
+        self._dropping: Future[None] | None = None
         self._pinned: set[int] = set()  # sequences of manifests
         self.root = root
         self._keep = keep
@@ -92,7 +93,7 @@ class CheckpointStore:
         with replacing(self.root / manifest.name, fsync=self._fsync) as writer:
             writer.write(text)
         kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
-        self._dropping = Background("drop", partial(self._collect, kept, manifest.sequence))
+        self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
         if not self._drops_later:
             self.wait()
 

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,7 +15,7 @@ from harness.config.model import Config
 from harness.core.faults import FaultTime
 from harness.run import job, resume_points
 from harness.run.assemble import Parts
-from harness.store import Background, FileRecord
+from harness.store import FileRecord
 from tests.runs import changed, run, saving_every
 
 T = TypeVar("T")
@@ -34,7 +35,7 @@ class Watched(Effects):
         finally:
             self.is_acting = False
 
-    def begin_write(self, write: Callable[[], FileRecord]) -> Background[FileRecord]:
+    def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         self.counts["begin_write"] += 1
         return super().begin_write(write)
 

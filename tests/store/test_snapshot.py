@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.store import Background, FrozenRows, Part, RowRange, ShardStore, Snapshot
+from harness.store import FrozenRows, Part, RowRange, ShardStore, Snapshot, in_background
 from harness.store.background import GivenUp
 from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
 
@@ -117,7 +117,7 @@ def test_a_file_written_beside_steps_is_the_file_written_before_them(
     before = write(tmp_path / "before", rows_MD)
     rows = FrozenRows(Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes))
     enough = threading.Event()
-    steps = Background("steps", lambda: changing(rows, rows_MD, enough))
+    steps = in_background("steps", lambda: changing(rows, rows_MD, enough))
     meanwhile = write(tmp_path / "meanwhile", rows)
     rows.release()
     enough.set()
@@ -130,7 +130,7 @@ def test_what_is_given_up_leaves_no_file_and_nobody_waiting(tmp_path: Path) -> N
     """The writer ends with its half-written file gone, and a step that waited for it goes on."""
     rows_MD = rows_of(3, num_rows=8000)
     rows = FrozenRows(Snapshot(rows_MD, None, buffer_bytes=1))
-    step = Background("step", lambda: rows.before_change(torch.arange(8000)))  # no room for it
+    step = in_background("step", lambda: rows.before_change(torch.arange(8000)))  # no room for it
     rows.give_up()
     step.result()
     with pytest.raises(GivenUp):

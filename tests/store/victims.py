@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from harness.core.errors import StoreError
-from harness.store import Background, CheckpointStore, FrozenRows, ShardStore, Snapshot
+from harness.store import CheckpointStore, FrozenRows, ShardStore, Snapshot, in_background
 from tests.store.helpers import NUM_ROWS, rows_of, write_files
 
 Victim = Callable[[Path, Connection], None]
@@ -64,7 +64,7 @@ def beside_steps(root: Path, pipe: Connection) -> None:
         os.write = lambda *_: ready_to_die(pipe)
         ShardStore(root, "ps0").write_base(2, 20, rows)
 
-    Background("save", write).wait()
+    in_background("save", write).exception()
 
 
 def on_a_full_disk(root: Path, pipe: Connection) -> None:
