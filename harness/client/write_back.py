@@ -25,30 +25,27 @@ Counts = NDArray[np.int32]
 
 @dataclass(frozen=True)
 class Touches:
-    """Rows that one step touched, by ascending key; ``values_S``: what a tracker needs of each, a count or a norm."""
+    """Rows that one step touched, by ascending key; ``values``: what a tracker needs of each, a count or a norm."""
 
     step: int
     keys_S: Keys
-    values_S: NDArray[Any] | None = None
+    values: tuple[NDArray[Any], ...] = ()
 
-    def between(self, first: int, last: int) -> tuple[int, Tensor] | tuple[int, Tensor, Tensor]:
+    def between(self, first: int, last: int) -> tuple[int, Tensor, *tuple[Tensor, ...]]:
         """The step, local rows of the rank with keys ``first <= key < last``, and their values, if any."""
         part = slice(*np.searchsorted(self.keys_S, [first, last]))
         rows_S = torch.from_numpy(self.keys_S[part] - first)
-        return (
-            (self.step, rows_S) if self.values_S is None else (self.step, rows_S, torch.from_numpy(self.values_S[part]))
-        )
+        return self.step, rows_S, *(torch.from_numpy(values_S[part]) for values_S in self.values)
 
     def without(self, first: int, last: int) -> Self:
         """The touches of rows outside ``first <= key < last``."""
         stays = (self.keys_S < first) | (self.keys_S >= last)
-        values = None if self.values_S is None else self.values_S[stays]
-        return type(self)(self.step, self.keys_S[stays], values)
+        return type(self)(self.step, self.keys_S[stays], tuple(values_S[stays] for values_S in self.values))
 
     @property
     def num_bytes(self) -> int:
         """Number of bytes on the wire."""
-        return len(self.keys_S) * (ID_BYTES + (0 if self.values_S is None else self.values_S.itemsize))
+        return len(self.keys_S) * (ID_BYTES + sum(values_S.itemsize for values_S in self.values))
 
 
 Touching = dict[str, list[Touches]]
@@ -81,9 +78,9 @@ class TouchLog(Resumable):
                 if name == "sampled":
                     log.append(Touches(step, keys_N[plan.sampled_N]))
                 elif name == "touched":
-                    log.append(Touches(step, keys_N, plan.counts_N))
+                    log.append(Touches(step, keys_N, (plan.counts_N,)))
                 else:
-                    log.append(Touches(step, keys_N, norms[place].numpy()))
+                    log.append(Touches(step, keys_N, (norms[place].numpy(),)))
                 added_bytes += log[-1].num_bytes
         return added_bytes
 
