@@ -7,7 +7,9 @@ are a function of config, data and trace, and are equal between engines. A missi
 import dataclasses
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
 
 from harness.core.faults import FAULTS, Detail
 
@@ -302,37 +304,16 @@ _MACHINE: dict[str, Any] = {
 """Types of the ``machine`` entries that the analysis computes with."""
 
 
-@cache
-def _kinds_of(cls: type[Event]) -> dict[str, Any]:
-    return get_type_hints(cls)
+_MAX_SHOWN = 40  # characters of a value
+_kinds_of = cache(get_type_hints)
+_adapter_of = cache(TypeAdapter)
 
 
 def _refuse_other(name: str, value: Any, kind: Any) -> None:
-    if not _is(value, kind):
+    """Raise TypeError unless ``value`` has type ``kind`` by JSON's types, where a whole number is a valid float."""
+    try:
+        _adapter_of(kind).validate_python(value, strict=True)
+    except ValidationError as error:
         text = repr(value)
-        raise TypeError(
-            f"{name}: {text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + '...'} is not {_said(kind)}"
-        )
-
-
-def _is(value: Any, kind: Any) -> bool:
-    """Whether ``value`` has type ``kind``, by JSON's types: an integer is a valid float, a boolean is not a number."""
-    arguments = get_args(kind)
-    if isinstance(kind, _UNION):
-        return any(_is(value, option) for option in arguments)
-    if not arguments:
-        return kind is Any or type(value) in _ACCEPTED.get(kind, {kind})
-    parts = value.values() if isinstance(value, dict) else value
-    inner = arguments[-1]
-    if get_args(inner) and type(value) is get_origin(kind):
-        return all(_is(part, inner) for part in parts)
-    return type(value) is get_origin(kind) and (inner is Any or set(map(type, parts)) <= _ACCEPTED.get(inner, {inner}))
-
-
-_UNION = type(int | None)
-_ACCEPTED: dict[Any, set[type]] = {float: {float, int}, Detail: {float, int, str}}
-_MAX_SHOWN = 40  # characters of a value
-
-
-def _said(kind: Any) -> str:
-    return kind.__name__ if isinstance(kind, type) and not get_args(kind) else str(kind)
+        shown = text if len(text) <= _MAX_SHOWN else text[:_MAX_SHOWN] + "..."
+        raise TypeError(f"{name}: {shown} is not {kind.__name__ if isinstance(kind, type) else kind}") from error
