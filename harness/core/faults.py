@@ -97,9 +97,13 @@ class Fault:
         words: what happened, for ``run.py show``, formatted with ``fault`` and the details.
         title: the first column of that line; empty: the name of the fault.
         aim: the end of "a phase in which …", before the ranks.
+        slowness: how many times as long a job takes while the fault lasts, which is charged as rescheduling.
+        write_errno: the system's error of one write of the next save, by which the ranks themselves carry it out.
     """
 
     name: str
+    slowness: float = 1.0
+    write_errno: int | None = None
 
     loss: ClassVar[Loss | None] = None
     phases: ClassVar[tuple[Phase, ...]] = ("boundary",)
@@ -121,16 +125,6 @@ class Fault:
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
         """This fault with what its line leaves to chance. The generator depends on seed, name and line alone."""
         return self
-
-    @property
-    def slowness(self) -> float:
-        """How many times as long a job takes while the fault lasts, which is charged as rescheduling."""
-        return 1.0
-
-    @property
-    def write_errno(self) -> int | None:
-        """The system's error of one write of the next save, by which the ranks themselves carry the fault out."""
-        return None
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
         """Carry it out on ``ranks``, some of those of ``planned``; what the record says of each."""
@@ -194,10 +188,9 @@ class Partition(Death):
 
 @dataclass(frozen=True, kw_only=True)
 class Slow(Fault):
-    """For a time the ranks take ``factor`` times as long. No result changes."""
+    """For a time the ranks take ``slowness`` times as long. No result changes."""
 
     name: str = "slow"
-    factor: float
 
     columns: ClassVar[tuple[str, ...]] = ("factor",)
     lasts: ClassVar[bool] = True
@@ -216,18 +209,13 @@ class Slow(Fault):
             raise ValueError(f"factor: expected a number, got {text!r}") from None
         if not 1 < factor <= MAX_FACTOR:  # nan is not
             raise ValueError(f"factor: expected a number above 1, up to {MAX_FACTOR:g}, got {text}")
-        return cls(name=name, factor=factor)
-
-    @property
-    def slowness(self) -> float:
-        """See Fault.slowness."""
-        return self.factor
+        return cls(name=name, slowness=factor)
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
         """See Fault.strike; :meth:`hold` does it."""
         assert planned.last_hour is not None
         assert planned.last_step is not None
-        details = {"factor": self.factor, "last_hour": planned.last_hour, "last_step": planned.last_step}
+        details = {"factor": self.slowness, "last_hour": planned.last_hour, "last_step": planned.last_step}
         return dict.fromkeys(ranks, Hit(details))
 
     @classmethod
@@ -239,9 +227,7 @@ class Slow(Fault):
 
 @dataclass(frozen=True, kw_only=True)
 class WriteFailure(Fault):
-    """The first write of each rank's part of the next save fails with the system's error ``errno``."""
-
-    errno: int
+    """The first write of each rank's part of the next save fails with the error ``write_errno``."""
 
     phases: ClassVar[tuple[Phase, ...]] = ("save",)
     words: ClassVar[str] = "{fault}, its part was written again"
@@ -251,12 +237,7 @@ class WriteFailure(Fault):
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
         """See Fault.of."""
-        return cls(name=name, errno=_ERRNOS[name])
-
-    @property
-    def write_errno(self) -> int | None:
-        """See Fault.write_errno."""
-        return self.errno
+        return cls(name=name, write_errno=_ERRNOS[name])
 
 
 @dataclass(frozen=True, kw_only=True)
