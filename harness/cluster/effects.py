@@ -27,16 +27,6 @@ class Resumption:
     point: ResumePoint | None
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenPoint:
-    """A resume point whose files are on disk: see :class:`harness.store.ResumePoint`."""
-
-    number: int
-    step: int
-    checkpoint: int | None
-    files: Mapping[Rank, FileRecord]
-
-
 class Channel(Protocol):
     """The supervisor as a trainer reaches it. Each engine has its own."""
 
@@ -117,9 +107,12 @@ class Effects:
         """Where resume points are, and the one to go on from."""
         return self._call("resumption")
 
-    def commit_point(self, written: WrittenPoint) -> None:
-        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
-        self._call("commit_point", written)
+    def commit_point(self, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]) -> None:
+        """Commit a :class:`harness.store.ResumePoint`, whose files are on disk, as of the events recorded so far.
+
+        Raises StoreError; the point before then stays.
+        """
+        self._call("commit_point", number, step, checkpoint, files)
 
     # --- faults and replacements ------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from harness.cluster.effects import Resumption, WrittenPoint
+from harness.cluster.effects import Resumption
 from harness.core.errors import RunFailed
 from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrouped
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
@@ -45,7 +45,7 @@ class Supervisor:
         clock: seconds, monotonic; for the ``machine`` part of events.
         sink: appends an event to the record.
         resumption: what the trainer is told of resume points when it starts; a trainer that writes any needs it.
-        commit_point: commits a resume point with this state of the supervisor. Raises StoreError.
+        commit_point: commits a resume point with this state of the supervisor, the first argument. Raises StoreError.
 
     Attributes:
         generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
@@ -63,7 +63,7 @@ class Supervisor:
         seconds_per_hour: float | None = None,
         clock: Callable[[], float] = time.monotonic,
         resumption: Resumption | None = None,
-        commit_point: Callable[[WrittenPoint, State], None] | None = None,
+        commit_point: Callable[..., None] | None = None,
     ) -> None:
         self._resumption = resumption
         self._commit_point = commit_point
@@ -141,10 +141,10 @@ class Supervisor:
         assert self._resumption is not None, "a run has resume points"
         return self._resumption
 
-    def commit_point(self, written: WrittenPoint) -> None:
-        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
+    def commit_point(self, *written: Any) -> None:
+        """See :meth:`harness.cluster.effects.Effects.commit_point`."""
         assert self._commit_point is not None, "a run has resume points"
-        self._commit_point(written, self.state())
+        self._commit_point(self.state(), *written)
 
     def strike_by_second(self) -> float:
         """Carry out the planned faults whose second has come; returns the seconds until the next one, inf for none."""

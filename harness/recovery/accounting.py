@@ -5,7 +5,6 @@ Emulated hours and measured seconds are kept apart.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
@@ -20,25 +19,6 @@ from harness.recovery.charges import ModelBytes, charge_recovery
 from harness.recovery.kinds.base import LostRanks, UploadedRows
 from harness.recovery.recoveries import Recoveries, losing, reads_checkpoint, rolls_back
 from harness.store import Manifest
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompletedRecovery:
-    """A recovery plan that has been carried out.
-
-    ``uploaded``: by dead rank. ``in_flight``: updates, all and tracked, that a replacement receives with a request that
-    is sent again although its shard was restored alone. ``struck``: what the trace says of the failure. ``load_s``,
-    ``reschedule_s``: seconds of this machine.
-    """
-
-    plan: RecoveryPlan
-    loss: LostRanks
-    num_rows: int
-    uploaded: Mapping[Rank, UploadedRows]
-    in_flight: Mapping[Rank, tuple[int, int]]
-    struck: Struck
-    load_s: float
-    reschedule_s: float
 
 
 class Accounting(Resumable):
@@ -132,26 +112,40 @@ class Accounting(Resumable):
         """Charge a slowdown of ranks."""
         self._overhead.charge_slowdown(wait_h)
 
-    def recovered(self, recovery: CompletedRecovery) -> Recovered:
-        """Charge a failure and return the event of its recovery."""
-        plan, loss, uploaded = recovery.plan, recovery.loss, recovery.uploaded
+    def recovered(
+        self,
+        plan: RecoveryPlan,
+        loss: LostRanks,
+        *,
+        num_rows: int,
+        uploaded: Mapping[Rank, UploadedRows],
+        in_flight: Mapping[Rank, tuple[int, int]],
+        struck: Struck,
+        load_s: float,
+        reschedule_s: float,
+    ) -> Recovered:
+        """Charge a failure and return the event of its recovery.
+
+        ``uploaded``: by dead rank. ``in_flight``: updates, all and tracked, that a replacement receives with a request
+        that is sent again although its shard was restored alone. ``struck``: what the trace says of the failure.
+        """
         goes_back, progress, counts = rolls_back(plan), loss.progress, self._updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
         self._num_lost_ranks += len(plan.kinds)
-        self._measured_s["load"] += recovery.load_s
-        self._measured_s["reschedule"] += recovery.reschedule_s
+        self._measured_s["load"] += load_s
+        self._measured_s["reschedule"] += reschedule_s
         charged = charge_recovery(
             plan,
             progress,
             overhead=self._overhead,
             pls=self._pls,
             sizes=self._sizes,
-            struck=recovery.struck,
+            struck=struck,
             upload_bytes=upload_bytes,
         )
         lost: list[tuple[int, int]] = []
         if self._updates is not None:
-            lost = [self._updates.lost(rank, recovery.in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]
+            lost = [self._updates.lost(rank, in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]
             if goes_back:
                 self._updates.rolled_back()
         return Recovered(
@@ -163,7 +157,7 @@ class Accounting(Resumable):
             resume_step=(progress.saved_step or 0) if goes_back else progress.step,
             resume_samples=charged.resumes_at,
             sequence=loss.checkpoint.sequence if loss.checkpoint and reads_checkpoint(plan) else None,
-            num_rows=recovery.num_rows,
+            num_rows=num_rows,
             pls=charged.pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
             lost_tracked=sum(tracked for _, tracked in lost) if counts else None,
@@ -175,7 +169,7 @@ class Accounting(Resumable):
             lost_h=charged.cost.lost_h,
             reschedule_h=charged.cost.reschedule_h,
             load_bytes=charged.load_bytes,
-            machine={"seconds": recovery.load_s, "reschedule_seconds": recovery.reschedule_s},
+            machine={"seconds": load_s, "reschedule_seconds": reschedule_s},
         )
 
     def totals(self, recoveries: Recoveries) -> dict[str, Any]:

@@ -6,7 +6,7 @@ exists when the supervisor has written its manifest, and not before.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -21,20 +21,6 @@ from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
 from harness.store import FileRecord, Manifest, discard_dense, write_dense
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoreSpec:
-    """How checkpoints are written.
-
-    ``in_background``: training goes on while a save is written.
-    ``dense_optimizer`` is recorded in the file of the dense network.
-    """
-
-    fsync: bool
-    config_hash: str
-    dense_optimizer: str
-    in_background: bool = False
 
 
 class Checkpoints(Resumable):
@@ -93,7 +79,9 @@ class Checkpointer:
     """Begins saves and commits them.
 
     Args:
+        in_background: training goes on while a save is written.
         dense_state: gives the dense parameters and the state of their optimizer by name.
+        dense_optimizer: is recorded in the file of the dense network.
     """
 
     def __init__(
@@ -106,8 +94,11 @@ class Checkpointer:
         accounting: Accounting,
         recoveries: Recoveries,
         injections: Injections,
-        store: StoreSpec,
+        fsync: bool,
+        config_hash: str,
+        in_background: bool,
         dense_state: Callable[[], Mapping[str, Tensor]],
+        dense_optimizer: str,
     ) -> None:
         self._ask = ask
         self._ranks = ranks
@@ -116,8 +107,11 @@ class Checkpointer:
         self._accounting = accounting
         self._recoveries = recoveries
         self._injections = injections
-        self._store = store
+        self._fsync = fsync
+        self._config_hash = config_hash
+        self._in_background = in_background
         self._dense_state = dense_state
+        self._dense_optimizer = dense_optimizer
         self._requests: Mapping[Rank, Save] = {}  # that began the save under way
         self._stall_s = 0.0  # seconds that training stood still for it so far
 
@@ -137,7 +131,7 @@ class Checkpointer:
                 records=tuple(files.get(rank, ())),
                 mirrored_N=mirrored.get(rank, NO_ROWS),
                 faults=self._injections.write_faults,
-                mode="begin" if self._store.in_background else "now",
+                mode="begin" if self._in_background else "now",
             )
             for rank in self._ranks
         }
@@ -147,7 +141,7 @@ class Checkpointer:
             kind.freeze(closes_interval=plan.closes_interval)
         self._checkpoints.begin(progress, self._effects.begin_write(self._dense_writer(progress)))
         self._stall_s = self._effects.clock() - began_s
-        if not self._store.in_background:
+        if not self._in_background:
             self._commit(written, began_s)
         self._effects.status(phase="train")
 
@@ -174,7 +168,7 @@ class Checkpointer:
             step=progress.step,
             samples=progress.samples,
             kind=plan.kind,
-            config_hash=self._store.config_hash,
+            config_hash=self._config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
             trainer=self._effects.once(self._checkpoints.dense),
         )
@@ -190,7 +184,7 @@ class Checkpointer:
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network as it is now."""
         tensors = self._dense_state()
-        if self._store.in_background:
+        if self._in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
         write = partial(
             write_dense,
@@ -202,9 +196,9 @@ class Checkpointer:
             # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
             extra={
                 "position": {"step": progress.step, "samples": progress.samples},
-                "optimizer": self._store.dense_optimizer,
+                "optimizer": self._dense_optimizer,
             },
-            fsync=self._store.fsync,
+            fsync=self._fsync,
         )
 
         def write_in_place() -> FileRecord:

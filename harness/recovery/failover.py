@@ -16,7 +16,7 @@ from harness.cluster.protocol import Cluster, Reply, Request, in_rank_order, no_
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan
 from harness.core.strategy import Strategy
-from harness.recovery.accounting import Accounting, CompletedRecovery
+from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.injections import Injections
 from harness.recovery.kinds.base import LostRanks
@@ -197,16 +197,14 @@ class FailoverClient:
             )
         self._effects.record(
             self._accounting.recovered(
-                CompletedRecovery(
-                    plan=plan,
-                    loss=loss,
-                    num_rows=num_rows,
-                    uploaded=self._recoveries.uploaded(plan),
-                    in_flight=self._void_rows(plan),
-                    struck=self._injections.take_struck(),
-                    load_s=load_s,
-                    reschedule_s=reschedule_s,
-                )
+                plan,
+                loss,
+                num_rows=num_rows,
+                uploaded=self._recoveries.uploaded(plan),
+                in_flight=self._void_rows(plan),
+                struck=self._injections.take_struck(),
+                load_s=load_s,
+                reschedule_s=reschedule_s,
             )
         )
         self._effects.status(phase="train")

@@ -15,7 +15,7 @@ from harness.core.faults import FaultTime
 from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
-from harness.recovery.checkpointer import Checkpointer, Checkpoints, StoreSpec
+from harness.recovery.checkpointer import Checkpointer, Checkpoints
 from harness.recovery.failover import FailoverClient
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator, curve_samples
@@ -89,13 +89,11 @@ def _make_checkpointer(
         accounting=tolerance.accounting,
         recoveries=tolerance.recoveries,
         injections=tolerance.injections,
-        store=StoreSpec(
-            fsync=config.store.fsync,
-            config_hash=run_spec.result_hash,
-            in_background=config.save.mode == "async",
-            dense_optimizer=config.trainer.dense_optimizer,
-        ),
+        fsync=config.store.fsync,
+        config_hash=run_spec.result_hash,
+        in_background=config.save.mode == "async",
         dense_state=network.state,
+        dense_optimizer=config.trainer.dense_optimizer,
     )
 
 

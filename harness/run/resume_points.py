@@ -10,10 +10,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.effects import Effects, Resumption, WrittenPoint
+from harness.cluster.effects import Effects, Resumption
 from harness.cluster.protocol import LoadState, WriteState
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
-from harness.core.plans import CHIEF, Progress
+from harness.core.plans import CHIEF, Progress, Rank
 from harness.core.resumable import State, Stateful
 from harness.record.code import current_code, difference_of
 from harness.record.recorder import Recorder, check_environment, check_position
@@ -128,13 +128,7 @@ class ResumePoints:
         write = partial(write_state, root, CHIEF, number, progress.step, state, fsync=self._fsync)
         own = self._effects.once(write)
         newest = self._checkpoints.newest
-        written = WrittenPoint(
-            number=number,
-            step=progress.step,
-            checkpoint=newest.sequence if newest else None,
-            files={**files, CHIEF: own},
-        )
-        self._effects.commit_point(written)
+        self._effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
         self._last_s = self._effects.clock()
         self._written_s += self._last_s - began_s
         return True
@@ -165,16 +159,18 @@ class PointKeeper:
         self._pin(point)
         self.resumption = Resumption(root=folder.root, next_number=folder.next_number(), point=point)
 
-    def commit(self, written: WrittenPoint, supervisor: State) -> None:
+    def commit(
+        self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
+    ) -> None:
         """Commit a point as of the events recorded so far. Raises StoreError; the point before then stays."""
         point = ResumePoint(
-            number=written.number,
-            step=written.step,
+            number=number,
+            step=step,
             config_hash=self._config_hash,
             code=current_code().fingerprint,
             events=self._recorder.position(),
-            checkpoint=written.checkpoint,
-            files=dict(written.files),
+            checkpoint=checkpoint,
+            files=dict(files),
             supervisor=supervisor,
         )
         self._pin(self._newest, point)
