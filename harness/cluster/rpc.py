@@ -31,7 +31,7 @@ from harness.cluster.protocol import (
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.underway import NOTHING, Calls, Underway, words_of
+from harness.cluster.underway import Underway, words_of
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare, ps_rank
 from harness.processes import control
@@ -210,7 +210,7 @@ class RpcCluster:
             try:
                 self._form(self._link.ask("regroup"))
             except RankLost as lost:
-                return Underway({}, lost.detail)  # nothing was sent
+                return Underway(detail=lost.detail)  # nothing was sent
         self._num_in_flight += 1
         futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]] = {}
         detail: dict[Rank, str] = {}
@@ -239,20 +239,8 @@ class RpcCluster:
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for all replies. Raises RankLost if ranks are dead."""
         self._num_in_flight = max(0, self._num_in_flight - 1)
-        detail = dict(underway.detail)
-        replies: dict[Rank, Reply] = {}
         probes = self._probe(underway) if self._seeks_dead else None
-        for rank, future in underway.futures.items():
-            # A rank's own exceptions travel as Failure values, so an error raised here is the transport's:
-            # end of file, broken pipe, connection refused, or no answer within the timeout.
-            try:
-                replies[rank] = (
-                    tuple(wire.reply_of(each.wait()) for each in future)
-                    if isinstance(future, tuple)
-                    else wire.reply_of(future.wait())
-                )
-            except RuntimeError as error:
-                detail[rank] = words_of(error)
+        replies, detail = underway.replies()
         if probes is not None:
             detail = self._find_dead(detail, probes)
         if detail:  # a rank that read from one of the dead is served again
@@ -271,7 +259,7 @@ class RpcCluster:
         lost = {**detail, **(self._link.ask("lost_with", [*detail]) if self._has_hosts else {})}
         return RankLost(lost, replies, lost)
 
-    def _probe(self, underway: Underway) -> Calls:
+    def _probe(self, underway: Underway) -> Underway:
         """Send a no-op to each rank that may have been killed unnoticed: all whose answer to ``underway`` is no proof.
 
         The answer to a request that was in flight at the kill is none: the rank may have given it before. Deadlines of
@@ -279,20 +267,20 @@ class RpcCluster:
         sent: the next one is not formed while ranks are dead.
         """
         if self._generation < 0:
-            return Calls({}, {})
+            return Underway()
         known = {*underway.detail, *(() if self._was_in_flight else underway.futures)}
         return self._ask({rank: (connect,) for rank in self._ranks if rank not in known})
 
-    def _find_dead(self, dead: Mapping[Rank, str], probes: Calls) -> dict[Rank, str]:
+    def _find_dead(self, dead: Mapping[Rank, str], probes: Underway) -> dict[Rank, str]:
         """The ``dead`` and all ranks that do not answer ``probes``, with the transport's error texts; and those that
         were killed by plan, even if they answer: a stopped rank may be continued from outside."""
         self._seeks_dead = False
         if self._generation < 0:
             return dict(dead)
-        dead = {**probes.failing(), **dead}
+        dead = {**probes.replies()[1], **dead}
         return {**dead, **dict.fromkeys(self._link.call("survivors", [*dead]), _CONTINUED)}
 
-    def _ask(self, calls: Mapping[Rank, tuple[Any, ...]]) -> Calls:
+    def _ask(self, calls: Mapping[Rank, tuple[Any, ...]]) -> Underway:
         """Call a function with arguments on each rank, without waiting."""
         futures: dict[Rank, Future[Any]] = {}
         detail: dict[Rank, str] = {}
@@ -301,7 +289,7 @@ class RpcCluster:
                 futures[rank] = self._send(rank, function, tuple(args))
             except RuntimeError as error:
                 detail[rank] = words_of(error)
-        return Calls(futures, detail)
+        return Underway(futures, detail)
 
     def expect_losses(self) -> None:
         """See :class:`harness.cluster.protocol.Cluster`."""
@@ -317,16 +305,16 @@ class RpcCluster:
             self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
         else:
             self._form(formation)
-        if self._seeks_dead and (dead := self._find_dead({}, self._probe(NOTHING))):
+        if self._seeks_dead and (dead := self._find_dead({}, self._probe(Underway()))):
             raise RankLost(dead, {}, dead)
 
     def _let_spares_take_over(self, takeovers: Mapping[Rank, Rank]) -> None:
         """Raises RankLost if a spare has died."""
         workers = {rank: group.worker_name(spare, self._generation) for rank, spare in takeovers.items()}
         self._workers = {**self._workers, **workers}
-        detail = self._ask({rank: (adopt, rank) for rank in takeovers}).failing()
+        detail = self._ask({rank: (adopt, rank) for rank in takeovers}).replies()[1]
         if self._seeks_dead:
-            detail = self._find_dead(detail, self._probe(Underway({}, detail)))
+            detail = self._find_dead(detail, self._probe(Underway(detail=detail)))
         if detail:
             raise self._lost(detail, {})
 
