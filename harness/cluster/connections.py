@@ -48,7 +48,7 @@ class Connections:
                 except (EOFError, OSError) as error:
                     if isinstance(error, BlockingIOError):
                         self.stuck |= {rank for rank, known in self._known.items() if known is connection}
-                    self._forget(connection)
+                    self.forget(connection)
                 else:
                     yield connection, message
 
@@ -61,10 +61,6 @@ class Connections:
         self._strangers.remove(connection)
         self._known[rank] = connection
 
-    def refuse(self, connection: Connection) -> None:
-        """Close a connection that was not admitted for a rank."""
-        self._forget(connection)
-
     def send(self, rank: Rank, *message: Any) -> None:
         """Send a message. A no-op for a rank that is not connected: it has ended, or its "hello" will be answered."""
         connection = self._known.get(rank)
@@ -72,7 +68,7 @@ class Connections:
             try:
                 connection.send(message)
             except OSError:
-                self._forget(connection)
+                self.forget(connection)
 
     def rename(self, old: Rank, new: Rank) -> None:
         """The connection of ``old`` is that of ``new`` from now on."""
@@ -82,9 +78,10 @@ class Connections:
         """Close the connection of ``rank``, if there is one."""
         connection = self._known.get(rank)
         if connection is not None:
-            self._forget(connection)
+            self.forget(connection)
 
-    def _forget(self, connection: Connection) -> None:
+    def forget(self, connection: Connection) -> None:
+        """Close a connection, whether it was admitted for a rank or not."""
         self._strangers = [known for known in self._strangers if known is not connection]
         self._known = {rank: known for rank, known in self._known.items() if known is not connection}
         connection.close()

@@ -27,13 +27,7 @@ class LocalRanks:
             self.drop(rank)
         return {rank: {"engine": "local"} for rank in ranks}
 
-    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """As :meth:`kill`: an object that answers nothing is none."""
-        return self.kill(ranks)
-
-    def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """As :meth:`kill`: an object that no message reaches is none."""
-        return self.kill(ranks)
+    hang = cut_off = kill  # an object that answers nothing, or that no message reaches, is none
 
     def slow(self, factors: Mapping[Rank, float]) -> None:
         """A no-op: nothing waits for a rank here."""

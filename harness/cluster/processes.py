@@ -62,10 +62,6 @@ class Processes:
         lost = {hosts[rank] for rank in ranks if rank in hosts} & why.keys()
         return {rank: f"its host {host} was lost: {why[host]}" for rank, host in hosts.items() if host in lost}
 
-    def lost_hosts(self) -> dict[str, str]:
-        """The hosts that were lost, and why."""
-        return dict(self._launcher.lost_hosts())
-
     def on_lost_hosts(self) -> list[Rank]:
         """The ranks and spares on hosts that were lost."""
         lost = self._launcher.lost_hosts()
@@ -79,15 +75,6 @@ class Processes:
         """Objects to wait for, as of a launcher; of ``ranks``, or of all."""
         processes = self._by_rank.values() if ranks is None else [self._by_rank[rank] for rank in ranks]
         return self._launcher.watched(processes)
-
-    def check(self) -> None:
-        """Raise RunFailed if processes cannot be started or watched any more."""
-        self._launcher.check()
-
-    def end_hosts(self, hosts: Sequence[int]) -> None:
-        """End hosts as wholes, as of a launcher. Raises RunFailed."""
-        if hosts:
-            self._launcher.end_hosts(hosts)
 
     def kill(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal, wait status, and host."""

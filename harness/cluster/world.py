@@ -81,7 +81,7 @@ class World:
         self._authkey = secrets.token_bytes(32)
         self.names = all_ranks(num_ps)
         self._ps, self._trainer = ps, trainer
-        self._processes = Processes(launcher)
+        self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
         self._spares = Spares(num_spares, self._processes, self._connections)
         members = (*self.names, *self._spares.names)
@@ -137,7 +137,8 @@ class World:
 
         ``hosts``: end as a whole; see :meth:`harness.cluster.launcher.Launcher.end_hosts`.
         """
-        self._processes.end_hosts(hosts)
+        if hosts:
+            self._launcher.end_hosts(hosts)
         machines = self._processes.kill(ranks)
         for rank in ranks:
             self._connections.drop(rank)
@@ -201,7 +202,7 @@ class World:
             self._begin_generation([rank for rank in dead if rank not in takeovers])
         self._spares.refill_after(step)
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
-        lost_hosts = {host: why for host, why in self._processes.lost_hosts().items() if host not in self._told_hosts}
+        lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
         hosts = {**self.places, **({"lost_hosts": lost_hosts} if lost_hosts else {})}
         return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port, **hosts}
@@ -285,7 +286,7 @@ class World:
         if not self._has_met_trainer:
             return None
         self._processes[CHIEF].join(REAP_S)
-        self._processes.check()
+        self._launcher.check()
         return None if self._trainer_has_ended() else "closed its connection"
 
     def _trainer_has_ended(self) -> bool:
@@ -326,7 +327,7 @@ class World:
             if stop is not None and stop.is_set and CHIEF in self._connections:
                 self._connections.send(CHIEF, "halt")
                 stop = None
-            self._processes.check()
+            self._launcher.check()
             for rank in self._processes.on_lost_hosts():  # where only the agent is stuck they run: so they end
                 self._connections.drop(rank)
             for connection, message in self._connections.received(ready):
@@ -360,7 +361,7 @@ class World:
     def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
         """A rank has connected; it joins ``generation`` now, or waits for an order if that is None."""
         if self.pids.get(rank) != pid:
-            self._connections.refuse(connection)  # the last word of a process that has been replaced
+            self._connections.forget(connection)  # the last word of a process that has been replaced
             return
         if pid in self._to_cut:
             self._processes.cut_off([rank])
