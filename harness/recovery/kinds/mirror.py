@@ -10,7 +10,6 @@ batch, X columns of a row.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +19,11 @@ from torch import Tensor
 
 from harness.cluster.protocol import Ask, CountedRows, OnShard
 from harness.core.lookup import BatchPlan
-from harness.core.mirrored_rows import choose_mirrored
 from harness.core.optimizers import row_width
+from harness.core.placement import num_mirrored
 from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
+from harness.core.trackers import top_rows
 from harness.recovery.kinds.base import Recovery, RunFacts, UploadedRows
 from harness.recovery.kinds.whole import Checkpoint
 from harness.store import ROW_ID_BYTES
@@ -31,19 +31,32 @@ from harness.store import ROW_ID_BYTES
 _ALL = np.iinfo(np.int32).max
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """The rows that the mirror is to hold (int64, ascending), and those of them that it lacks."""
+def choose(
+    shard: Shard, tracked: Sequence[int], share: float, mirrored_N: Tensor, accesses_N: Tensor
+) -> tuple[Tensor, CountedRows]:
+    """The rows of ``shard`` that the mirror is to hold (int64, ascending), and those of them that it lacks.
 
-    rows_N: Tensor
-    coming: CountedRows
-
-
-def choose(shard: Shard, tracked: Sequence[int], share: float, mirrored_N: Tensor, accesses_N: Tensor) -> Chosen:
-    """Choose the rows of ``shard`` that the mirror is to hold (:func:`~harness.core.mirrored_rows.choose_mirrored`)."""
-    rows_N = choose_mirrored(shard, tracked, share, mirrored_N, accesses_N)
+    Of a tracked table these are the rows with the most accesses since the last save. Ties go to the rows that the
+    mirror holds already, then to the lower row. ``mirrored_N`` (int64, ascending) are the rows that it holds,
+    ``accesses_N`` (int32) their accesses; those of other rows are the shard's counts of unsaved updates.
+    """
+    assert shard.pending_M is not None, "a mirror needs the counts of unsaved updates"
+    chosen: list[Tensor] = []
+    for table in range(len(shard.placement.cardinalities)):
+        span = shard.span(table)
+        num_rows = num_mirrored(span.stop - span.start, share, is_tracked=table in tracked)
+        if num_rows == span.stop - span.start:
+            chosen.append(torch.arange(span.start, span.stop))
+            continue
+        first, last = torch.searchsorted(mirrored_N, torch.tensor([span.start, span.stop])).tolist()
+        score_M = shard.pending_M[span].numpy().astype(np.uint32)  # 4 bytes a row; twice a count does not wrap
+        score_M += 1  # rows without accesses have a score too: they fill the mirror
+        score_M *= 2
+        score_M[mirrored_N[first:last].numpy() - span.start] = 2 * accesses_N[first:last].numpy().astype(np.uint32) + 3
+        chosen.append(top_rows(torch.from_numpy(score_M), num_rows) + span.start)
+    rows_N = torch.cat(chosen)
     new_K = rows_N[~torch.isin(rows_N, mirrored_N, assume_unique=True)]
-    return Chosen(rows_N, CountedRows(new_K, shard.gather(new_K), shard.unsaved(new_K)))
+    return rows_N, CountedRows(new_K, shard.gather(new_K), shard.unsaved(new_K))
 
 
 class Mirror(Checkpoint):
@@ -139,18 +152,18 @@ class Mirror(Checkpoint):
         self._hold(ask(requests, progress).values())
         return {rank: self._local(rank) for rank in self._ranks}
 
-    def _hold(self, chosen_R: Iterable[Chosen]) -> None:
+    def _hold(self, chosen_R: Iterable[tuple[Tensor, CountedRows]]) -> None:
         """Drop the rows that were not chosen, and insert those that come from the ranks."""
-        chosen_R = list(chosen_R)
-        keys = (each.rows_N.numpy() + base for each, base in zip(chosen_R, self._bases_R[:-1], strict=True))
+        rows_R, coming_R = zip(*chosen_R, strict=True)
+        keys = (rows_N.numpy() + base for rows_N, base in zip(rows_R, self._bases_R[:-1], strict=True))
         keys_K = np.concatenate(list(keys))
         where_K, is_held_K = self._find(keys_K)
         held_K, comes_K = torch.from_numpy(is_held_K), torch.from_numpy(~is_held_K)
         values_KX, unsaved_K = torch.empty((len(keys_K), self._width)), np.empty(len(keys_K), np.int32)
         values_KX[held_K] = self._values_KX[torch.from_numpy(where_K[is_held_K])]
-        values_KX[comes_K] = torch.cat([each.coming.values_ND for each in chosen_R])
+        values_KX[comes_K] = torch.cat([coming.values_ND for coming in coming_R])
         unsaved_K[is_held_K] = self._unsaved_K[where_K[is_held_K]]
-        unsaved_K[~is_held_K] = torch.cat([each.coming.unsaved_N for each in chosen_R]).numpy()
+        unsaved_K[~is_held_K] = torch.cat([coming.unsaved_N for coming in coming_R]).numpy()
         self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
         self._accesses_K = np.zeros(len(keys_K), np.int32)
         self._num_fetched += int(comes_K.sum())

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from harness.core.mirrored_rows import choose_mirrored
 from harness.core.placement import Placement, num_mirrored
 from harness.core.seeds import generator
 from harness.core.shard import Shard
 from harness.core.trackers import MfuTracker, TrackerSpec
+from harness.recovery.kinds.mirror import choose
 
 CARDINALITIES, TRACKED = (400, 9, 1000, 30), (0, 2)
 
@@ -37,7 +37,7 @@ def test_the_most_accessed_rows_are_chosen(share: float) -> None:
             span = shard.span(table)
             rows = sorted(range(span.start, span.stop), key=lambda row: (-accesses[row], row not in set(held_N), row))
             expected += sorted(rows[: num_mirrored(len(rows), share, is_tracked=table in TRACKED)])
-        chosen_N = choose_mirrored(shard, TRACKED, share, torch.from_numpy(held_N), torch.from_numpy(accesses_N))
+        chosen_N, _ = choose(shard, TRACKED, share, torch.from_numpy(held_N), torch.from_numpy(accesses_N))
         assert chosen_N.tolist() == expected
 
 
