@@ -120,11 +120,12 @@ def _slowest(spans: Sequence[tuple[float, float, float]], hour: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class FailureCost:
-    """Emulated hours that one failure costs: load, lost and reschedule."""
+    """Emulated hours that one failure costs, load, lost and reschedule, and payload bytes that are read."""
 
     load_h: float
     lost_h: float
     reschedule_h: float
+    load_bytes: int
 
 
 class OverheadLedger(Resumable):
@@ -201,7 +202,8 @@ class OverheadLedger(Resumable):
         if costs.spare_o_res_h is not None and self._take_spares(num_ranks, self.wall_h(samples), wait_h):
             wait_h = costs.spare_o_res_h
         wait_h += costs.detect_h if hangs else 0.0
-        cost = FailureCost(load_h=load_price(costs, load_bytes / bytes_full), lost_h=lost_h, reschedule_h=wait_h)
+        load_h = load_price(costs, load_bytes / bytes_full)
+        cost = FailureCost(load_h=load_h, lost_h=lost_h, reschedule_h=wait_h, load_bytes=load_bytes)
         self.load_h += cost.load_h
         self.lost_h += cost.lost_h
         self.reschedule_h += cost.reschedule_h

@@ -134,7 +134,7 @@ class Accounting(Resumable):
         self._num_lost_ranks += len(plan.kinds)
         self._measured_s["load"] += load_s
         self._measured_s["reschedule"] += reschedule_s
-        charged = charge_recovery(
+        cost, pls = charge_recovery(
             plan,
             progress,
             overhead=self._overhead,
@@ -155,20 +155,17 @@ class Accounting(Resumable):
             kinds=dict(plan.kinds),
             rollback=goes_back,
             resume_step=(progress.saved_step or 0) if goes_back else progress.step,
-            resume_samples=charged.resumes_at,
+            resume_samples=(progress.saved_samples or 0) if goes_back else progress.samples,
             sequence=loss.checkpoint.sequence if loss.checkpoint and reads_checkpoint(plan) else None,
             num_rows=num_rows,
-            pls=charged.pls,
+            pls=pls,
             lost_updates=sum(updates for updates, _ in lost) if counts else None,
             lost_tracked=sum(tracked for _, tracked in lost) if counts else None,
             recovered_rows=sum(rows.num_rows for rows in uploaded.values()),
             recovered_updates=sum(rows.updates[0] for rows in uploaded.values()) if counts else None,
             recovered_tracked=sum(rows.updates[1] for rows in uploaded.values()) if counts else None,
             upload_bytes=upload_bytes,
-            load_h=charged.cost.load_h,
-            lost_h=charged.cost.lost_h,
-            reschedule_h=charged.cost.reschedule_h,
-            load_bytes=charged.load_bytes,
+            **vars(cost),
             machine={"seconds": load_s, "reschedule_seconds": reschedule_s},
         )
 

@@ -18,19 +18,6 @@ class ModelBytes:
     shards: Mapping[Rank, int]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Charged:
-    """Emulated hours, payload bytes that were read, and the increase of the PLS by lost rank, 0 if it lost nothing.
-
-    ``resumes_at``: the samples from which the run goes on; of a rollback those of its checkpoint.
-    """
-
-    cost: FailureCost
-    load_bytes: int
-    pls: dict[Rank, float]
-    resumes_at: int
-
-
 def charge_recovery(
     plan: RecoveryPlan,
     progress: Progress,
@@ -40,8 +27,10 @@ def charge_recovery(
     sizes: ModelBytes,
     struck: Struck,
     upload_bytes: int = 0,
-) -> Charged:
+) -> tuple[FailureCost, dict[Rank, float]]:
     """Charge the ledgers with one recovery; the ranks of ``plan`` are in order.
+
+    Returns its cost, and the increase of the PLS by lost rank, 0 if it lost nothing.
 
     ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of rows
     that the trainer sent to the replacements.
@@ -65,4 +54,4 @@ def charge_recovery(
     for rank in losing(plan):
         added[rank] = pls.lost(rank, progress.samples)
         pls.restored(rank, progress.samples)
-    return Charged(cost=cost, load_bytes=load_bytes, pls=added, resumes_at=resumes_at)
+    return cost, added

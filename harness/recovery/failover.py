@@ -136,13 +136,8 @@ class FailoverClient:
             RolledBack: a full recovery took place; the requests are void.
             RunFailed: ranks died ``max_replacements_in_a_row`` times in a row.
         """
-        return self._finish(started.requests, lambda: self._cluster.finish(started.token), progress)
-
-    def _finish(
-        self, requests: Mapping[Rank, Request], first: Callable[[], dict[Rank, Reply]], progress: Progress
-    ) -> dict[Rank, Reply]:
         replies: dict[Rank, Reply] = {}
-        call = first
+        call = partial(self._cluster.finish, started.token)
         for _ in range(self._max_in_a_row):
             asked_s = self._effects.clock()
             try:
@@ -152,7 +147,7 @@ class FailoverClient:
                 replies.update(lost.replies)
                 casualties = self._recover(lost, progress, self._effects.clock() - asked_s)
                 replies = {rank: reply for rank, reply in replies.items() if rank not in casualties}
-                outstanding = {rank: request for rank, request in requests.items() if rank not in replies}
+                outstanding = {rank: request for rank, request in started.requests.items() if rank not in replies}
                 call = partial(self._cluster.call, outstanding)
         raise RunFailed(
             f"step {progress.step}: ranks died {self._max_in_a_row} times in a row at one request "

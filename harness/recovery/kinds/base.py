@@ -5,9 +5,9 @@ audit charge by them. Its other methods are hooks, which the run calls where som
 recovery; by default they are no-ops.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -64,10 +64,8 @@ class UploadedRows:
     updates: tuple[int, int] = (0, 0)
 
 
-class Serve(Protocol):
-    """Serves requests of a recovery, in which ranks may die again: RankLost, and the recovery begins anew."""
-
-    def __call__(self, requests: Mapping[Rank, Request], /) -> dict[Rank, Reply]: ...
+Serve = Callable[[Mapping[Rank, Request]], dict[Rank, Reply]]
+"""Serves requests of a recovery, in which ranks may die again: RankLost, and the recovery begins anew."""
 
 
 class Recovery(Resumable):
