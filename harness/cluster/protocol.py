@@ -219,11 +219,6 @@ class Written:
     failed_s: float = 0.0
 
 
-@dataclass(frozen=True)
-class Digest:
-    """Request for the xxh3 of all rows. Reply: 16 hex digits."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class WriteState:
     """Write the state of this rank as of now, for resume point ``number`` in folder ``root``. Reply: its FileRecord.
@@ -258,7 +253,6 @@ Request = (
     | CountReplicaSaved
     | WriteState
     | LoadState
-    | Digest
 )
 Reply = Any
 

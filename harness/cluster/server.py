@@ -14,7 +14,6 @@ from harness.cluster.protocol import (
     CopyFromBuddy,
     CopyReplica,
     CountReplicaSaved,
-    Digest,
     Exchange,
     Failure,
     Initialise,
@@ -114,7 +113,6 @@ class RankServer(Resumable):
             CountReplicaSaved: self._count_replica_saved,
             WriteState: self._write_state,
             LoadState: self._load_state,
-            Digest: self._digest,
         }
 
     def handle(self, request: Request) -> Reply:
@@ -238,10 +236,10 @@ class RankServer(Resumable):
         self.load(read_state(request.root, request.file))
         return Restored(num_rows=len(self.shard.rows_MD))
 
-    # --- the end --------------------------------------------------------------------------------------------------
 
-    def _digest(self, request: Digest) -> str:
-        return xxhash.xxh3_64_hexdigest(bytes_of(self.shard.rows_MD))
+def digest_of_rows(shard: Shard) -> str:
+    """The xxh3 of all rows, 16 hex digits."""
+    return xxhash.xxh3_64_hexdigest(bytes_of(shard.rows_MD))
 
 
 def _unreachable(rank: Rank, request: Request) -> Reply:

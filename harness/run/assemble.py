@@ -6,7 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -326,45 +326,32 @@ def make_world(
     ``hosts``: which host each rank is on; None: as the config places them. ``may_cut``: ranks may have to be cut off
     the network.
     """
-    hosts = host_map(config) if hosts is None else hosts
-    launcher = parts.launcher or LAUNCHERS[config.cluster.launcher](config.cluster, hosts, spec.checkpoints)
-    try:
-        return _world(config, spec, job, parts, launcher, may_cut=may_cut)
-    except BaseException:
-        launcher.close()
-        raise
-
-
-def _world(
-    config: Config,
-    spec: RankSpec,
-    job: Callable[[Cluster, Effects], None],
-    parts: Parts,
-    launcher: Launcher,
-    *,
-    may_cut: bool,
-) -> World:
-    cluster = config.cluster
-    return World(
-        config.num_ps,
-        launcher,
-        ps=RankJob(parts.ps_main, spec),
-        trainer=RankJob(rpc.trainer_main, job),
-        options=GroupOptions(
-            transports=cluster.transports,
-            interface=cluster.interface,
-            num_worker_threads=cluster.num_worker_threads,
-            rpc_timeout_s=cluster.rpc_timeout_s,
-            join_timeout_s=cluster.join_timeout_s,
-            dead_after_s=launcher.dead_after_s,
-        ),
-        host=cluster.host,
-        port=cluster.port,
-        num_spares=cluster.spares,
-        network=_private_network(cluster),
-        may_cut=may_cut,
-        progress_timeout_s=config.trainer.progress_timeout_s,
-    )
+    hosts, cluster = host_map(config) if hosts is None else hosts, config.cluster
+    launcher = parts.launcher or LAUNCHERS[cluster.launcher](cluster, hosts, spec.checkpoints)
+    with ExitStack() as undo:
+        undo.callback(launcher.close)
+        world = World(
+            config.num_ps,
+            launcher,
+            ps=RankJob(parts.ps_main, spec),
+            trainer=RankJob(rpc.trainer_main, job),
+            options=GroupOptions(
+                transports=cluster.transports,
+                interface=cluster.interface,
+                num_worker_threads=cluster.num_worker_threads,
+                rpc_timeout_s=cluster.rpc_timeout_s,
+                join_timeout_s=cluster.join_timeout_s,
+                dead_after_s=launcher.dead_after_s,
+            ),
+            host=cluster.host,
+            port=cluster.port,
+            num_spares=cluster.spares,
+            network=_private_network(cluster),
+            may_cut=may_cut,
+            progress_timeout_s=config.trainer.progress_timeout_s,
+        )
+        undo.pop_all()
+    return world
 
 
 def _private_network(cluster: ClusterConfig) -> PrivateNetwork | None:

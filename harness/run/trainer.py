@@ -12,7 +12,8 @@ import xxhash
 
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.effects import Effects
-from harness.cluster.protocol import Digest, Initialise
+from harness.cluster.protocol import Initialise, OnShard
+from harness.cluster.server import digest_of_rows
 from harness.core.events import Evaluated, Finished
 from harness.core.lookup import BatchPlan
 from harness.core.plans import CHIEF, SavePlan
@@ -182,7 +183,8 @@ class Trainer:
 
     def _finish(self) -> Finished:
         quality = self._evaluate(final=True)
-        digests = self._failover.ask({rank: Digest() for rank in self._failover.ranks}, self._progress())
+        requests = dict.fromkeys(self._failover.ranks, OnShard(digest_of_rows))
+        digests = self._failover.ask(requests, self._progress())
         return Finished(
             step=self._steps.step,
             samples=self._progress().samples,

@@ -10,7 +10,7 @@ import pytest
 
 import analysis
 from harness.cluster.local import LocalRanks
-from harness.cluster.protocol import Digest, Exchange, Initialise, Request, Restore, Save
+from harness.cluster.protocol import Exchange, Initialise, OnShard, Request, Restore, Save
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished
@@ -105,7 +105,7 @@ IN_A_STEP = (
 BEFORE_WHAT_IT_KNOWS_IS_SAFE = (
     {("ps0", 3, Save): "after"},
     {("ps0", 7, Save): "after", ("ps3", 7, Save): "after"},
-    {("ps0", 1, Digest): "after"},
+    {("ps0", 1, OnShard): "after"},
 )
 
 
