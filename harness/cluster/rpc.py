@@ -28,6 +28,7 @@ from harness.cluster.protocol import (
     Request,
     Several,
     in_rank_order,
+    no_op,
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
@@ -46,11 +47,7 @@ _spec: RankSpec | None = None
 _timeout_s: float | None = None  # of requests to other ranks
 
 
-def connect() -> None:
-    """A no-op: the first request to a process opens the connection."""
-
-
-_guard: Callable[[], None] = connect  # called when another rank has answered
+_guard: Callable[[], None] = no_op  # called when another rank has answered
 
 
 def serve(request: Request) -> Reply:
@@ -269,7 +266,7 @@ class RpcCluster:
         if self._generation < 0:
             return Underway()
         known = {*underway.detail, *(() if self._was_in_flight else underway.futures)}
-        return self._ask({rank: (connect,) for rank in self._ranks if rank not in known})
+        return self._ask({rank: (no_op,) for rank in self._ranks if rank not in known})
 
     def _find_dead(self, dead: Mapping[Rank, str], probes: Underway) -> dict[Rank, str]:
         """The ``dead`` and all ranks that do not answer ``probes``, with the transport's error texts; and those that
@@ -343,7 +340,7 @@ class RpcCluster:
         self._link.ask("formed", self._generation)
         for member in formation.members:
             if is_spare(member):
-                rpc.rpc_async(group.worker_name(member, self._generation), connect)
+                rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
 
 
 _CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"

@@ -129,8 +129,7 @@ class SavePlan:
     ``kind``: what is written, a key of ``harness.store.kinds.SAVE_KINDS``: ``full`` every row, ``priority`` the
     tracker's choice of the tracked tables and the other tables whole, ``tracked`` the former alone, ``with_mirror`` as
     ``priority`` and mirrored rows, ``differential`` the rows that changed since a base. ``closes_interval``: this save
-    ends a whole
-    interval, and PLS counts from it (reconstructed: docs/CPR.md).
+    ends a whole interval, and PLS counts from it (reconstructed: docs/CPR.md).
     """
 
     kind: str

@@ -25,18 +25,8 @@ class StrategyOptions(BaseModel):
 class Strategy(Protocol):
     """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
 
-    A boundary follows each step, after its updates are applied and before an evaluation. Two methods concern saves:
-
-    - ``plan_save(progress)`` decides. It is called once each time the run reaches a boundary, with the state at that
-    boundary, the newest save included. A boundary that is reached again after a rollback is decided again.
-    - ``next_save(progress)`` forecasts the number of samples at or after which the next save is due; None means never.
-    The forecast holds until the first boundary at or after it: before that boundary ``plan_save`` returns None, and no
-    later forecast is earlier. At that boundary ``plan_save`` may still return None, and a new forecast is made. Clients
-    use it to limit how far messages run ahead; the simulator uses it to skip boundaries.
-    - ``next_save(progress, after)`` forecasts the first save due past ``after`` samples. For saves after the next one
-    this is an estimate. The lookahead cache plans by it; if the estimate changes, the cache is emptied and plans again.
-
-    Results depend on ``progress`` alone, so a repeated step gets the same decisions.
+    A boundary follows each step, after its updates are applied and before an evaluation. Results depend on ``progress``
+    alone, so a repeated step gets the same decisions.
     """
 
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
@@ -67,11 +57,20 @@ class Strategy(Protocol):
     def __init__(self, options: Any, costs: Costs) -> None: ...
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
-        """The save to make at this boundary, or None. Called once each time the run reaches a boundary."""
+        """The save to make at this boundary, or None.
+
+        Called once each time the run reaches a boundary, also after a rollback, with the newest save in ``progress``.
+        """
         ...
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never."""
+        """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never.
+
+        The forecast holds until the first boundary at or after it: before, ``plan_save`` returns None, and no later
+        forecast is earlier. There ``plan_save`` may still return None, and a new forecast is made. Clients limit by it
+        how far messages run ahead, and the simulator skips boundaries. For saves after the next one it is an estimate,
+        by which the lookahead cache plans; if it changes, the cache is emptied and plans again.
+        """
         ...
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:

@@ -7,7 +7,6 @@ exists when the supervisor has written its manifest, and not before.
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from torch import Tensor
@@ -40,18 +39,6 @@ class Checkpoints(Resumable):
     def next_sequence(self) -> int:
         """Sequence number of the next manifest; files of a save under way carry the same number."""
         return self.newest.sequence + 1 if self.newest else 0
-
-    @property
-    def saved_step(self) -> int | None:
-        """Step of the newest save, committed or under way."""
-        newest = self.saving or self.newest
-        return newest.step if newest else None
-
-    @property
-    def saved_samples(self) -> int | None:
-        """Samples behind the newest save, committed or under way."""
-        newest = self.saving or self.newest
-        return newest.samples if newest else None
 
     def begin(self, progress: Progress, dense: Future[FileRecord]) -> None:
         """A save is under way. The trainer's file is written in the background."""
@@ -186,23 +173,12 @@ class Checkpointer:
         tensors = self._dense_state()
         if self._in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        write = partial(
-            write_dense,
-            self._checkpoints.root,
-            CHIEF,
-            self._checkpoints.next_sequence,
-            progress.step,
-            tensors=tensors,
-            # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
-            extra={
-                "position": {"step": progress.step, "samples": progress.samples},
-                "optimizer": self._dense_optimizer,
-            },
-            fsync=self._fsync,
-        )
+        root, sequence, step = self._checkpoints.root, self._checkpoints.next_sequence, progress.step
+        # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
+        extra = {"position": {"step": step, "samples": progress.samples}, "optimizer": self._dense_optimizer}
 
-        def write_in_place() -> FileRecord:
+        def write() -> FileRecord:
             self._checkpoints.place.check()
-            return write()
+            return write_dense(root, CHIEF, sequence, step, tensors=tensors, extra=extra, fsync=self._fsync)
 
-        return write_in_place
+        return write

@@ -211,11 +211,7 @@ class FailoverClient:
 
     def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:
         newest = self._checkpoints.newest
-        committed = replace(
-            progress,
-            saved_step=newest.step if newest else None,
-            saved_samples=newest.samples if newest else None,
-        )
+        committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
         return LostRanks(ranks=casualties, progress=committed, checkpoint=newest)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:

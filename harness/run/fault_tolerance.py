@@ -103,14 +103,14 @@ def _make_steps(run_spec: RunSpec, effects: Effects) -> StepLog:
 
 def _progress(run_spec: RunSpec, steps: StepLog, checkpoints: Checkpoints) -> Progress:
     """How far the run is now."""
-    batch_size = run_spec.config.trainer.batch_size
+    batch_size, save = run_spec.config.trainer.batch_size, checkpoints.saving or checkpoints.newest
     return Progress(
         step=steps.step,
         samples=steps.step * batch_size,
         previous_samples=max(0, steps.step - 1) * batch_size,
         total_samples=run_spec.total_samples,
-        saved_step=checkpoints.saved_step,
-        saved_samples=checkpoints.saved_samples,
+        saved_step=save and save.step,
+        saved_samples=save and save.samples,
     )
 
 

@@ -12,7 +12,7 @@ import xxhash
 
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.effects import Effects
-from harness.cluster.protocol import Initialise, OnShard
+from harness.cluster.protocol import Initialise, OnShard, no_op
 from harness.cluster.server import digest_of_rows
 from harness.core.events import Evaluated, Finished
 from harness.core.lookup import BatchPlan
@@ -61,7 +61,7 @@ class Trainer:
         self._resume_points = resume_points
         self._saves_initially = saves_initially
         # While a message is under way one thread makes the update, and leaves a core to the message.
-        self._overlap = partial(network.step, is_alone=True) if overlaps else _no_op
+        self._overlap = partial(network.step, is_alone=True) if overlaps else no_op
 
     def run(self) -> Finished:
         """Run all steps, those after the resume point if there is one, and return the last event.
@@ -202,10 +202,6 @@ class Trainer:
             },
             **self._accounting.totals(self._recoveries),
         )
-
-
-def _no_op() -> None:
-    """There is nothing to start, or nothing to compute while a request is served."""
 
 
 def _digest(network: DenseNetwork) -> str:

@@ -167,7 +167,8 @@ class Mirror(Checkpoint):
         self._keys_K, self._values_KX, self._unsaved_K = keys_K, values_KX, unsaved_K
         self._accesses_K = np.zeros(len(keys_K), np.int32)
         self._num_fetched += int(comes_K.sum())
-        self.trainer_bytes = max(self.trainer_bytes, self._num_bytes)
+        arrays = (self._keys_K, self._values_KX, self._unsaved_K, self._accesses_K)
+        self.trainer_bytes = max(self.trainer_bytes, sum(array.nbytes for array in arrays))
 
     def freeze(self, *, closes_interval: bool) -> None:
         """The contents of the present save are fixed. One that ``closes_interval`` holds all mirrored rows."""
@@ -211,12 +212,6 @@ class Mirror(Checkpoint):
         return self._uploaded[rank]
 
     # --- the record ---------------------------------------------------------------------------------------------------
-
-    @property
-    def _num_bytes(self) -> int:
-        """Memory of all rows, their keys and counts."""
-        counts_bytes = self._unsaved_K.nbytes + self._accesses_K.nbytes
-        return self._keys_K.nbytes + self._values_KX.nbytes + counts_bytes
 
     def summary(self) -> dict[str, Any]:
         """Rows that are held, memory and rows fetched."""
