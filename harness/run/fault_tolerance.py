@@ -1,7 +1,5 @@
 """The objects by which a run survives failures, built from its constants."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 from harness.cluster.effects import Effects
@@ -24,7 +22,6 @@ from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
 
 
-@dataclass(frozen=True, kw_only=True)
 class FaultTolerance:
     """What a run has besides its model: finished steps, what is due when, ledgers, checkpoints, kinds of recovery,
     planned faults, and requests to PS ranks that survive their deaths.
@@ -32,14 +29,42 @@ class FaultTolerance:
     ``progress``: of the run now.
     """
 
-    steps: StepLog
-    progress: Callable[[], Progress]
-    boundaries: Boundaries
-    checkpoints: Checkpoints
-    accounting: Accounting
-    recoveries: Recoveries
-    injections: Injections
-    failover: FailoverClient
+    def __init__(
+        self,
+        run_spec: RunSpec,
+        checkpoints: Checkpoints,
+        faults: tuple[FaultTime, ...],
+        cluster: Cluster,
+        effects: Effects,
+    ) -> None:
+        """Build the objects, each after those it uses."""
+        self.checkpoints = checkpoints
+        self.steps = _make_steps(run_spec, effects)
+        self.progress = partial(_progress, run_spec, self.steps, checkpoints)
+        self.accounting = _make_accounting(run_spec, cluster)
+        self.recoveries = _make_recoveries(run_spec)
+        self.injections = Injections(
+            faults,
+            cluster=cluster,
+            effects=effects,
+            recoveries=self.recoveries,
+            accounting=self.accounting,
+            progress=self.progress,
+            before_fault=self.steps.flush,
+        )
+        schedule = _make_schedule(run_spec, faults)
+        self.boundaries = Boundaries(schedule, run_spec.strategy, self.progress, lambda: self.accounting.overhead_h)
+        self.failover = FailoverClient(
+            cluster=cluster,
+            effects=effects,
+            strategy=run_spec.strategy,
+            checkpoints=checkpoints,
+            accounting=self.accounting,
+            recoveries=self.recoveries,
+            injections=self.injections,
+            before_recovery=self.steps.flush,
+            max_replacements_in_a_row=run_spec.config.cluster.max_replacements_in_a_row,
+        )
 
     @property
     def states(self) -> dict[str, Stateful]:
@@ -48,47 +73,6 @@ class FaultTolerance:
             name: getattr(self, name)
             for name in ("steps", "boundaries", "checkpoints", "accounting", "recoveries", "injections")
         }
-
-
-def make_fault_tolerance(
-    run_spec: RunSpec, checkpoints: Checkpoints, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
-) -> FaultTolerance:
-    """Build the objects, each after those it uses."""
-    steps = _make_steps(run_spec, effects)
-    progress = partial(_progress, run_spec, steps, checkpoints)
-    accounting = _make_accounting(run_spec, cluster)
-    recoveries = _make_recoveries(run_spec)
-    injections = Injections(
-        faults,
-        cluster=cluster,
-        effects=effects,
-        recoveries=recoveries,
-        accounting=accounting,
-        progress=progress,
-        before_fault=steps.flush,
-    )
-    return FaultTolerance(
-        steps=steps,
-        progress=progress,
-        boundaries=Boundaries(
-            _make_schedule(run_spec, faults), run_spec.strategy, progress, lambda: accounting.overhead_h
-        ),
-        checkpoints=checkpoints,
-        accounting=accounting,
-        recoveries=recoveries,
-        injections=injections,
-        failover=FailoverClient(
-            cluster=cluster,
-            effects=effects,
-            strategy=run_spec.strategy,
-            checkpoints=checkpoints,
-            accounting=accounting,
-            recoveries=recoveries,
-            injections=injections,
-            before_recovery=steps.flush,
-            max_replacements_in_a_row=run_spec.config.cluster.max_replacements_in_a_row,
-        ),
-    )
 
 
 def _make_steps(run_spec: RunSpec, effects: Effects) -> StepLog:

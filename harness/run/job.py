@@ -19,7 +19,7 @@ from harness.recovery.checkpointer import Checkpointer, Checkpoints
 from harness.recovery.failover import FailoverClient
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator, curve_samples
-from harness.run.fault_tolerance import FaultTolerance, make_fault_tolerance
+from harness.run.fault_tolerance import FaultTolerance
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
 from harness.run.trainer import Trainer
@@ -35,7 +35,7 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
     saves = Checkpoints(checkpoints)
-    tolerance = make_fault_tolerance(run_spec, saves, faults, cluster, effects)
+    tolerance = FaultTolerance(run_spec, saves, faults, cluster, effects)
     trainer = _make_trainer(run_spec, tolerance, cluster, effects)
     try:
         effects.record(trainer.run())
