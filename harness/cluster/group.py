@@ -14,7 +14,6 @@ the next generation's number. Found by trying (torch 2.13.0):
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from torch._C._distributed_autograd import _init as init_autograd
@@ -24,6 +23,7 @@ from torch.distributed import rpc
 from torch.distributed.rpc import api
 
 from harness.cluster.formation import Place
+from harness.config.model import ClusterConfig
 from harness.core.errors import HarnessError
 
 MAX_WORLDS = 32_000
@@ -32,22 +32,6 @@ MAX_WORLDS = 32_000
 
 class WorldBroken(HarnessError):
     """A generation could not be formed, since a rank died. The supervisor orders the next one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupOptions:
-    """Settings of the RPC world; see ClusterConfig for their meaning.
-
-    Attributes:
-        dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
-    """
-
-    transports: tuple[str, ...]
-    interface: str | None
-    num_worker_threads: int
-    rpc_timeout_s: float
-    join_timeout_s: float
-    dead_after_s: float | None = None
 
 
 _NAME, _ADDRESS = "names/", "addrs/"  # of keys: names/INDEX is a worker's name, addrs/NAME its address
@@ -99,7 +83,7 @@ def join(
     *,
     publish: Callable[[str, bytes], None],
     addresses: Callable[[], Mapping[str, bytes]],
-    options: GroupOptions,
+    options: ClusterConfig,
 ) -> Any:
     """Take ``place`` in the world of its generation; returns when the addresses of all workers are known.
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from harness.cluster.formation import Place
+from harness.config.model import ClusterConfig
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
 from harness.processes.fork_server import END_S, ForkServer, current, start
 from harness.processes.forked import ForkedProcess
 from harness.processes.spawn import fork_server
 
-if TYPE_CHECKING:  # the supervisor's side of a cluster must not import torch
-    from harness.cluster.group import GroupOptions
+if TYPE_CHECKING:
     from harness.processes.network import Entrance
 
 
@@ -28,6 +28,7 @@ class RankContext:
         place: in the first generation to join; None for a spare that waits for an order.
         supervisor_pid: process of the rank's machine whose end must also end the rank.
         host, port, authkey: of the supervisor's control channel.
+        dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
         entrance: of the network that the ranks have to themselves; None where they have none.
         parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
     """
@@ -39,7 +40,8 @@ class RankContext:
     host: str
     port: int
     authkey: bytes
-    options: "GroupOptions"
+    options: ClusterConfig
+    dead_after_s: float | None = None
     entrance: "Entrance | None" = None
     parent_pid: int | None = None
 

@@ -110,7 +110,7 @@ class ControlLink:
         Half the deadline after which the supervisor counts such a host as lost, as its own agent does. To be called
         again when this process has connected to another rank.
         """
-        if (dead_after_s := self.rank_context.options.dead_after_s) is not None:
+        if (dead_after_s := self.rank_context.dead_after_s) is not None:
             give_up_all_after(dead_after_s * LEASE_FRAC)
 
     def take_spares(self) -> bool:

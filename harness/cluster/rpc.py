@@ -182,7 +182,7 @@ class RpcCluster:
         self._awaits_spares = False
         self._seeks_dead = False  # among all ranks, since ranks were killed
         self._was_in_flight = False  # whether requests were in flight then
-        self._has_hosts = link.rank_context.options.dead_after_s is not None
+        self._has_hosts = link.rank_context.dead_after_s is not None
         self._answered: set[Rank] = set()  # in this generation, where ranks are on several hosts
         try:
             self._join(self._link.ask("formation"))

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock, TrainerProgress
@@ -20,6 +20,7 @@ from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.processes import REAP_S, Processes, RankJob
 from harness.cluster.rendezvous import Rendezvous
 from harness.cluster.spares import Spares
+from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
 from harness.core.plans import CHIEF, Rank, all_ranks, is_ps, is_trainer
@@ -27,9 +28,6 @@ from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
 from harness.processes.stop import StopRequest
-
-if TYPE_CHECKING:
-    from harness.cluster.group import GroupOptions
 
 _TICK = 0.05  # of the shorter deadline: how often the supervisor looks at the clock
 
@@ -40,9 +38,7 @@ class World:
     Args:
         launcher: starts the processes. Closed with the world.
         ps, trainer: what a PS rank and the trainer rank run. A spare runs what a PS rank runs.
-        options: settings of the RPC world.
-        host, port: where the control channel listens; port 0 lets the system choose.
-        num_spares: spares that are kept.
+        options: settings of the RPC world, the control channel and the spares.
         may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`).
         progress_timeout_s: within which a trainer must finish something; None: it need not.
 
@@ -57,24 +53,20 @@ class World:
         *,
         ps: RankJob,
         trainer: RankJob,
-        options: "GroupOptions",
-        host: str,
-        port: int,
-        num_spares: int = 0,
+        options: ClusterConfig,
         network: PrivateNetwork | None = None,
         may_cut: bool = False,
         progress_timeout_s: float | None = None,
     ) -> None:
         try:
-            listener = control.listen(host, port) if network is None else network.listener
+            listener = control.listen(options.host, options.port) if network is None else network.listener
         except OSError as error:
             raise ConfigError(
-                f"cluster.host, cluster.port: cannot listen on {host}:{port}: {error.strerror}; "
+                f"cluster.host, cluster.port: cannot listen on {options.host}:{options.port}: {error.strerror}; "
                 "set cluster.port=0 to take a free port"
             ) from error
-        if options.dead_after_s is not None:
-            give_up_after(listener, options.dead_after_s)
-        self._host = host
+        if launcher.dead_after_s is not None:
+            give_up_after(listener, launcher.dead_after_s)
         self._network = network
         self.port: int = listener.getsockname()[1]
         self._options = options
@@ -83,9 +75,9 @@ class World:
         self._ps, self._trainer = ps, trainer
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
-        self._spares = Spares(num_spares, self._processes, self._connections)
+        self._spares = Spares(options.spares, self._processes, self._connections)
         members = (*self.names, *self._spares.names)
-        self._formation = Formation(generation=0, members=members, takeovers={}, keeps_spares=num_spares > 0)
+        self._formation = Formation(generation=0, members=members, takeovers={}, keeps_spares=options.spares > 0)
         self._is_formed = False  # whether the trainer has joined the present generation
         self._has_met_trainer = False  # whether it has connected
         self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
@@ -124,10 +116,11 @@ class World:
             place=place,
             num_ps=len(self.names) - 1,
             supervisor_pid=os.getpid(),
-            host=self._host,
+            host=self._options.host,
             port=self.port,
             authkey=self._authkey,
             options=self._options,
+            dead_after_s=self._launcher.dead_after_s,
             entrance=self._network and self._network.entrance,
         )
         self._processes.spawn(context, self._trainer if is_trainer(rank) else self._ps)

@@ -92,7 +92,7 @@ class Agent:
             self._end(0)
 
     def _spawn(self, number: int, context: RankContext, main: Main, work: Any) -> None:
-        options = replace(context.options, interface=self._interface)
+        options = context.options.model_copy(update={"interface": self._interface})
         context = replace(context, options=options, supervisor_pid=os.getpid())
         try:
             process = self._launcher.spawn(context, main, work)

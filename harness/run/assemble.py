@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from harness.cluster import rpc
 from harness.cluster.effects import Effects
-from harness.cluster.group import GroupOptions
 from harness.cluster.launcher import Launcher, Main
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.processes import RankJob
@@ -335,17 +334,7 @@ def make_world(
             launcher,
             ps=RankJob(parts.ps_main, spec),
             trainer=RankJob(rpc.trainer_main, job),
-            options=GroupOptions(
-                transports=cluster.transports,
-                interface=cluster.interface,
-                num_worker_threads=cluster.num_worker_threads,
-                rpc_timeout_s=cluster.rpc_timeout_s,
-                join_timeout_s=cluster.join_timeout_s,
-                dead_after_s=launcher.dead_after_s,
-            ),
-            host=cluster.host,
-            port=cluster.port,
-            num_spares=cluster.spares,
+            options=cluster,
             network=_private_network(cluster),
             may_cut=may_cut,
             progress_timeout_s=config.trainer.progress_timeout_s,

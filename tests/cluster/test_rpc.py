@@ -9,11 +9,10 @@ import pytest
 import torch
 
 from harness.cluster import rpc
-from harness.cluster.group import GroupOptions
 from harness.cluster.launcher import RankContext
 from harness.cluster.packing import packed
 from harness.cluster.protocol import Exchange, Push, WriteBack
-from harness.config.model import Config
+from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Lost, Recovered, Regrouped, Started
 from harness.core.faults import PlannedFault
@@ -196,9 +195,7 @@ def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None
         host="127.0.0.1",
         port=1,
         authkey=b"",
-        options=GroupOptions(
-            transports=("uv",), interface="lo", num_worker_threads=2, rpc_timeout_s=1.0, join_timeout_s=1.0
-        ),
+        options=ClusterConfig(rpc_timeout_s=1.0, join_timeout_s=1.0),
         entrance=Entrance((f"/proc/{supervisor}/fd/3",)),
     )
     assert os.waitstatus_to_exitcode(os.waitpid(forked(lambda: main(context, None)), 0)[1]) == ORPHANED

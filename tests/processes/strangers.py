@@ -11,7 +11,8 @@ from pathlib import Path
 from torch.distributed import rpc
 
 from harness.cluster.formation import Place
-from harness.cluster.group import GroupOptions, join, worker_name
+from harness.cluster.group import join, worker_name
+from harness.config.model import ClusterConfig
 from harness.processes.leash import end_with_parent
 
 NOBODY = 65534
@@ -109,9 +110,7 @@ def joined(rank: str, url: str, num_members: int) -> list[str]:
     """
     names = tuple(f"member{number}" for number in range(num_members - 1))
     place = Place(generation=0, rank="stranger", members=(rank, *names, "stranger"))
-    options = GroupOptions(
-        transports=("uv",), interface="lo", num_worker_threads=1, rpc_timeout_s=ATTACK_S, join_timeout_s=ATTACK_S
-    )
+    options = ClusterConfig(rpc_timeout_s=ATTACK_S, join_timeout_s=ATTACK_S)
     addresses = {worker_name(member, 0): url.encode() for member in place.members}
     world = join(place, publish=lambda *_: None, addresses=lambda: addresses, options=options)
     assert world is not None
