@@ -5,7 +5,7 @@ The table of launchers is in ``harness/run/launchers.py``.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from harness.cluster.formation import Place
 from harness.config.model import ClusterConfig
@@ -13,10 +13,8 @@ from harness.core.errors import RunFailed
 from harness.core.plans import Rank
 from harness.processes.fork_server import END_S, ForkServer, current, start
 from harness.processes.forked import ForkedProcess
+from harness.processes.network import Entrance
 from harness.processes.spawn import fork_server
-
-if TYPE_CHECKING:
-    from harness.processes.network import Entrance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +25,7 @@ class RankContext:
         rank: its name at first: a spare may take over another.
         place: in the first generation to join; None for a spare that waits for an order.
         supervisor_pid: process of the rank's machine whose end must also end the rank.
-        host, port, authkey: of the supervisor's control channel.
+        port, authkey: of the supervisor's control channel, on ``options.host``.
         dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
         entrance: of the network that the ranks have to themselves; None where they have none.
         parent_pid: process that forks this one from its main thread; None with a launcher that does not fork it here.
@@ -37,12 +35,11 @@ class RankContext:
     place: Place | None
     num_ps: int
     supervisor_pid: int
-    host: str
     port: int
     authkey: bytes
     options: ClusterConfig
     dead_after_s: float | None = None
-    entrance: "Entrance | None" = None
+    entrance: Entrance | None = None
     parent_pid: int | None = None
 
 

@@ -31,8 +31,9 @@ class ControlLink:
     def __init__(self, rank_context: RankContext) -> None:
         self.rank_context = rank_context
         self._sending = threading.Lock()
+        options = rank_context.options
         self._connection: Connection = control.connect(
-            rank_context.host, rank_context.port, rank_context.authkey, rank_context.options.join_timeout_s
+            options.host, rank_context.port, rank_context.authkey, options.join_timeout_s
         )
         self._world: object = None  # keeps a generation's store alive
         self._orders: list[control.Message] = []

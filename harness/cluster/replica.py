@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from harness.cluster.protocol import Failure, Push, ReadShard, Reply, Request, Save, ShardRows, WriteBack
-from harness.core.plans import Rank, buddy_of, owner_of, ps_index
+from harness.core.plans import Rank, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import NullTracker, TrackerSpec
@@ -84,13 +84,11 @@ class Replica(Resumable):
         return len(self.shard.rows_MD)
 
 
-def copy_from_buddy(shard: Shard, rank: Rank, reach: Reach) -> Taken:
-    """Copy the replica of ``shard``, of ``rank``, from its buddy. Returns what the last save took."""
-    return copy_shard(shard, buddy_of(rank, shard.placement.num_ps), reach, is_replica=True)
-
-
 def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> Taken:
-    """Fill ``shard`` from rank ``source``: from the shard that it owns or, with ``is_replica``, from its replica."""
+    """Fill ``shard`` from rank ``source``: from the shard that it owns or, with ``is_replica``, from its replica.
+
+    Returns what the last save took.
+    """
     taken, applied_step = Taken(), 0
     for part in _parts(shard):
         read = reach(source, ReadShard(is_replica=is_replica, first=part.start, stop=part.stop))

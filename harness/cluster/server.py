@@ -31,12 +31,12 @@ from harness.cluster.protocol import (
     WriteState,
     Written,
 )
-from harness.cluster.replica import Replica, Taken, copy_from_buddy, read_shard
+from harness.cluster.replica import Replica, Taken, copy_shard, read_shard
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed, RankLost
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
-from harness.core.plans import Rank, ps_index
+from harness.core.plans import Rank, buddy_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
@@ -211,7 +211,8 @@ class RankServer(Resumable):
 
     def _copy_from_buddy(self, request: CopyFromBuddy) -> Restored:
         self._saver.abandon()
-        self._restored(copy_from_buddy(self.shard, self.rank, self.reach))
+        buddy = buddy_of(self.rank, self.shard.placement.num_ps)
+        self._restored(copy_shard(self.shard, buddy, self.reach, is_replica=True))
         return Restored(num_rows=len(self.shard.rows_MD))
 
     def _copy_replica(self, request: CopyReplica) -> Restored:

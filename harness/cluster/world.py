@@ -116,7 +116,6 @@ class World:
             place=place,
             num_ps=len(self.names) - 1,
             supervisor_pid=os.getpid(),
-            host=self._options.host,
             port=self.port,
             authkey=self._authkey,
             options=self._options,

@@ -192,7 +192,6 @@ def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None
         place=None,
         num_ps=1,
         supervisor_pid=supervisor,
-        host="127.0.0.1",
         port=1,
         authkey=b"",
         options=ClusterConfig(rpc_timeout_s=1.0, join_timeout_s=1.0),
