@@ -191,8 +191,8 @@ def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: flo
             step=step,
             rows_N=plan.rows[k],
             grads_ND=grads_ND[first:last],
-            counts_N=plan.counts[k],
-            sampled_N=plan.sampled[k],
+            counts_N=torch.from_numpy(plan.counts_N[first:last]),
+            sampled_N=torch.from_numpy(plan.sampled_N[first:last]),
             learning_rate=learning_rate,
         )
         for k, (first, last) in enumerate(pairwise(plan.bounds))

@@ -23,7 +23,7 @@ class BatchPlan:
     ``keys_N`` are the distinct rows, ascending, by position in the rank-major order of all rows
     (``Placement.rank_base_R``); ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch
     each, ``sampled_N`` (bool) whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k +
-    1]`` belong to rank k: ``rows[k]``, ``counts[k]`` and ``sampled[k]``. ``inverse_A`` (int64) says which of the N rows
+    1]`` belong to rank k. ``inverse_A`` (int64) says which of the N rows
     access ``b * F + f`` reads; ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses
     begin.
     """
@@ -40,20 +40,7 @@ class BatchPlan:
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
         """The local flat rows of each rank, int64 (N,) each."""
-        return self._by_rank(self.rows_N)
-
-    @cached_property
-    def counts(self) -> tuple[Tensor, ...]:
-        """How many samples touch each row, by rank, int32 (N,) each."""
-        return self._by_rank(self.counts_N)
-
-    @cached_property
-    def sampled(self) -> tuple[Tensor, ...]:
-        """Whether a sub-sampled input touches each row, by rank, bool (N,) each."""
-        return self._by_rank(self.sampled_N)
-
-    def _by_rank(self, values_N: np.ndarray) -> tuple[Tensor, ...]:
-        return tuple(torch.from_numpy(values_N[first:last]) for first, last in pairwise(self.bounds))
+        return tuple(torch.from_numpy(self.rows_N[first:last]) for first, last in pairwise(self.bounds))
 
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:
