@@ -166,7 +166,6 @@ class ForkLauncher:
         """A no-op: see :class:`Launcher`."""
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> ForkedProcess:
-        """See :class:`Launcher`."""
         self.check()
         forks = fork_server()
         self._server = current()
@@ -186,7 +185,6 @@ class ForkLauncher:
         return sentinels if self._server is None else [*sentinels, self._server.pidfd]
 
     def check(self) -> None:
-        """See :class:`Launcher`."""
         if self._server is not None and self._server.has_ended():
             raise self._server.failure()
 

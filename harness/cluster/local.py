@@ -108,7 +108,6 @@ class LocalCluster:
         return self._ranks.names
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        """See :class:`harness.cluster.protocol.Cluster`."""
         return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
@@ -134,11 +133,9 @@ class LocalCluster:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
 
     def expect_losses(self) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
         self._seeks_dead = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
         self._raise_lost(self.ranks, {})
 
 

@@ -197,7 +197,6 @@ class RpcCluster:
         return self._ranks
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        """See :class:`harness.cluster.protocol.Cluster`."""
         return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
@@ -289,7 +288,6 @@ class RpcCluster:
         return Underway(futures, detail)
 
     def expect_losses(self) -> None:
-        """See :class:`harness.cluster.protocol.Cluster`."""
         is_first = not self._seeks_dead
         self._was_in_flight = self._num_in_flight > 0 or (self._was_in_flight and not is_first)
         self._seeks_dead = True

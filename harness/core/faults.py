@@ -155,7 +155,6 @@ class Kill(Death):
     takes_hosts: ClassVar[bool] = True
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """See Fault.strike."""
         return _hits(powers.ranks.kill(ranks, planned.hosts))
 
 
@@ -168,7 +167,6 @@ class Hang(Death):
     loss: ClassVar[Loss | None] = "mute"
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """See Fault.strike."""
         return _hits(powers.ranks.hang(ranks))
 
 
@@ -182,7 +180,6 @@ class Partition(Death):
     cuts_network: ClassVar[bool] = True
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """See Fault.strike."""
         return _hits(powers.ranks.cut_off(ranks))
 
 
@@ -199,7 +196,6 @@ class Slow(Fault):
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
-        """See Fault.of."""
         text = values.get("factor")
         if not text:
             raise ValueError(f"factor: expected a number above 1 for the fault {name}, got nothing")
@@ -236,7 +232,6 @@ class WriteFailure(Fault):
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
-        """See Fault.of."""
         return cls(name=name, write_errno=_ERRNOS[name])
 
 
@@ -252,11 +247,9 @@ class BitFlip(Fault):
     words: ClassVar[str] = "bit {bit} of {path} flipped"
 
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
-        """See Fault.drawn."""
         return replace(self, number=int(make_generator().integers(_NUM_BITS)))
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
-        """See Fault.strike."""
         flipped = {rank: powers.files.flip_bit(rank, self.number) for rank in ranks}
         return {rank: Hit({"path": found[0], "bit": found[1]}) for rank, found in flipped.items() if found}
 
