@@ -15,9 +15,11 @@ def choose_backend(config: TrainerConfig) -> BackendName:
 
 
 def check_backend(config: TrainerConfig) -> None:
-    """Raise ConfigError where the backend that ``config`` asks for cannot run here."""
+    """Raise ConfigError where the backend or the device that ``config`` asks for cannot be here. Asks no device."""
     if config.backend == "compiled" and (why := obstacle(config.device)):
         raise ConfigError(f"trainer.backend: compiled, but {why}; set trainer.backend=torch or auto")
+    if config.device == "cuda" and torch.version.cuda is None:
+        raise ConfigError(f"trainer.device: expected a torch with CUDA for cuda, got {torch.__version__}; use cpu")
 
 
 def obstacle(device: str, dtype: torch.dtype = torch.float32) -> str | None:

@@ -43,11 +43,20 @@ def test_a_backend_that_cannot_run_is_refused(config: Config, monkeypatch: pytes
         RunSpec(changed(config, trainer__backend="compiled")).validate()
 
 
+def test_a_torch_without_cuda_is_refused_before_a_run_begins(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One line, with the version; no device need be asked for."""
+    monkeypatch.setattr(torch.version, "cuda", None)
+    config = changed(config, trainer__device="cuda", trainer__backend="torch")
+    with pytest.raises(ConfigError, match=r"^trainer\.device: expected a torch with CUDA for cuda, got .*; use cpu$"):
+        RunSpec(config).validate()
+
+
 def test_the_trainer_alone_asks_for_a_cuda_device(
     config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Law: who checks a config forks ranks afterwards, and a process that has asked can fork none that uses CUDA."""
     config = changed(config, trainer__device="cuda", trainer__backend="torch")
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("asked by who checks the config"))
     RunSpec(config).validate()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
