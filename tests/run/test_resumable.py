@@ -27,7 +27,7 @@ REBUILT: dict[str, set[str]] = {
     "Checkpoint": {"run"},
     "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
     "DirectClient": {
-        *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary", "planned"),
+        *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary"),
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
     },
     "Initial": {"run"},
@@ -65,7 +65,6 @@ REBUILT: dict[str, set[str]] = {
     "StaleClient": {
         *("failover", "batches", "ranks", "optimizer", "learning_rate", "num_steps", "is_boundary", "needs_all"),
         *("staleness", "num_workers", "count_updates", "spans"),
-        *("next", "planned"),  # follow from the step
         *("pulled", "pushing"),  # of a step that is over
     },
     "StepLog": {
