@@ -33,6 +33,7 @@ from torch import Tensor
 from benchmarks._common import Spread, config_of, numbers_of, parser, report, settings_of, skewed_ids, table
 from benchmarks._plain import multiply, products
 from benchmarks._turns import Worker, harness_run, num_steps
+from harness.client.embedding_client import make_pushes
 from harness.config.model import Config, MetricsConfig
 from harness.core.criteo_sizes import KAGGLE_CARDINALITIES
 from harness.core.lookup import plan_batch
@@ -104,9 +105,9 @@ def fill(ranks: Sequence[Sequence[Tracked]], config: Config, steps: int) -> None
         num_samples = (step - first) * config.trainer.batch_size
         ids_BF = np.stack([skewed_ids(rng, rows, num_samples) for rows in placement.cardinalities], axis=1)
         plan = plan_batch(ids_BF, placement, np.arange(num_samples) % SAMPLE_PERIOD == 0)
-        for k, kinds in enumerate(ranks):
+        for push, kinds in zip(make_pushes(plan, torch.empty(len(plan.keys_N), 0), step, 0.0), ranks, strict=True):
             for tracked in kinds:
-                tracked.fill(step, plan.rows[k], plan.counts[k], plan.sampled[k])
+                tracked.fill(step, push.rows_N, push.counts_N, push.sampled_N)
 
 
 def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> list[Parts]:
@@ -130,12 +131,12 @@ def measure_steps(config: Config, options: argparse.Namespace, folder: Path) -> 
                 plan = plan_batch(batch.ids_BF, spec.placement, np.arange(batch_size) % SAMPLE_PERIOD == 0)
                 number += 1
                 multiply(found)
-                for k, kinds in enumerate(ranks):
-                    rows_N, counts_N, sampled_N = plan.rows[k], plan.counts[k], plan.sampled[k]
+                pushes = make_pushes(plan, grads_AD, number, 0.0)
+                for k, (push, kinds) in enumerate(zip(pushes, ranks, strict=True)):
                     for i in range(len(kinds)):
                         name, tracked = kinds[(i + k + number) % len(kinds)]
                         began_s = time.perf_counter()
-                        tracked.serve(number, rows_N, grads_AD[: len(rows_N)], counts_N, sampled_N)
+                        tracked.serve(number, push.rows_N, push.grads_ND, push.counts_N, push.sampled_N)
                         spent_s[name] += time.perf_counter() - began_s
             parts = {"step": step_s} | {kind: spent_s[kind] - spent_s["none"] for kind in options.trackers}
             rounds.append({name: 1e3 * seconds / options.steps for name, seconds in parts.items()})
