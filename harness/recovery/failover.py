@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster, Reply, Request, in_rank_order, no_op
+from harness.cluster.protocol import Cluster, Reply, Request, Restored, in_rank_order, no_op
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan
 from harness.core.strategy import Strategy
@@ -218,6 +218,10 @@ class FailoverClient:
         """Give the ranks of ``plan`` their rows; returns the number of rows."""
         requests = self._recoveries.requests(plan, loss, self._serve)
         replies = self._serve(requests, lambda: self._injections.strike("restore"))
+        for rank, reply in replies.items():
+            if not isinstance(reply, Restored):
+                kind, step = plan.kinds.get(rank), loss.progress.step
+                raise RunFailed(f"step {step}: {rank}: expected Restored of the recovery {kind}, got {reply!r}")
         for kind in self._recoveries:
             kind.restored(loss, requests, self._serve)
         return sum(reply.num_rows for reply in replies.values())

@@ -1,12 +1,12 @@
 """The table of the kinds of recovery, and the kinds of one run as one object."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from torch import Tensor
 
 from harness.cluster.protocol import Ask, Request
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan, rank_order
+from harness.core.plans import Progress, Rank, RecoveryPlan, ps_rank, rank_order
 from harness.core.resumable import State
 from harness.core.strategy import Lost, Strategy
 from harness.recovery.kinds.base import LostRanks, Recovery, RunFacts, Serve, UploadedRows
@@ -51,6 +51,8 @@ def plan_recovery(strategy: Strategy, lost: Lost, progress: Progress) -> Recover
 
 
 def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoint: bool) -> str | None:
+    if not isinstance(plan, RecoveryPlan) or not isinstance(plan.kinds, Mapping):
+        return f"expected a RecoveryPlan, with a kind by lost rank, got {plan!r}"
     if plan.kinds.keys() != lost:
         return f"expected kinds of {', '.join(sorted(lost))}, got kinds of {', '.join(sorted(plan.kinds)) or 'no rank'}"
     for rank, kind in plan.kinds.items():
@@ -87,6 +89,7 @@ class Recoveries:
     def __init__(self, run: RunFacts) -> None:
         names = dict.fromkeys(("initial", *run.strategy.recoveries))
         self._kinds = {name: RECOVERIES[name](run) for name in names}
+        self._ranks = [ps_rank(k) for k in range(run.placement.num_ps)]
 
     def __iter__(self) -> Iterator[Recovery]:
         return iter(self._kinds.values())
@@ -96,8 +99,20 @@ class Recoveries:
         requests: dict[Rank, Request] = {}
         for name in dict.fromkeys(plan.kinds.values()):
             ranks = [rank for rank, kind in plan.kinds.items() if kind == name]
-            requests |= self._kinds[name].requests(ranks, loss, serve)
+            given = self._kinds[name].requests(ranks, loss, serve)
+            if problem := self._problem_of(given, ranks):
+                raise RunFailed(f"step {loss.progress.step}: requests of the recovery {name}: {problem}")
+            requests |= given
         return {rank: requests[rank] for rank in sorted(requests, key=rank_order)}
+
+    def _problem_of(self, given: object, ranks: Sequence[Rank]) -> str | None:
+        if not isinstance(given, Mapping) or not all(isinstance(request, Request) for request in given.values()):
+            return f"expected a request by rank, got {given!r}"
+        if missing := [rank for rank in ranks if rank not in given]:
+            return f"expected one for {', '.join(missing)}, got none"
+        if unknown := [repr(rank) for rank in given if rank not in self._ranks]:
+            return f"expected ranks of {self._ranks[0]} to {self._ranks[-1]}, got {', '.join(unknown)}"
+        return None
 
     def uploaded(self, plan: RecoveryPlan) -> dict[Rank, UploadedRows]:
         """By lost rank, what its replacement got from the trainer."""

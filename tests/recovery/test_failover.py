@@ -5,17 +5,24 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.cluster.protocol import Reply, Request, Restore, Save
+from harness.cluster.protocol import Initialise, OnShard, Reply, Request, Restore, Save
 from harness.cluster.server import RankServer
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Lost, Recovered
+from harness.core.shard import Shard
+from harness.core.whole_strategies import Partial
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.kinds.whole import Checkpoint
 from harness.run import job
 from harness.run.assemble import Parts
 from harness.store import ShardStore, newest_checkpoint
 from tests.runs import changed, run, saving_every
+
+
+def len_of(shard: Shard) -> int:
+    """A function called on a shard that restores nothing."""
+    return 7
 
 
 class WatchedServer(RankServer):
@@ -113,3 +120,38 @@ def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
     assert lost == [(["ps1"], 0.0), (["ps2"], 0.0)]
     recovered = [event.machine for event in events if isinstance(event, Recovered)]
     assert recovered == [{"seconds": 300.0, "reschedule_seconds": 0.0}], "ps1 alone, then both"
+
+
+@pytest.mark.parametrize(
+    ("method", "gives", "message"),
+    [
+        ((Partial, "plan_recovery"), None, r"recovery plan of Partial: expected a RecoveryPlan, .*, got None$"),
+        ((Checkpoint, "requests"), None, r"requests of the recovery checkpoint: expected a request by rank, got None$"),
+        ((Checkpoint, "requests"), {}, r"requests of the recovery checkpoint: expected one for ps1, got none$"),
+        ((Checkpoint, "requests"), {"ps1": "restore"}, r"expected a request by rank, got \{'ps1': 'restore'\}$"),
+        (
+            (Checkpoint, "requests"),
+            {"ps1": Initialise(step=0), "ps9": Initialise(step=0)},
+            r"requests of the recovery checkpoint: expected ranks of ps0 to ps3, got 'ps9'$",
+        ),
+        (
+            (Checkpoint, "requests"),
+            {"ps1": OnShard(len_of, ())},
+            r"ps1: expected Restored of the recovery checkpoint, got 7$",
+        ),
+    ],
+)
+def test_what_a_plan_or_a_kind_of_recovery_gives_is_checked(  # noqa: PLR0917
+    config: Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: tuple[type, str],
+    gives: object,
+    message: str,
+) -> None:
+    """One line, with the step, the kind and what was expected: before anything of it is carried out."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n")
+    config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
+    monkeypatch.setattr(*method, lambda *_: gives)
+    with pytest.raises(RunFailed, match=r"^step \d+: .*" + message):
+        run(config, tmp_path / "run")

@@ -54,7 +54,7 @@ REBUILT: dict[str, set[str]] = {
     "RankServer": {"rank", "reach", "fsync", "place", "store", "handlers"},
     "Recency": set(),
     "Replica": {"owner", "tracked"},
-    "Recoveries": set(),
+    "Recoveries": {"ranks"},
     "Replication": {"run"},
     "Rollback": {"run"},
     "RowCache": {"max_rows"},
