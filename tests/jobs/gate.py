@@ -1,5 +1,7 @@
 """A plugin of tests: at step 20 strategy ``full`` waits for a file, or sends its job a signal and waits to be stopped.
 
+It does so where it plans the save, after the place of a resume point: the point is that of step 21.
+
 The folder is that of the variable GATE, or of this file: ``reached-NAME`` says that cell NAME is there. If there is
 ``signal-NAME``, the number in it is sent, once, to the job's process and to the cell's, as a scheduler does; otherwise
 the cell waits for the file ``open``, or until it is asked to stop.

@@ -91,7 +91,7 @@ def test_a_job_at_its_limit_is_requeued_and_its_cell_goes_on(config: Config, tmp
     (gate / f"signal-{cell.run_dir.name}").write_text(str(int(signal.SIGUSR2)))
     (gate / "open").touch()
     assert run([cell]) == ["done"]
-    assert "goes on from step 20 of 60" in JobFiles(cell.run_dir).log.read_text()
+    assert "goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text()
     assert_undisturbed(cell, tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_a_preempted_job_of_slurm_is_requeued(config: Config, tmp_path: Path, ga
     (gate / f"signal-{preempted.run_dir.name}").write_text(str(int(signal.SIGTERM)))
     (gate / "open").touch()
     assert run(cells) == ["done", "done"]
-    goes_on = ["goes on from step 20 of 60" in JobFiles(cell.run_dir).log.read_text() for cell in cells]
+    goes_on = ["goes on from step 21 of 60" in JobFiles(cell.run_dir).log.read_text() for cell in cells]
     assert goes_on == [True, False]
     assert_undisturbed(preempted, tmp_path)
     (group,) = submissions("grid", cells, ())
