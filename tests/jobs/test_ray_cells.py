@@ -130,7 +130,7 @@ def test_a_cell_whose_worker_is_killed_goes_on(head: Head, config: Config, tmp_p
         (gate / "open").touch()
 
     assert run([cell], Killing(kill)) == ["done"]
-    assert "goes on from step 19 of 60" in JobFiles(cell.run_dir).log.read_text()
+    assert "goes on from step 20 of 60" in JobFiles(cell.run_dir).log.read_text()
     assert_undisturbed(cell, tmp_path)
 
 
