@@ -13,6 +13,7 @@ from harness.core.events import Lost, Recovered
 from harness.core.shard import Shard
 from harness.core.whole_strategies import Partial
 from harness.model.dlrm import DenseNetwork
+from harness.recovery.kinds.base import Recovery
 from harness.recovery.kinds.whole import Checkpoint
 from harness.run import job
 from harness.run.assemble import Parts
@@ -120,6 +121,17 @@ def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
     assert lost == [(["ps1"], 0.0), (["ps2"], 0.0)]
     recovered = [event.machine for event in events if isinstance(event, Recovered)]
     assert recovered == [{"seconds": 300.0, "reschedule_seconds": 0.0}], "ps1 alone, then both"
+
+
+def test_a_kind_of_recovery_without_requests_is_one_line(
+    config: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A class that only derives from the base restores nothing."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n20,ps1\n")
+    config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))
+    monkeypatch.setattr(Checkpoint, "requests", Recovery.requests)
+    with pytest.raises(RunFailed, match=r"requests of the recovery checkpoint: expected one for ps1, got none$"):
+        run(config, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
