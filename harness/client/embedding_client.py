@@ -79,8 +79,7 @@ class ClientSpec:
 class EmbeddingClient(Resumable, ABC):
     """The trainer's client for embedding rows: it fetches rows and sends gradients to the PS ranks.
 
-    A client that keeps nothing from step to step implements :meth:`pull` and :meth:`push` alone. It is also the
-    :class:`harness.recovery.failover.RowHolder` of partial recoveries.
+    A client that keeps nothing from step to step implements :meth:`pull` and :meth:`push` alone.
     """
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -124,10 +123,14 @@ class EmbeddingClient(Resumable, ABC):
         """
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
-        """See :class:`harness.recovery.failover.RowHolder`."""
+        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent."""
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """See :class:`harness.recovery.failover.RowHolder`."""
+        """Updates, all and tracked, in the present request to ``rank`` that the ledger counts as sent already.
+
+        The replacement of ``rank`` receives them although its shard was restored alone. Negative where the request
+        holds less of earlier steps than it will be counted for.
+        """
         return 0, 0
 
 

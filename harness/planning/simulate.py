@@ -20,7 +20,7 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategy import Strategy
-from harness.recovery.charges import ModelBytes, charge_recovery
+from harness.recovery.accounting import ModelBytes, charge_recovery
 from harness.recovery.recoveries import plan_recovery, rolls_back
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS

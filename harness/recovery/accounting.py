@@ -5,22 +5,70 @@ Emulated hours and measured seconds are kept apart.
 """
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
 from harness.core.events import Recovered, Saved
 from harness.core.faults import Struck
 from harness.core.lookup import BatchPlan
-from harness.core.overhead import OverheadLedger
-from harness.core.plans import Rank, RecoveryPlan, SavePlan
+from harness.core.overhead import FailureCost, OverheadLedger
+from harness.core.plans import Progress, Rank, RecoveryPlan, SavePlan
 from harness.core.pls import PlsLedger, UpdateCounter, UpdateLedger
 from harness.core.resumable import Resumable
-from harness.recovery.charges import ModelBytes, charge_recovery
 from harness.recovery.kinds.base import LostRanks, UploadedRows
-from harness.recovery.recoveries import Recoveries, losing, reads_checkpoint, rolls_back
+from harness.recovery.recoveries import RECOVERIES, Recoveries, losing, reads_checkpoint, rolls_back
 from harness.store import Manifest
 
 
+@dataclass(frozen=True, kw_only=True)
+class ModelBytes:
+    """Payload bytes of a full save, dense network included, and of the rows of each PS rank in it."""
+
+    full: int
+    shards: Mapping[Rank, int]
+
+
+def charge_recovery(
+    plan: RecoveryPlan,
+    progress: Progress,
+    *,
+    overhead: OverheadLedger,
+    pls: PlsLedger,
+    sizes: ModelBytes,
+    struck: Struck,
+    upload_bytes: int = 0,
+) -> tuple[FailureCost, dict[Rank, float]]:
+    """Charge the ledgers with one recovery; the ranks of ``plan`` are in order.
+
+    Returns its cost, and the increase of the PLS by lost rank, 0 if it lost nothing.
+
+    ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of rows
+    that the trainer sent to the replacements.
+    """
+    goes_back = rolls_back(plan)
+    resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
+    read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
+    load_bytes = sizes.full if goes_back else sum(sizes.shards[rank] for rank in read) + upload_bytes
+    cost = overhead.charge_failure(
+        progress.samples - resumes_at,
+        struck.repair_h,
+        load_bytes=load_bytes,
+        bytes_full=sizes.full,
+        samples=progress.samples,
+        num_ranks=len(plan.kinds),
+        hangs=struck.hangs,
+    )
+    added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
+    if goes_back:
+        pls.rolled_back(resumes_at)
+    for rank in losing(plan):
+        added[rank] = pls.lost(rank, progress.samples)
+        pls.restored(rank, progress.samples)
+    return cost, added
+
+
+@dataclass(kw_only=True, eq=False)
 class Accounting(Resumable):
     """Charges saves and failures to the ledgers of one run.
 
@@ -29,35 +77,28 @@ class Accounting(Resumable):
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
     """
 
-    _state = ("_overhead", "_pls", "_updates", "_num_lost_ranks", "_measured_s")
+    overhead: OverheadLedger
+    pls: PlsLedger
+    updates: UpdateLedger | None
+    count_updates: UpdateCounter
+    sizes: ModelBytes
+    memory_bytes: int | None
 
-    def __init__(
-        self,
-        *,
-        overhead: OverheadLedger,
-        pls: PlsLedger,
-        updates: UpdateLedger | None,
-        count_updates: UpdateCounter,
-        sizes: ModelBytes,
-        memory_bytes: int | None,
-    ) -> None:
-        self._overhead = overhead
-        self._pls = pls
-        self._updates, self._count_updates = updates, count_updates
-        self._sizes = sizes
-        self._memory_bytes = memory_bytes
+    _state = ("overhead", "pls", "updates", "_num_lost_ranks", "_measured_s")
+
+    def __post_init__(self) -> None:
         self._num_lost_ranks = 0
         self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
 
     @property
     def overhead_h(self) -> float:
         """Emulated hours charged so far, in all four buckets."""
-        return self._overhead.total_h
+        return self.overhead.total_h
 
     def sent(self, plan: BatchPlan) -> None:
         """Count the updates of the batch of one finished step."""
-        if self._updates is not None:
-            self._updates.sent(*self._count_updates(plan.keys_N, plan.counts_N))
+        if self.updates is not None:
+            self.updates.sent(*self.count_updates(plan.keys_N, plan.counts_N))
 
     def rerun(self, seconds: float) -> None:
         """Count the ``seconds`` of a step that is repeated after a rollback as lost."""
@@ -65,8 +106,8 @@ class Accounting(Resumable):
 
     def freeze(self) -> None:
         """Record that the contents of the present save are fixed; it may be committed later."""
-        if self._updates is not None:
-            self._updates.saving()
+        if self.updates is not None:
+            self.updates.saving()
 
     def committed(self, plan: SavePlan, manifest: Manifest, written: Mapping[Rank, Written], stall_s: float) -> Saved:
         """Charge a committed save and return its event. A part that was written again is paid for twice.
@@ -76,18 +117,18 @@ class Accounting(Resumable):
         """
         is_charged = manifest.step > 0
         if plan.closes_interval:
-            self._pls.saved(manifest.samples)
-        if self._updates is not None:
+            self.pls.saved(manifest.samples)
+        if self.updates is not None:
             for rank, reply in written.items():
                 if reply.persisted_updates is not None and reply.persisted_tracked is not None:
-                    self._updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
-            self._updates.committed()
+                    self.updates.persisted(rank, reply.persisted_updates, reply.persisted_tracked)
+            self.updates.committed()
         repeated = sum(reply.payload_bytes for reply in written.values() if reply.struck)
         parts = sum(reply.payload_bytes for reply in written.values())
         payload = manifest.trainer.payload_bytes + parts + repeated
         save_h = 0.0
         if is_charged:
-            save_h = self._overhead.charge_save(payload, self._sizes.full, manifest.samples)
+            save_h = self.overhead.charge_save(payload, self.sizes.full, manifest.samples)
             self._measured_s["save"] += stall_s
         return Saved(
             step=manifest.step,
@@ -110,7 +151,7 @@ class Accounting(Resumable):
 
     def slowed(self, wait_h: float) -> None:
         """Charge a slowdown of ranks."""
-        self._overhead.charge_slowdown(wait_h)
+        self.overhead.charge_slowdown(wait_h)
 
     def recovered(
         self,
@@ -129,7 +170,7 @@ class Accounting(Resumable):
         ``uploaded``: by dead rank. ``in_flight``: updates, all and tracked, that a replacement receives with a request
         that is sent again although its shard was restored alone. ``struck``: what the trace says of the failure.
         """
-        goes_back, progress, counts = rolls_back(plan), loss.progress, self._updates is not None
+        goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
         self._num_lost_ranks += len(plan.kinds)
         self._measured_s["load"] += load_s
@@ -137,17 +178,17 @@ class Accounting(Resumable):
         cost, pls = charge_recovery(
             plan,
             progress,
-            overhead=self._overhead,
-            pls=self._pls,
-            sizes=self._sizes,
+            overhead=self.overhead,
+            pls=self.pls,
+            sizes=self.sizes,
             struck=struck,
             upload_bytes=upload_bytes,
         )
         lost: list[tuple[int, int]] = []
-        if self._updates is not None:
-            lost = [self._updates.lost(rank, in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]
+        if self.updates is not None:
+            lost = [self.updates.lost(rank, in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]
             if goes_back:
-                self._updates.rolled_back()
+                self.updates.rolled_back()
         return Recovered(
             step=progress.step,
             samples=progress.samples,
@@ -171,7 +212,7 @@ class Accounting(Resumable):
 
     def totals(self, recoveries: Recoveries) -> dict[str, Any]:
         """Fields of the last event: PLS, updates, failures, saves, emulated hours, bytes."""
-        overhead, updates = self._overhead, self._updates
+        overhead, updates = self.overhead, self.updates
         trainer_bytes = sum(kind.trainer_bytes for kind in recoveries)
         counted = updates.totals() if updates else dict.fromkeys(UpdateLedger(()).totals())
         charged = (
@@ -179,12 +220,12 @@ class Accounting(Resumable):
             *("save_h", "load_h", "lost_h", "reschedule_h", "overhead_frac", "node_h"),
         )
         return {
-            "pls": self._pls.total,
+            "pls": self.pls.total,
             "num_lost_ranks": self._num_lost_ranks,
             **counted,
             **{name: getattr(overhead, name) for name in charged},
             "wire_bytes": overhead.wire_bytes + sum(kind.wire_bytes for kind in recoveries),
-            "memory_bytes": None if self._memory_bytes is None else max(self._memory_bytes, trainer_bytes),
+            "memory_bytes": None if self.memory_bytes is None else max(self.memory_bytes, trainer_bytes),
             **{name: value for kind in recoveries for name, value in kind.summary().items()},
         }
 

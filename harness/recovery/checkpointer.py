@@ -6,7 +6,7 @@ exists when the supervisor has written its manifest, and not before.
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -62,6 +62,7 @@ class Checkpoints(Resumable):
                 discard_dense(self.root, CHIEF, self.next_sequence)
 
 
+@dataclass(kw_only=True, eq=False)
 class Checkpointer:
     """Begins saves and commits them.
 
@@ -71,114 +72,100 @@ class Checkpointer:
         dense_optimizer: is recorded in the file of the dense network.
     """
 
-    def __init__(
-        self,
-        *,
-        ask: Ask,
-        ranks: tuple[Rank, ...],
-        effects: Effects,
-        checkpoints: Checkpoints,
-        accounting: Accounting,
-        recoveries: Recoveries,
-        injections: Injections,
-        fsync: bool,
-        config_hash: str,
-        in_background: bool,
-        dense_state: Callable[[], Mapping[str, Tensor]],
-        dense_optimizer: str,
-    ) -> None:
-        self._ask = ask
-        self._ranks = ranks
-        self._effects = effects
-        self._checkpoints = checkpoints
-        self._accounting = accounting
-        self._recoveries = recoveries
-        self._injections = injections
-        self._fsync = fsync
-        self._config_hash = config_hash
-        self._in_background = in_background
-        self._dense_state = dense_state
-        self._dense_optimizer = dense_optimizer
+    ask: Ask
+    ranks: tuple[Rank, ...]
+    effects: Effects
+    checkpoints: Checkpoints
+    accounting: Accounting
+    recoveries: Recoveries
+    injections: Injections
+    fsync: bool
+    config_hash: str
+    in_background: bool
+    dense_state: Callable[[], Mapping[str, Tensor]]
+    dense_optimizer: str
+
+    def __post_init__(self) -> None:
         self._requests: Mapping[Rank, Save] = {}  # that began the save under way
         self._stall_s = 0.0  # seconds that training stood still for it so far
 
     def save(self, plan: SavePlan, progress: Progress) -> None:
         """Write a checkpoint; in the background, begin one. Raises RolledBack if a failure voided it."""
-        assert self._checkpoints.saving is None, "one save at a time"
-        began_s = self._effects.clock()
-        self._effects.status(phase="save")
-        mirrored = self._recoveries.prepare_save(self._ask, progress)
-        newest = self._checkpoints.newest
+        assert self.checkpoints.saving is None, "one save at a time"
+        began_s = self.effects.clock()
+        self.effects.status(phase="save")
+        mirrored = self.recoveries.prepare_save(self.ask, progress)
+        newest = self.checkpoints.newest
         files = newest.shards if newest else {}
         self._requests = {
             rank: Save(
                 plan=plan,
-                sequence=self._checkpoints.next_sequence,
+                sequence=self.checkpoints.next_sequence,
                 step=progress.step,
                 records=tuple(files.get(rank, ())),
                 mirrored_N=mirrored.get(rank, NO_ROWS),
-                faults=self._injections.write_faults,
-                mode="begin" if self._in_background else "now",
+                faults=self.injections.write_faults,
+                mode="begin" if self.in_background else "now",
             )
-            for rank in self._ranks
+            for rank in self.ranks
         }
-        written: dict[Rank, Written] = self._ask(self._requests, progress)
-        self._accounting.freeze()
-        for kind in self._recoveries:
+        written: dict[Rank, Written] = self.ask(self._requests, progress)
+        self.accounting.freeze()
+        for kind in self.recoveries:
             kind.freeze(closes_interval=plan.closes_interval)
-        self._checkpoints.begin(progress, self._effects.begin_write(self._dense_writer(progress)))
-        self._stall_s = self._effects.clock() - began_s
-        if not self._in_background:
+        self.checkpoints.begin(progress, self.effects.begin_write(self._dense_writer(progress)))
+        self._stall_s = self.effects.clock() - began_s
+        if not self.in_background:
             self._commit(written, began_s)
-        self._effects.status(phase="train")
+        self.effects.status(phase="train")
 
     def finish_pending(self, progress: Progress) -> None:
         """Wait for the save under way, if there is one, and commit it. Raises RolledBack if a failure voided it."""
-        if self._checkpoints.saving is None:
+        if self.checkpoints.saving is None:
             return
-        began_s = self._effects.clock() - self._stall_s
-        self._effects.status(phase="save")
+        began_s = self.effects.clock() - self._stall_s
+        self.effects.status(phase="save")
         requests = {rank: replace(request, mode="finish") for rank, request in self._requests.items()}
-        written: dict[Rank, Written] = self._ask(requests, progress)
+        written: dict[Rank, Written] = self.ask(requests, progress)
         self._commit(written, began_s)
         if late := {rank: requests[rank] for rank, reply in written.items() if reply.is_late}:
-            for kind in self._recoveries:
-                kind.wrote_late(late, self._ask, progress)
-        self._effects.status(phase="train")
+            for kind in self.recoveries:
+                kind.wrote_late(late, self.ask, progress)
+        self.effects.status(phase="train")
 
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
         """Have the manifest of the save under way written, and charge it. Training stands still since ``began_s``."""
-        progress, plan = self._checkpoints.saving, self._requests[self._ranks[0]].plan
+        progress, plan = self.checkpoints.saving, self._requests[self.ranks[0]].plan
         assert progress is not None, "a save is under way"
         manifest = Manifest(
-            sequence=self._checkpoints.next_sequence,
+            sequence=self.checkpoints.next_sequence,
             step=progress.step,
             samples=progress.samples,
             kind=plan.kind,
-            config_hash=self._config_hash,
+            config_hash=self.config_hash,
             shards={rank: reply.records for rank, reply in written.items()},
-            trainer=self._effects.once(self._checkpoints.dense),
+            trainer=self.effects.once(self.checkpoints.dense),
         )
-        self._injections.wrote(written)
-        self._injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
-        self._effects.commit(manifest)
-        self._checkpoints.commit(manifest)
-        for kind in self._recoveries:
+        self.injections.wrote(written)
+        self.injections.strike("manifest")  # all files are on disk: the save counts, whoever dies now
+        self.effects.commit(manifest)
+        self.checkpoints.commit(manifest)
+        for kind in self.recoveries:
             kind.committed()
-        stall_s = self._effects.clock() - began_s + sum(reply.waited_s for reply in written.values())
-        self._effects.record(self._accounting.committed(plan, manifest, written, stall_s))
+        stall_s = self.effects.clock() - began_s + sum(reply.waited_s for reply in written.values())
+        self.effects.record(self.accounting.committed(plan, manifest, written, stall_s))
 
     def _dense_writer(self, progress: Progress) -> Callable[[], FileRecord]:
         """A function that writes the dense network as it is now."""
-        tensors = self._dense_state()
-        if self._in_background:
+        tensors = self.dense_state()
+        if self.in_background:
             tensors = {name: tensor.detach().to("cpu", copy=True) for name, tensor in tensors.items()}
-        root, sequence, step = self._checkpoints.root, self._checkpoints.next_sequence, progress.step
+        root, sequence, step = self.checkpoints.root, self.checkpoints.next_sequence, progress.step
         # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
-        extra = {"position": {"step": step, "samples": progress.samples}, "optimizer": self._dense_optimizer}
+        extra = {"position": {"step": step, "samples": progress.samples}, "optimizer": self.dense_optimizer}
 
         def write() -> FileRecord:
-            self._checkpoints.place.check()
-            return write_dense(root, CHIEF, sequence, step, tensors=tensors, extra=extra, fsync=self._fsync)
+            self.checkpoints.place.check()
+            return write_dense(root, CHIEF, sequence, step, tensors=tensors, extra=extra, fsync=self.fsync)
 
         return write

@@ -7,7 +7,7 @@ out and charged, and the requests of the dead are sent again. Nothing here depen
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from torch import Tensor
 
@@ -41,22 +41,7 @@ class StartedRequests:
     token: Any
 
 
-class RowHolder(Protocol):
-    """A component at the trainer that holds copies of rows, or updates not yet sent to the PS ranks."""
-
-    def shards_restored(self, ranks: frozenset[Rank]) -> None:
-        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent."""
-        ...
-
-    def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """Updates, all and tracked, in the present request to ``rank`` that the ledger counts as sent already.
-
-        The replacement of ``rank`` receives them although its shard was restored alone. Negative where the request
-        holds less of earlier steps than it will be counted for.
-        """
-        ...
-
-
+@dataclass(kw_only=True, eq=False)
 class FailoverClient:
     """Sends requests to PS ranks and recovers from the death of ranks until all are served.
 
@@ -67,40 +52,31 @@ class FailoverClient:
         max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
     """
 
-    def __init__(
-        self,
-        *,
-        cluster: Cluster,
-        effects: Effects,
-        strategy: Strategy,
-        checkpoints: Checkpoints,
-        accounting: Accounting,
-        recoveries: Recoveries,
-        injections: Injections,
-        before_recovery: Callable[[], None],
-        max_replacements_in_a_row: int,
-    ) -> None:
-        self._cluster = cluster
-        self._effects = effects
-        self._strategy = strategy
-        self._checkpoints = checkpoints
-        self._accounting = accounting
-        self._recoveries = recoveries
-        self._injections = injections
-        self._before_recovery = before_recovery
-        self._max_in_a_row = max_replacements_in_a_row
-        self._waits_since_s = effects.clock()  # of a recovery: since when it has waited for ranks
-        self._holder: RowHolder | None = None
+    cluster: Cluster
+    effects: Effects
+    strategy: Strategy
+    checkpoints: Checkpoints
+    accounting: Accounting
+    recoveries: Recoveries
+    injections: Injections
+    before_recovery: Callable[[], None]
+    max_replacements_in_a_row: int
+
+    def __post_init__(self) -> None:
+        self._waits_since_s = self.effects.clock()  # of a recovery: since when it has waited for ranks
+        self._shards_restored: Callable[[frozenset[Rank]], None] = lambda ranks: None
+        self._in_flight_updates: Callable[[Rank], tuple[int, int]] = lambda rank: (0, 0)
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
         """All PS ranks, in order."""
-        return self._cluster.ranks
+        return self.cluster.ranks
 
-    def attach(self, holder: RowHolder) -> None:
-        """Register the only ``holder``, which takes part in every later partial recovery."""
-        assert self._holder is None, "one holder of rows"
-        self._holder = holder
+    def attach(
+        self, shards_restored: Callable[[frozenset[Rank]], None], in_flight_updates: Callable[[Rank], tuple[int, int]]
+    ) -> None:
+        """Let the embedding client take part in every later partial recovery, by these two methods of it."""
+        self._shards_restored, self._in_flight_updates = shards_restored, in_flight_updates
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Send requests and wait until all are served; replies in rank order.
@@ -115,15 +91,15 @@ class FailoverClient:
         Dead ranks are not replaced here: the next request of a step detects them.
         """
         try:
-            return in_rank_order(self._cluster.call(requests), self.ranks)
+            return in_rank_order(self.cluster.call(requests), self.ranks)
         except RankLost:
             return None
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting. They must be finished before anything else is asked."""
-        sent = dict(self._recoveries.accompany(requests))
-        started = StartedRequests(sent, self._cluster.start(sent))
-        self._injections.sent(sent)
+        sent = dict(self.recoveries.accompany(requests))
+        started = StartedRequests(sent, self.cluster.start(sent))
+        self.injections.sent(sent)
         return started
 
     def finish(self, started: StartedRequests, progress: Progress) -> dict[Rank, Reply]:
@@ -137,20 +113,20 @@ class FailoverClient:
             RunFailed: ranks died ``max_replacements_in_a_row`` times in a row.
         """
         replies: dict[Rank, Reply] = {}
-        call = partial(self._cluster.finish, started.token)
-        for _ in range(self._max_in_a_row):
-            asked_s = self._effects.clock()
+        call = partial(self.cluster.finish, started.token)
+        for _ in range(self.max_replacements_in_a_row):
+            asked_s = self.effects.clock()
             try:
                 replies.update(call())
                 return in_rank_order(replies, self.ranks)
             except RankLost as lost:
                 replies.update(lost.replies)
-                casualties = self._recover(lost, progress, self._effects.clock() - asked_s)
+                casualties = self._recover(lost, progress, self.effects.clock() - asked_s)
                 replies = {rank: reply for rank, reply in replies.items() if rank not in casualties}
                 outstanding = {rank: request for rank, request in started.requests.items() if rank not in replies}
-                call = partial(self._cluster.call, outstanding)
+                call = partial(self.cluster.call, outstanding)
         raise RunFailed(
-            f"step {progress.step}: ranks died {self._max_in_a_row} times in a row at one request "
+            f"step {progress.step}: ranks died {self.max_replacements_in_a_row} times in a row at one request "
             "(cluster.max_replacements_in_a_row)"
         )
 
@@ -160,83 +136,82 @@ class FailoverClient:
         A rank that dies before the recovery is complete belongs to the same failure.
         Returns all ranks that died. Raises RolledBack if the plan was a rollback.
         """
-        self._before_recovery()
-        self._effects.status(phase="recover")
+        self.before_recovery()
+        self.effects.status(phase="recover")
         casualties: frozenset[Rank] = frozenset()
         reschedule_s, load_s = 0.0, 0.0
-        for _ in range(self._max_in_a_row):
+        for _ in range(self.max_replacements_in_a_row):
             casualties |= lost.ranks
             reschedule_s += detect_s
-            since_s = self._waits_since_s = self._effects.clock()
+            since_s = self._waits_since_s = self.effects.clock()
             try:
-                self._effects.replace(lost.detail, progress.step, progress.samples, detect_s)
-                self._injections.strike("regroup")
-                self._cluster.replace(lost.ranks)
-                began_s, since_s = since_s, self._effects.clock()
+                self.effects.replace(lost.detail, progress.step, progress.samples, detect_s)
+                self.injections.strike("regroup")
+                self.cluster.replace(lost.ranks)
+                began_s, since_s = since_s, self.effects.clock()
                 reschedule_s += since_s - began_s
                 self._waits_since_s = since_s
                 loss = self._loss(casualties, progress)
-                plan = plan_recovery(self._strategy, casualties, loss.progress)
+                plan = plan_recovery(self.strategy, casualties, loss.progress)
                 if rolls_back(plan):
-                    self._checkpoints.give_up()  # the ranks abandon their parts when they are restored
+                    self.checkpoints.give_up()  # the ranks abandon their parts when they are restored
                 num_rows = self._restore(plan, loss)
-                load_s += self._effects.clock() - since_s
+                load_s += self.effects.clock() - since_s
                 break
             except RankLost as again:
-                lost, detect_s = again, self._effects.clock() - self._waits_since_s
+                lost, detect_s = again, self.effects.clock() - self._waits_since_s
                 load_s += self._waits_since_s - since_s
         else:
             raise RunFailed(
-                f"step {progress.step}: ranks kept dying during {self._max_in_a_row} recoveries in a row "
+                f"step {progress.step}: ranks kept dying during {self.max_replacements_in_a_row} recoveries in a row "
                 "(cluster.max_replacements_in_a_row)"
             )
-        self._effects.record(
-            self._accounting.recovered(
+        self.effects.record(
+            self.accounting.recovered(
                 plan,
                 loss,
                 num_rows=num_rows,
-                uploaded=self._recoveries.uploaded(plan),
+                uploaded=self.recoveries.uploaded(plan),
                 in_flight=self._void_rows(plan),
-                struck=self._injections.take_struck(),
+                struck=self.injections.take_struck(),
                 load_s=load_s,
                 reschedule_s=reschedule_s,
             )
         )
-        self._effects.status(phase="train")
+        self.effects.status(phase="train")
         if rolls_back(plan):
             assert loss.checkpoint is not None
-            dense, _ = read_dense(self._checkpoints.root, loss.checkpoint.trainer)
+            dense, _ = read_dense(self.checkpoints.root, loss.checkpoint.trainer)
             raise RolledBack(loss.checkpoint.step, dense)
         return casualties
 
     def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:
-        newest = self._checkpoints.newest
+        newest = self.checkpoints.newest
         committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
         return LostRanks(ranks=casualties, progress=committed, checkpoint=newest)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
         """Give the ranks of ``plan`` their rows; returns the number of rows."""
-        requests = self._recoveries.requests(plan, loss, self._serve)
-        replies = self._serve(requests, lambda: self._injections.strike("restore"))
+        requests = self.recoveries.requests(plan, loss, self._serve)
+        replies = self._serve(requests, lambda: self.injections.strike("restore"))
         for rank, reply in replies.items():
             if not isinstance(reply, Restored):
                 kind, step = plan.kinds.get(rank), loss.progress.step
                 raise RunFailed(f"step {step}: {rank}: expected Restored of the recovery {kind}, got {reply!r}")
-        for kind in self._recoveries:
+        for kind in self.recoveries:
             kind.restored(loss, requests, self._serve)
         return sum(reply.num_rows for reply in replies.values())
 
     def _void_rows(self, plan: RecoveryPlan) -> dict[Rank, tuple[int, int]]:
         """Discard the trainer's copies of rows that were lost; updates that are in flight to each dead rank."""
-        holder = self._holder
-        if holder is None or rolls_back(plan):
+        if rolls_back(plan):
             return dict.fromkeys(plan.kinds, (0, 0))
-        holder.shards_restored(frozenset(losing(plan)))
-        return {rank: holder.in_flight_updates(rank) for rank in plan.kinds}
+        self._shards_restored(frozenset(losing(plan)))
+        return {rank: self._in_flight_updates(rank) for rank in plan.kinds}
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
         """Serve requests of a recovery. The seconds until a death is found count from the wait, not from before it."""
-        sent = self._cluster.start(requests)
+        sent = self.cluster.start(requests)
         meanwhile()
-        self._waits_since_s = self._effects.clock()
-        return self._cluster.finish(sent)
+        self._waits_since_s = self.effects.clock()
+        return self.cluster.finish(sent)

@@ -7,6 +7,7 @@ fails: it strikes at the first save that is then written and committed.
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Exchange, Request, Save, Several, Written
@@ -17,6 +18,7 @@ from harness.recovery.accounting import Accounting
 from harness.recovery.recoveries import Recoveries
 
 
+@dataclass(kw_only=True, eq=False)
 class Injections(Resumable):
     """Has planned faults carried out, at boundaries and in phases; each strikes once. The trainer does not know whom.
 
@@ -29,26 +31,17 @@ class Injections(Resumable):
     _state = ("_to_come", "_lasting", "_armed", "_struck")
     _state_types = (Struck,)
 
-    def __init__(
-        self,
-        faults: Sequence[FaultTime],
-        *,
-        cluster: Cluster,
-        effects: Effects,
-        recoveries: Recoveries,
-        accounting: Accounting,
-        progress: Callable[[], Progress],
-        before_fault: Callable[[], None],
-    ) -> None:
-        self._faults = tuple(faults)
-        self._cluster = cluster
-        self._effects = effects
-        self._recoveries = recoveries
-        self._accounting = accounting
-        self._progress = progress
-        self._before_fault = before_fault
-        later = [number for number, fault in enumerate(faults) if not fault.is_at_boundary]
-        self._to_come = deque(sorted(later, key=lambda number: faults[number].step))
+    faults: Sequence[FaultTime]
+    cluster: Cluster
+    effects: Effects
+    recoveries: Recoveries
+    accounting: Accounting
+    progress: Callable[[], Progress]
+    before_fault: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        later = [number for number, fault in enumerate(self.faults) if not fault.is_at_boundary]
+        self._to_come = deque(sorted(later, key=lambda number: self.faults[number].step))
         self._lasting: set[int] = set()
         self._armed: list[int] = []
         self._is_evaluation = False
@@ -57,50 +50,50 @@ class Injections(Resumable):
 
     def reach(self, step: int) -> None:
         """Boundary ``step`` begins: its faults begin to last or to wait for their phases; those that end here end."""
-        while self._to_come and self._faults[self._to_come[0]].step <= step:
+        while self._to_come and self.faults[self._to_come[0]].step <= step:
             number = self._to_come.popleft()
-            if self._faults[number].last_step is None:
+            if self.faults[number].last_step is None:
                 self._armed.append(number)
             else:
                 self._inject((number,))
-                self._accounting.slowed(self._faults[number].wait_h)
+                self.accounting.slowed(self.faults[number].wait_h)
                 self._lasting.add(number)
         for number in sorted(self._lasting):
-            last_step = self._faults[number].last_step
+            last_step = self.faults[number].last_step
             if last_step is not None and last_step <= step:
                 self._lasting.remove(number)
-                self._effects.end_fault(number)
+                self.effects.end_fault(number)
 
     @property
     def depend_on_messages(self) -> bool:
         """Whether it matters which message is in flight: a fault waits for the next one, or a loss is not found."""
-        return self._is_hidden or any(self._faults[number].phase in _OF_MESSAGES for number in self._armed)
+        return self._is_hidden or any(self.faults[number].phase in _OF_MESSAGES for number in self._armed)
 
     def carry_out(self, numbers: Sequence[int]) -> None:
         """Have faults of one phase carried out: lost ranks as one failure, after the other faults.
 
         The requests in flight, or the next ones, find who is lost.
         """
-        losses = [number for number in numbers if self._faults[number].loses_ranks]
+        losses = [number for number in numbers if self.faults[number].loses_ranks]
         for number in numbers:
             if number not in losses:
                 self._inject((number,))
         if losses:
-            self._cluster.expect_losses()
+            self.cluster.expect_losses()
             self._struck = self._struck.also(self._inject(losses))
             self._is_hidden = True
-            for kind in self._recoveries:
+            for kind in self.recoveries:
                 kind.planned_failure()
 
     def _inject(self, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None) -> Struck:
-        self._before_fault()
-        progress = self._progress()
-        return self._effects.inject(progress.step, progress.samples, numbers, seconds)
+        self.before_fault()
+        progress = self.progress()
+        return self.effects.inject(progress.step, progress.samples, numbers, seconds)
 
     @property
     def write_faults(self) -> tuple[int, ...]:
         """The armed faults by which a write of the next save fails."""
-        return tuple(number for number in self._armed if self._faults[number].fails_write)
+        return tuple(number for number in self._armed if self.faults[number].fails_write)
 
     def wrote(self, written: Mapping[Rank, Written]) -> None:
         """All parts of a save are on disk: have the faults that struck it recorded; they do not strike again."""
@@ -114,7 +107,7 @@ class Injections(Resumable):
         due = [
             number
             for number in self._armed
-            if self._faults[number].phase == phase and not self._faults[number].fails_write
+            if self.faults[number].phase == phase and not self.faults[number].fails_write
         ]
         if due:
             self._armed = [number for number in self._armed if number not in due]

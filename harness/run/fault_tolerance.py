@@ -9,8 +9,7 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.resumable import Stateful
-from harness.recovery.accounting import Accounting
-from harness.recovery.charges import ModelBytes
+from harness.recovery.accounting import Accounting, ModelBytes
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.failover import FailoverClient
 from harness.recovery.injections import Injections
@@ -44,7 +43,7 @@ class FaultTolerance:
         self.accounting = _make_accounting(run_spec, cluster)
         self.recoveries = _make_recoveries(run_spec)
         self.injections = Injections(
-            faults,
+            faults=faults,
             cluster=cluster,
             effects=effects,
             recoveries=self.recoveries,

@@ -47,7 +47,7 @@ def _make_trainer(run_spec: RunSpec, tolerance: FaultTolerance, cluster: Cluster
     """Build the model's objects, each after those it uses, and the trainer of all."""
     network = _make_network(run_spec, cluster)
     client = _make_client(run_spec, tolerance.failover, tolerance.boundaries)
-    tolerance.failover.attach(client)
+    tolerance.failover.attach(client.shards_restored, client.in_flight_updates)
     return Trainer(
         tolerance=tolerance,
         effects=effects,
