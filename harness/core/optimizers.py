@@ -51,7 +51,7 @@ class RowOptimizer:
 
         ``pending_M`` (int32), if given, is increased by ``counts_N`` (int32) at the same rows, in the same pass.
         ``norms_N`` (float32, N), if given, receives how far the D values of each row moved: the bits of
-        ``movement.distances`` between the values before and after.
+        ``trackers.distances`` between the values before and after.
         """
         counts = row_loops.NO_COUNTS if counts_N is None else counts_N.numpy()
         pending = row_loops.NO_COUNTS if pending_M is None else pending_M.numpy()

@@ -26,6 +26,7 @@ class CprPriority(CprVanilla):
         with those that close an `interval` (reconstructed: docs/CPR.md)."""
 
     _tracker: ClassVar[str]
+    _for_tracker: ClassVar[tuple[str, ...]] = ("r",)  # options
     _between = "priority"  # kind of the saves that close no interval
 
     def __init__(self, options: Options, costs: Costs) -> None:
@@ -35,7 +36,7 @@ class CprPriority(CprVanilla):
             return
         self.interval = Interval(samples=whole.samples, divisor=1 / options.r, overridden=whole.overridden)
         self.tracker, self._r, self._kind = self._tracker, exact(options.r), "priority"
-        self.tracker_options = {"r": options.r}
+        self.tracker_options = {name: getattr(options, name) for name in self._for_tracker}
         self._between = "tracked" if options.untracked == "interval" else "priority"
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
@@ -60,11 +61,7 @@ class CprRandom(CprPriority):
         """Rows to draw from: `touched` since their last save, or `all`, of which untouched ones are skipped."""
 
     _tracker = "random"
-
-    def __init__(self, options: Options, costs: Costs) -> None:
-        super().__init__(options, costs)
-        if self.tracker is not None:
-            self.tracker_options = {"r": options.r, "pool": options.pool}
+    _for_tracker = ("r", "pool")
 
 
 class CprSsu(CprPriority):
@@ -79,12 +76,12 @@ class CprSsu(CprPriority):
         """Which row of a full list a new one replaces (reconstructed: docs/CPR.md)."""
 
     _tracker = "ssu"
+    _for_tracker = ("r", "eviction")
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
         if self.tracker is not None:
             self.sample_period = options.period
-            self.tracker_options = {"r": options.r, "eviction": options.eviction}
 
 
 class CprMass(CprPriority):

@@ -4,7 +4,7 @@ The strategies of the harness, and their table: ``core.strategies``.
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict
 
@@ -22,8 +22,9 @@ class StrategyOptions(BaseModel):
     """When to save, what, and how to recover; the other keys of this group are this strategy's options."""
 
 
-class Strategy(Protocol):
-    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress.
+class Strategy:
+    """The decisions of one run, and the base of every strategy: a pure function of options, costs and progress. By
+    default it saves nothing, and recovers all ranks by one kind.
 
     A boundary follows each step, after its updates are applied and before an evaluation. Results depend on ``progress``
     alone, so a repeated step gets the same decisions.
@@ -32,7 +33,7 @@ class Strategy(Protocol):
     Options: ClassVar[type[StrategyOptions]] = StrategyOptions
     """The options, with types, limits and defaults. The field's docstring is its help text."""
 
-    interval: Interval
+    interval = Interval(samples=None)
     """The save interval, chosen from the run's costs."""
     tracker: str | None = None
     """The tracker of the ranks, a key of ``trackers.TRACKERS``; None if every save writes all rows."""
@@ -54,14 +55,18 @@ class Strategy(Protocol):
     mirror: MirrorSpec | None = None
     """The rows whose newest values the trainer keeps for recoveries of kind ``mirror``; None: it keeps none."""
 
-    def __init__(self, options: Any, costs: Costs) -> None: ...
+    _recovery: str
+    """The kind of recovery that :meth:`plan_recovery` chooses."""
+
+    def __init__(self, options: Any, costs: Costs) -> None:
+        pass
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
         """The save to make at this boundary, or None.
 
         Called once each time the run reaches a boundary, also after a rollback, with the newest save in ``progress``.
         """
-        ...
+        return None
 
     def next_save(self, progress: Progress, after: int | None = None) -> int | None:
         """Samples at or after which the next save past ``after`` (None: this boundary) is due; None for never.
@@ -71,8 +76,8 @@ class Strategy(Protocol):
         how far messages run ahead, and the simulator skips boundaries. For saves after the next one it is an estimate,
         by which the lookahead cache plans; if it changes, the cache is emptied and plans again.
         """
-        ...
+        return None
 
     def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
         """How to recover from the death of the ranks ``lost``."""
-        ...
+        return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))

@@ -110,31 +110,29 @@ class NullTracker(Tracker):
         return 0
 
 
-class CountingTracker(Tracker):
-    """The base of trackers that read the shard's counter of unsaved updates, which the shard itself maintains.
+class TopTracker(Tracker):
+    """The base of trackers that choose the K rows of a table with the highest scores; ties to the lower row.
 
-    Rows that the trainer's mirror holds (``Shard.mirrored_N``) are never chosen.
+    Option ``r``.
     """
-
-    needs_counts: ClassVar[bool] = True
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
         self._r: float = spec.options["r"]
 
-    @staticmethod
-    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """A counter for each tracked row."""
-        return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
+    def choose(self, table: int, step: int) -> Tensor:
+        """The rows with the highest scores; none of score 0."""
+        scores_T, first, budget = self._scored(table)
+        return top_rows(scores_T, budget) + first
 
-    def _pending(self, table: int) -> tuple[Tensor, int, int]:
-        """Counters of the rows of ``table``, 0 if mirrored; the first of these rows; and K."""
-        span, mirrored_N = self._shard.span(table), self._shard.mirrored(table)
-        assert self._shard.pending_M is not None, "needs_counts"
-        pending = self._shard.pending_M[span]
-        if len(mirrored_N):
-            pending = pending.index_fill(0, mirrored_N - span.start, 0)
-        return pending, span.start, budget_rows(span.stop - span.start, self._r)
+    def _scores(self, table: int) -> Tensor:
+        """The score of each row of ``table`` (T,), of any dtype."""
+        raise NotImplementedError
+
+    def _scored(self, table: int) -> tuple[Tensor, int, int]:
+        """Scores of the rows of ``table``, the first of these rows, and K."""
+        span = self._shard.span(table)
+        return self._scores(table), span.start, budget_rows(span.stop - span.start, self._r)
 
 
 def top_rows(counts_M: Tensor, num_rows: int) -> Tensor:

@@ -1,9 +1,8 @@
 """The trackers of the harness, and their table (CPR section 4, docs/CPR.md). The contract: ``core.tracker``.
 
-M rows of the shard, N rows of a call, K rows chosen.
+M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embedding dim.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
 import numpy as np
@@ -11,30 +10,41 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.core.movement import MassTracker, ScarTracker
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
-from harness.core.tracker import CountingTracker, NullTracker, Tracker, TrackerSpec, top_rows
+from harness.core.tracker import NullTracker, TopTracker, Tracker, TrackerSpec, top_rows
+from harness.kernels.norms import add_at, row_distances
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
 __all__ = ["TRACKERS", "NullTracker", "Tracker", "TrackerSpec", "top_rows"]
 
+_CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
 
-class MfuTracker(CountingTracker):
+
+class MfuTracker(TopTracker):
     """CPR-MFU: the K rows with the most accesses since their last save; ties to the lower row.
 
-    Option ``r``. The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per
-    (sample, row) and are cleared when the row is saved.
+    The 4-byte access counter is the shard's counter of unsaved updates itself, since both count one per (sample, row)
+    and are cleared when the row is saved. Rows that the trainer's mirror holds (``Shard.mirrored_N``) are never chosen.
     """
 
-    def choose(self, table: int, step: int) -> Tensor:
-        """The K rows with the highest counters; only rows touched since their last save."""
-        pending, first, budget = self._pending(table)
-        return top_rows(pending, budget) + first
+    needs_counts: ClassVar[bool] = True
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """A counter for each tracked row."""
+        return 4 * sum(placement.local_rows(rank_index, table) for table in spec.tables)
+
+    def _scores(self, table: int) -> Tensor:
+        """Counters of the rows, 0 if mirrored."""
+        span, mirrored_N = self._shard.span(table), self._shard.mirrored(table)
+        assert self._shard.pending_M is not None, "needs_counts"
+        pending_T = self._shard.pending_M[span]
+        return pending_T.index_fill(0, mirrored_N - span.start, 0) if len(mirrored_N) else pending_T
 
 
-class RandomTracker(CountingTracker):
+class RandomTracker(MfuTracker):
     """A control for the other trackers: it chooses up to K rows at random.
 
     Option ``pool``: ``touched`` draws K of the rows that were touched since their last save. ``all`` draws K of all
@@ -47,8 +57,8 @@ class RandomTracker(CountingTracker):
 
     def choose(self, table: int, step: int) -> Tensor:
         """K rows drawn by a generator keyed by (seed, rank, table, step): repeated calls return the same rows."""
-        pending_M, first, budget = self._pending(table)
-        pending = pending_M.numpy()
+        pending_T, first, budget = self._scored(table)
+        pending = pending_T.numpy()
         rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)
         if self._pool == "all":
             drawn = np.sort(rng.choice(len(pending), budget, replace=False))
@@ -141,13 +151,91 @@ class SsuTracker(Tracker):
         return self._slots_S[own["first_slot"] :][: own["num_members"]]
 
 
-@dataclass
-class _SinceBase:
-    """Rows of one table that deltas hold: a bit a row, and how many deltas, and rows in them, there have been."""
+def distances(left_ND: Tensor, right_ND: Tensor) -> Tensor:
+    """The L2 distance of each row of ``left_ND`` from that of ``right_ND``: float32 (N,); infinite where it is NaN.
 
-    bits: NDArray[np.uint8]
-    num_deltas: int = 0
-    num_rows: int = 0
+    Squares are summed in one order, so that every machine computes the same bits.
+    """
+    return torch.from_numpy(row_distances(left_ND.numpy(), right_ND.numpy()))
+
+
+class ScarTracker(TopTracker):
+    """CPR-SCAR: the K rows whose values lie farthest from their saved copy; ties to the lower row.
+
+    After SCAR (Qiao et al. 2019), as CPR uses it (section 4, reconstructed). A row that has not moved since its last
+    save is never chosen. Memory: a second copy of the tracked tables.
+    """
+
+    _state_in_place = ("_saved",)
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        super().__init__(shard, spec)
+        self._saved = {table: torch.empty_like(shard.values_MD[shard.span(table)]) for table in spec.tables}
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """The copies."""
+        return 4 * dim * sum(placement.local_rows(rank_index, table) for table in spec.tables)
+
+    def _scores(self, table: int) -> Tensor:
+        """How far each row has moved since its last save."""
+        saved_TD, values_TD = self._saved[table], self._shard.values_MD[self._shard.span(table)]
+        moved_T = torch.empty(len(saved_TD))
+        for first in range(0, len(saved_TD), _CHUNK_ROWS):
+            chunk = slice(first, first + _CHUNK_ROWS)
+            moved_T[chunk] = distances(values_TD[chunk], saved_TD[chunk])
+        return moved_T
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """Copy the rows as they are now, which is as the save has them, also where it is written later."""
+        if table in self._saved:
+            first = self._shard.span(table).start
+            if isinstance(rows, slice):
+                self._saved[table].copy_(self._shard.values_MD[rows])
+            else:
+                self._saved[table][rows - first] = self._shard.values_MD[rows]
+
+    def reset(self) -> None:
+        """Copy all tracked rows: restored ones are as the files have them, initial ones have not moved."""
+        for table in self._saved:
+            self.saved(table, self._shard.span(table))
+
+
+class MassTracker(TopTracker):
+    """The K rows that moved most, step by step, since their last save; ties to the lower row.
+
+    A row's mass is the sum of the L2 norms of its updates, float32, added in the order of steps. By the triangle
+    inequality it is at least the distance that :class:`ScarTracker` measures, in 4 bytes a row instead of a copy. A row
+    that moves to and fro has mass and no distance.
+    """
+
+    needs_norms: ClassVar[bool] = True
+    _state_in_place = ("_mass_M",)
+
+    def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
+        super().__init__(shard, spec)
+        self._mass_M = np.zeros(len(shard.rows_MD), np.float32)  # numpy's memory: in huge pages, as the shard is
+
+    @staticmethod
+    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
+        """A mass for each row of the shard."""
+        return 4 * placement.num_rows(rank_index)
+
+    def moved(self, step: int, rows_N: Tensor, norms_N: Tensor) -> None:
+        """Add the norms to the rows' masses."""
+        add_at(self._mass_M, rows_N.numpy(), norms_N.numpy())
+
+    def _scores(self, table: int) -> Tensor:
+        """The masses of the rows."""
+        return torch.from_numpy(self._mass_M[self._shard.span(table)])
+
+    def saved(self, table: int, rows: Tensor | slice) -> None:
+        """These rows have not moved since their last save."""
+        self._mass_M[rows if isinstance(rows, slice) else rows.numpy()] = 0
+
+    def reset(self) -> None:
+        """No row has moved."""
+        self._mass_M[:] = 0
 
 
 class ChangedTracker(Tracker):
@@ -155,11 +243,14 @@ class ChangedTracker(Tracker):
 
     A bit a row says which of them a delta has held; those changed since then have unsaved updates, which the shard
     counts. Memory: the bit, and the shard's counter of 4 bytes a row, which ``metrics.update_pls`` keeps in any case.
+
+    Attributes:
+        num_deltas: deltas since the base or the restore; each holds all rows of those before it.
+        num_delta_rows: rows in all these deltas together.
     """
 
     needs_counts: ClassVar[bool] = True
-    _state = ("_since",)
-    _state_types = (_SinceBase,)
+    _state = ("_held", "num_deltas", "num_delta_rows")
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
         self._shard = shard
@@ -175,16 +266,6 @@ class ChangedTracker(Tracker):
         """Rows that :meth:`choose` would give of all tables together."""
         return sum(int(np.count_nonzero(self._is_changed(table))) for table in range(len(self._spans)))
 
-    @property
-    def num_deltas(self) -> int:
-        """Deltas since the base or the restore; each holds all rows of those before it."""
-        return max(since.num_deltas for since in self._since)
-
-    @property
-    def num_delta_rows(self) -> int:
-        """Rows in all these deltas together."""
-        return sum(since.num_rows for since in self._since)
-
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
         """The counter of unsaved updates of each row of the shard, and a bit."""
@@ -192,32 +273,29 @@ class ChangedTracker(Tracker):
         return 4 * num_rows - (-num_rows // 8)
 
     def saved(self, table: int, rows: Tensor | slice) -> None:
-        """A base holds the whole table; a delta holds these rows until the next base."""
-        span, since = self._spans[table], self._since[table]
+        """A base holds all tables; a delta holds these rows until the next base."""
         if isinstance(rows, slice):
-            self._since[table] = self._nothing(span)
+            self._held[table] = np.zeros_like(self._held[table])
+            self.num_deltas = self.num_delta_rows = 0
             return
-        is_held = self._unpacked(table)
-        is_held[rows.numpy() - span.start] = True
-        since.bits = np.packbits(is_held)
-        since.num_deltas += 1
-        since.num_rows += len(rows)
+        is_held = self._is_held(table)
+        is_held[rows.numpy() - self._spans[table].start] = True
+        self._held[table] = np.packbits(is_held)
+        self.num_deltas += table == 0  # a delta has rows of each table
+        self.num_delta_rows += len(rows)
 
     def reset(self) -> None:
         """Begin anew: no row differs from the files that the shard was restored from."""
-        self._since = [self._nothing(span) for span in self._spans]
+        self._held = [np.zeros(-(-(span.stop - span.start) // 8), np.uint8) for span in self._spans]
+        self.num_deltas = self.num_delta_rows = 0
 
     def _is_changed(self, table: int) -> NDArray[np.bool_]:
         assert self._shard.pending_M is not None, "needs_counts"
-        return self._unpacked(table) | (self._shard.pending_M[self._spans[table]].numpy() > 0)
+        return self._is_held(table) | (self._shard.pending_M[self._spans[table]].numpy() > 0)
 
-    def _unpacked(self, table: int) -> NDArray[np.bool_]:
+    def _is_held(self, table: int) -> NDArray[np.bool_]:
         span = self._spans[table]
-        return np.unpackbits(self._since[table].bits, count=span.stop - span.start).view(np.bool_)
-
-    @staticmethod
-    def _nothing(span: slice) -> _SinceBase:
-        return _SinceBase(np.zeros(-(-(span.stop - span.start) // 8), np.uint8))
+        return np.unpackbits(self._held[table], count=span.stop - span.start).view(np.bool_)
 
 
 TRACKERS: dict[str | None, type[Tracker]] = {

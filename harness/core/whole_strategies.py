@@ -1,5 +1,6 @@
 """Strategies that save nothing, or whole shards (docs/CPR.md). They only decide; see ``core.strategy``."""
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Literal
 
@@ -11,26 +12,10 @@ from harness.core.plans import Costs, Interval, Progress, RecoveryPlan, SavePlan
 from harness.core.strategy import Lost, Strategy, StrategyOptions
 
 
-class _Unsaving(Strategy):
-    """A strategy without saves; the base of the two controls."""
-
-    saves_initially = False
-
-    def __init__(self, options: StrategyOptions, costs: Costs) -> None:
-        self.interval = Interval(samples=None)
-
-    def plan_save(self, progress: Progress) -> SavePlan | None:
-        """No save at any boundary."""
-        return None
-
-    def next_save(self, progress: Progress, after: int | None = None) -> int | None:
-        """None: no save is ever due."""
-        return None
-
-
-class Reference(_Unsaving):
+class Reference(Strategy):
     """``none``: the run without failures and saves, with which the other strategies are compared."""
 
+    saves_initially = False
     injects_failures = False
     recoveries = ()
 
@@ -40,14 +25,12 @@ class Reference(_Unsaving):
         raise RunFailed(f"step {progress.step}: {dead} died; strategy none cannot recover, choose another")
 
 
-class NeverSave(_Unsaving):
+class NeverSave(Strategy):
     """``never_save``, a control: no checkpoint exists, and a lost shard is reset to its initial values."""
 
+    saves_initially = False
     recoveries = ("initial",)
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """A plan that resets the lost shards to their initial values."""
-        return RecoveryPlan(kinds=dict.fromkeys(lost, "initial"))
+    _recovery = "initial"
 
 
 class _Saving(Strategy):
@@ -61,10 +44,11 @@ class _Saving(Strategy):
 
     _r = Fraction(1)
     _kind = "full"
-    _recovery: str  # the kind of all recoveries
 
     def __init__(self, options: Options, costs: Costs) -> None:
-        self.interval = _full_interval(options, costs)
+        samples = options.interval_samples
+        computed = interval_in_samples(t_save_full_h(costs), costs) if samples is None else samples
+        self.interval = Interval(samples=computed, overridden=samples is not None)
 
     def plan_save(self, progress: Progress) -> SavePlan | None:
         """A save at the first boundary at or after each multiple of ``r * interval``, except at the end of the run.
@@ -89,10 +73,6 @@ class _Saving(Strategy):
         start = progress.samples if after is None else max(after, progress.samples)
         due = -(-(start * unit // quantum + 1) * quantum // unit)
         return due if due < progress.total_samples else None
-
-    def plan_recovery(self, lost: Lost, progress: Progress) -> RecoveryPlan:
-        """A plan of one kind for all ranks."""
-        return RecoveryPlan(kinds=dict.fromkeys(lost, self._recovery))
 
     def _quantum(self, interval: int) -> tuple[int, int]:
         """``r * interval`` as a fraction of whole numbers: numerator and denominator."""
@@ -139,9 +119,13 @@ class CprVanilla(Partial):
 
     def __init__(self, options: Options, costs: Costs) -> None:
         super().__init__(options, costs)
-        self.interval = _part_interval(options, costs)
-        if self.interval.fallback:
-            self._recovery = "rollback"
+        if self.interval.overridden:
+            return
+        part_h = t_save_part_h(costs, counts_ranks=options.interval_counts_ranks)
+        if o_part_h(costs, part_h) < o_full_h(costs, t_save_full_h(costs)):
+            self.interval = Interval(samples=interval_in_samples(part_h, costs))
+        else:
+            self.interval, self._recovery = replace(self.interval, fallback=True), "rollback"
 
 
 class Differential(Partial):
@@ -194,21 +178,3 @@ class Buddy(_Saving):
         """Restore each lost shard: from its buddy if that is alive, otherwise from the newest checkpoint."""
         kinds = {rank: "checkpoint" if buddy_of(rank, self._num_ps) in lost else "replica" for rank in lost}
         return RecoveryPlan(kinds=kinds)
-
-
-def _full_interval(options: _Saving.Options, costs: Costs) -> Interval:
-    """``T_save,full``, unless the options set the interval."""
-    if options.interval_samples is not None:
-        return Interval(samples=options.interval_samples, overridden=True)
-    return Interval(samples=interval_in_samples(t_save_full_h(costs), costs))
-
-
-def _part_interval(options: CprVanilla.Options, costs: Costs) -> Interval:
-    """``T_save,part``, or ``T_save,full`` and ``fallback``; an interval in the options takes precedence."""
-    full = _full_interval(options, costs)
-    if full.overridden:
-        return full
-    part_h = t_save_part_h(costs, counts_ranks=options.interval_counts_ranks)
-    if o_part_h(costs, part_h) >= o_full_h(costs, t_save_full_h(costs)):
-        return Interval(samples=full.samples, fallback=True)
-    return Interval(samples=interval_in_samples(part_h, costs))

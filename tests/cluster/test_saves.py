@@ -11,10 +11,9 @@ import torch
 
 from harness.cluster.protocol import Exchange, Initialise, Push, Restore, Save, Written
 from harness.cluster.server import RankServer, RankSpec
-from harness.core.movement import ScarTracker
 from harness.core.placement import Placement
 from harness.core.plans import SavePlan
-from harness.core.trackers import ChangedTracker, TrackerSpec
+from harness.core.trackers import ChangedTracker, ScarTracker, TrackerSpec
 from harness.store import FileRecord
 
 DIM = 4

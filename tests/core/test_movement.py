@@ -5,8 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core.movement import distances
-from harness.core.trackers import ChangedTracker
+from harness.core.trackers import ChangedTracker, distances
 from tests.core.test_trackers import TRACKED, Rank, random_steps
 
 

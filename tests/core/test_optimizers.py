@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.client.row_cache import RowCache
-from harness.core.movement import distances
 from harness.core.optimizers import OPTIMIZERS, row_width
 from harness.core.placement import Placement
 from harness.core.shard import Shard
+from harness.core.trackers import distances
 
 NUM_ROWS, DIM, RATE = 60, 5, 0.05
 EPS = np.float32(1e-10)

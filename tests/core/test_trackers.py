@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.core.movement import distances
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, words
 from harness.core.shard import Shard
-from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, top_rows
+from harness.core.trackers import TRACKERS, Tracker, TrackerSpec, distances, top_rows
 
 CARDINALITIES = (400, 3, 160, 1)
 TRACKED = (0, 2)
