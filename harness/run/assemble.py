@@ -37,12 +37,11 @@ from harness.record.folder import empty_run, has_resume_point
 from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
-from harness.run.job import train
+from harness.run.job import train, with_data
 from harness.run.last_event import LastEvent
 from harness.run.launchers import LAUNCHERS
 from harness.run.resume_points import PointKeeper, usable_point
 from harness.run.spec import RunSpec
-from harness.run.trainer_data import with_data
 from harness.run.validity import problem_of
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint
 

@@ -1,38 +1,16 @@
 """Actions due at the boundaries between steps: saves, evaluations, planned faults, in this order."""
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from harness.core.clock import FailureClock, strike_step
+from harness.core.clock import strike_step
 from harness.core.errors import RunFailed
 from harness.core.faults import FaultTime
 from harness.core.plans import Progress, SavePlan
 from harness.core.resumable import Resumable
-from harness.core.strategy import Strategy
-
-
-@dataclass(frozen=True, kw_only=True)
-class Schedule:
-    """The part of a run's timetable that is fixed before the first step. Boundary k follows k finished steps.
-
-    ``faults``: the planned ones; those at boundaries in order of steps and hours. ``clock`` is theirs,
-    and ``job_h`` of the emulated job.
-    """
-
-    num_steps: int
-    batch_size: int
-    faults: tuple[FaultTime, ...]
-    clock: FailureClock
-    job_h: float
-    evaluate_every_steps: int | None
-    evaluates_last: bool = False  # also at the last boundary, besides the evaluation that gives the result
-
-    @property
-    def total_samples(self) -> int:
-        """S_total: training samples of the whole run."""
-        return self.num_steps * self.batch_size
+from harness.run.spec import RunSpec
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +36,10 @@ class Due:
 class Boundaries(Resumable):
     """The actions due at each boundary: a forecast for later boundaries, a decision for the present one.
 
+    Boundary k follows k finished steps.
+
     Args:
+        faults: the planned ones; those at boundaries in order of steps and hours.
         progress: the progress of the run now.
         overhead_h: emulated hours of overhead charged so far.
     """
@@ -67,24 +48,18 @@ class Boundaries(Resumable):
 
     def __init__(
         self,
-        schedule: Schedule,
-        strategy: Strategy,
+        run_spec: RunSpec,
+        faults: Sequence[FaultTime],
         progress: Callable[[], Progress],
         overhead_h: Callable[[], float],
     ) -> None:
-        self._schedule = schedule
-        self._strategy = strategy
+        self._run_spec = run_spec
         self._progress = progress
         self._overhead_h = overhead_h
-        self._at_boundaries = [(number, fault) for number, fault in enumerate(schedule.faults) if fault.is_at_boundary]
+        self._at_boundaries = [(number, fault) for number, fault in enumerate(faults) if fault.is_at_boundary]
         self._num_taken = 0  # planned faults at boundaries that were given
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
-
-    @property
-    def num_steps(self) -> int:
-        """Steps of the whole run."""
-        return self._schedule.num_steps
 
     def at(self, step: int) -> Due:
         """The actions due at the later boundary ``step``, as known now.
@@ -96,7 +71,7 @@ class Boundaries(Resumable):
             save=self._saves_at(step),
             evaluate=self.evaluates_at(step),
             fault=self.faults_at(step),
-            is_last=step == self._schedule.num_steps,
+            is_last=step == self._run_spec.num_steps,
         )
 
     def plan_save(self, *, announced: bool) -> SavePlan | None:
@@ -105,7 +80,7 @@ class Boundaries(Resumable):
         Raises RunFailed for a save that was not ``announced``: requests may have run ahead of this boundary.
         """
         progress = self._progress()
-        plan = self._strategy.plan_save(progress)
+        plan = self._run_spec.strategy.plan_save(progress)
         if plan is not None and not announced:
             raise RunFailed(
                 f"step {progress.step}: the strategy plans a save at {progress.samples} samples; "
@@ -120,8 +95,8 @@ class Boundaries(Resumable):
         """
         strikes = self._pending()
         if step <= self._progress().step + 1:
-            return bool(strikes) and strikes[0] <= step < self._schedule.num_steps
-        return step < self._schedule.num_steps and step in strikes
+            return bool(strikes) and strikes[0] <= step < self._run_spec.num_steps
+        return step < self._run_spec.num_steps and step in strikes
 
     def take_faults(self) -> list[int]:
         """The numbers of the faults due at the present boundary, each of which is given once."""
@@ -132,21 +107,20 @@ class Boundaries(Resumable):
 
     def _pending(self) -> tuple[int, ...]:
         """The boundaries of the faults at boundaries to come, ascending, if nothing more is charged before."""
-        is_wall = self._schedule.clock == "wall"
+        is_wall = self._run_spec.config.trace.clock == "wall"
         return self._strikes(self._num_taken, self._overhead_h() if is_wall else 0.0)
 
     def _strikes_with(self, num_taken: int, overhead_h: float) -> tuple[int, ...]:
-        schedule = self._schedule
         faults = [fault for _, fault in self._at_boundaries[num_taken:]]
-        if schedule.clock == "samples":
+        if self._run_spec.config.trace.clock == "samples":
             return tuple(fault.step for fault in faults)
         return tuple(
             strike_step(
                 fault.hour,
-                job_h=schedule.job_h,
-                total_samples=schedule.total_samples,
-                batch_size=schedule.batch_size,
-                num_steps=schedule.num_steps,
+                job_h=self._run_spec.costs.job_h,
+                total_samples=self._run_spec.total_samples,
+                batch_size=self._run_spec.config.trainer.batch_size,
+                num_steps=self._run_spec.num_steps,
                 overhead_h=overhead_h,
             )
             for fault in faults
@@ -160,13 +134,15 @@ class Boundaries(Resumable):
         self._evaluated_step = step
 
     def _saves_at(self, step: int) -> bool:
-        size = self._schedule.batch_size
-        due = self._strategy.next_save(self._progress(), after=(step - 1) * size)
-        return due is not None and due <= step * size < self._schedule.total_samples
+        size = self._run_spec.config.trainer.batch_size
+        due = self._run_spec.strategy.next_save(self._progress(), after=(step - 1) * size)
+        return due is not None and due <= step * size < self._run_spec.total_samples
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation for the curve is due; steps that run again are not evaluated again."""
-        every, last = self._schedule.evaluate_every_steps, self._schedule.num_steps
+        every, last = self._run_spec.evaluate_every_steps, self._run_spec.num_steps
         if every is None or step <= self._evaluated_step:
             return False
-        return step % every == 0 if step < last else self._schedule.evaluates_last
+        if step < last:
+            return step % every == 0
+        return self._run_spec.num_curve_samples < self._run_spec.num_eval_samples  # else the result is this point

@@ -1,6 +1,8 @@
-"""The job of the trainer rank, on either engine."""
+"""The job of the trainer rank, on either engine, and the objects that it is made of."""
 
 import os
+import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -10,18 +12,27 @@ from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
 from harness.config.model import Config
-from harness.core.errors import ConfigError
+from harness.core.errors import ConfigError, DataError
 from harness.core.faults import FaultTime
+from harness.core.overhead import OverheadLedger
+from harness.core.plans import CHIEF, Progress
+from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
+from harness.data.digest import verify
+from harness.data.records import read_meta
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
+from harness.recovery.accounting import Accounting, ModelBytes
 from harness.recovery.checkpointer import Checkpointer, Checkpoints
 from harness.recovery.failover import FailoverClient
+from harness.recovery.injections import Injections
+from harness.recovery.kinds.base import RunFacts
+from harness.recovery.recoveries import Recoveries
 from harness.run.boundaries import Boundaries
-from harness.run.evaluation import Evaluator, curve_samples
-from harness.run.fault_tolerance import FaultTolerance
+from harness.run.evaluation import Evaluator
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
+from harness.run.step_log import StepLog
 from harness.run.trainer import Trainer
 
 
@@ -34,91 +45,185 @@ def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], clus
             raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
         torch.use_deterministic_algorithms(mode=True)
-    saves = Checkpoints(checkpoints)
-    tolerance = FaultTolerance(run_spec, saves, faults, cluster, effects)
-    trainer = _make_trainer(run_spec, tolerance, cluster, effects)
+    job = Job(run_spec, checkpoints, faults, cluster, effects)
     try:
-        effects.record(trainer.run())
+        effects.record(Trainer(job).run())
     finally:
-        saves.give_up()
+        job.checkpoints.give_up()
 
 
-def _make_trainer(run_spec: RunSpec, tolerance: FaultTolerance, cluster: Cluster, effects: Effects) -> Trainer:
-    """Build the model's objects, each after those it uses, and the trainer of all."""
-    network = _make_network(run_spec, cluster)
-    client = _make_client(run_spec, tolerance.failover, tolerance.boundaries)
-    tolerance.failover.attach(client.shards_restored, client.in_flight_updates)
-    return Trainer(
-        tolerance=tolerance,
-        effects=effects,
-        client=client,
-        network=network,
-        evaluator=Evaluator(
-            run_spec.config.eval,
-            dataset=run_spec.dataset,
-            placement=run_spec.placement,
-            network=network,
-            client=client,
-            curve_samples=curve_samples(run_spec.config.eval, run_spec.dataset, run_spec.total_samples),
-            on_batch=lambda: effects.advanced(tolerance.steps.step),
-        ),
-        checkpointer=_make_checkpointer(run_spec, tolerance, effects, network),
-        resume_points=ResumePoints(
-            parts={**tolerance.states, "client": client, "network": network},
-            client=client,
-            failover=tolerance.failover,
-            checkpoints=tolerance.checkpoints,
-            effects=effects,
-            every_s=run_spec.config.resume.every_s,
-            fsync=run_spec.config.store.fsync,
-        ),
-        saves_initially=run_spec.strategy.saves_initially,
-        overlaps=cluster.overlaps,
+def with_data(
+    path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
+) -> None:
+    """``job(cluster, effects)``, if the folder ``path`` holds the data of this digest here. Raises DataError.
+
+    The supervisor verified them, maybe on another host. Records are read whole once, as by
+    :func:`harness.data.digest.verify`.
+    """
+    refuse_other_data(Path(path), digest)
+    job(cluster, effects)
+
+
+def refuse_other_data(folder: Path, digest: str) -> None:
+    """Raise DataError unless ``folder`` holds the data of this digest; the line names this host."""
+    try:
+        meta = read_meta(folder)
+        if meta.digest == digest:
+            return verify(folder, meta)
+        why = f"got data of digest {meta.digest}"
+    except (DataError, OSError) as error:
+        why = str(error)
+    raise DataError(
+        f"data.path: expected the supervisor's data (digest {digest}) in {folder.absolute()} on {socket.gethostname()} "
+        f"of {CHIEF}: {why}"
     )
 
 
-def _make_checkpointer(
-    run_spec: RunSpec, tolerance: FaultTolerance, effects: Effects, network: DenseNetwork
-) -> Checkpointer:
-    config, failover = run_spec.config, tolerance.failover
-    return Checkpointer(
-        ask=failover.ask,
-        ranks=failover.ranks,
-        effects=effects,
-        checkpoints=tolerance.checkpoints,
-        accounting=tolerance.accounting,
-        recoveries=tolerance.recoveries,
-        injections=tolerance.injections,
-        fsync=config.store.fsync,
-        config_hash=run_spec.result_hash,
-        in_background=config.save.mode == "async",
-        dense_state=network.state,
-        dense_optimizer=config.trainer.dense_optimizer,
-    )
+class Job:
+    """The objects of the trainer rank, each built after those it uses: ledgers and failover first, then the model."""
 
-
-def _make_client(run_spec: RunSpec, failover: FailoverClient, boundaries: Boundaries) -> EmbeddingClient:
-    """The embedding client that ``cache.mode`` names."""
-    config = run_spec.config
-    spec = ClientSpec(
-        failover=failover,
-        batches=Batches(
-            run_spec.dataset,
-            run_spec.placement,
+    def __init__(
+        self,
+        run_spec: RunSpec,
+        checkpoints: Path,
+        faults: tuple[FaultTime, ...],
+        cluster: Cluster,
+        effects: Effects,
+    ) -> None:
+        config = run_spec.config
+        self.run_spec = run_spec
+        self.overlaps = cluster.overlaps
+        self.effects = effects
+        self.checkpoints = Checkpoints(checkpoints)
+        self.steps = StepLog(
+            effects,
+            num_steps=run_spec.num_steps,
             batch_size=config.trainer.batch_size,
-            sample_period=run_spec.strategy.sample_period or 1,
-        ),
-        dim=run_spec.size.embedding_dim,
-        optimizer=run_spec.row_optimizer,
-        learning_rate=config.trainer.learning_rate,
-        num_steps=run_spec.num_steps,
-        is_boundary=lambda step: boundaries.at(step).anything,
-        needs_all=lambda step: boundaries.at(step).needs_all,
-        cache=config.cache,
+            every_steps=config.metrics.log_every_steps,
+            repeats_exactly=run_spec.strategy.restores_exactly,
+        )
+        self.accounting = _make_accounting(run_spec, cluster)
+        self.recoveries = _make_recoveries(run_spec)
+        self.injections = Injections(
+            faults=faults,
+            cluster=cluster,
+            effects=effects,
+            recoveries=self.recoveries,
+            accounting=self.accounting,
+            progress=self.progress,
+            before_fault=self.steps.flush,
+        )
+        self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead_h)
+        self.failover = FailoverClient(
+            cluster=cluster,
+            effects=effects,
+            strategy=run_spec.strategy,
+            checkpoints=self.checkpoints,
+            accounting=self.accounting,
+            recoveries=self.recoveries,
+            injections=self.injections,
+            before_recovery=self.steps.flush,
+            max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
+        )
+        self.network = _make_network(run_spec, cluster)
+        self.client = self._make_client()
+        self.failover.attach(self.client.shards_restored, self.client.in_flight_updates)
+        self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: effects.advanced(self.steps.step))
+        self.checkpointer = self._make_checkpointer()
+        self.resume_points = self._make_resume_points()
+
+    def progress(self) -> Progress:
+        """How far the run is now."""
+        batch_size, save = self.run_spec.config.trainer.batch_size, self.checkpoints.saving or self.checkpoints.newest
+        return Progress(
+            step=self.steps.step,
+            samples=self.steps.step * batch_size,
+            previous_samples=max(0, self.steps.step - 1) * batch_size,
+            total_samples=self.run_spec.total_samples,
+            saved_step=save and save.step,
+            saved_samples=save and save.samples,
+        )
+
+    def _make_client(self) -> EmbeddingClient:
+        """The embedding client that ``cache.mode`` names."""
+        run_spec, config = self.run_spec, self.run_spec.config
+        spec = ClientSpec(
+            failover=self.failover,
+            batches=Batches(
+                run_spec.dataset,
+                run_spec.placement,
+                batch_size=config.trainer.batch_size,
+                sample_period=run_spec.strategy.sample_period or 1,
+            ),
+            dim=run_spec.size.embedding_dim,
+            optimizer=run_spec.row_optimizer,
+            learning_rate=config.trainer.learning_rate,
+            num_steps=run_spec.num_steps,
+            is_boundary=lambda step: self.boundaries.at(step).anything,
+            needs_all=lambda step: self.boundaries.at(step).needs_all,
+            cache=config.cache,
+            count_updates=run_spec.count_updates,
+            tracker=TRACKERS[run_spec.strategy.tracker],
+        )
+        return CLIENTS[config.cache.mode](spec)
+
+    def _make_checkpointer(self) -> Checkpointer:
+        config = self.run_spec.config
+        return Checkpointer(
+            ask=self.failover.ask,
+            ranks=self.failover.ranks,
+            effects=self.effects,
+            checkpoints=self.checkpoints,
+            accounting=self.accounting,
+            recoveries=self.recoveries,
+            injections=self.injections,
+            fsync=config.store.fsync,
+            config_hash=self.run_spec.result_hash,
+            in_background=config.save.mode == "async",
+            dense_state=self.network.state,
+            dense_optimizer=config.trainer.dense_optimizer,
+        )
+
+    def _make_resume_points(self) -> ResumePoints:
+        names = ("steps", "boundaries", "checkpoints", "accounting", "recoveries", "injections", "client", "network")
+        return ResumePoints(
+            parts={name: getattr(self, name) for name in names},
+            client=self.client,
+            failover=self.failover,
+            checkpoints=self.checkpoints,
+            effects=self.effects,
+            every_s=self.run_spec.config.resume.every_s,
+            fsync=self.run_spec.config.store.fsync,
+        )
+
+
+def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
+    """The ledgers of the run, with nothing charged yet."""
+    metrics = run_spec.config.metrics
+    return Accounting(
+        overhead=OverheadLedger(run_spec.costs),
+        pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
+        updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
         count_updates=run_spec.count_updates,
-        tracker=TRACKERS[run_spec.strategy.tracker],
+        sizes=ModelBytes(full=run_spec.bytes_full, shards=run_spec.shard_bytes),
+        memory_bytes=run_spec.memory_bytes,
     )
-    return CLIENTS[config.cache.mode](spec)
+
+
+def _make_recoveries(run_spec: RunSpec) -> Recoveries:
+    """The kinds of recovery of the strategy."""
+    return Recoveries(
+        RunFacts(
+            strategy=run_spec.strategy,
+            placement=run_spec.placement,
+            tracked=run_spec.tracked,
+            dim=run_spec.size.embedding_dim,
+            optimizer=run_spec.row_optimizer,
+            learning_rate=run_spec.config.trainer.learning_rate,
+            has_counts=run_spec.counts_updates,
+            count_updates=run_spec.count_updates,
+        )
+    )
 
 
 def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:

@@ -7,11 +7,10 @@ are detected and recovered from inside the failover client; only a full recovery
 
 from collections.abc import Callable
 from functools import partial
+from typing import TYPE_CHECKING
 
 import xxhash
 
-from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.effects import Effects
 from harness.cluster.protocol import Initialise, OnShard, no_op
 from harness.cluster.server import digest_of_rows
 from harness.core.events import Evaluated, Finished
@@ -19,49 +18,27 @@ from harness.core.lookup import BatchPlan
 from harness.core.plans import CHIEF, SavePlan
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality
-from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import RolledBack
-from harness.run.evaluation import Evaluator
-from harness.run.fault_tolerance import FaultTolerance
-from harness.run.resume_points import ResumePoints
 from harness.store.format import bytes_of
+
+if TYPE_CHECKING:
+    from harness.run.job import Job
 
 
 class Trainer:
-    """Trains one model over one epoch, through the deaths of PS ranks.
+    """Trains one model over one epoch, through the deaths of PS ranks, by the objects of ``job``."""
 
-    Args:
-        tolerance: by which the run survives failures.
-        saves_initially: a full save precedes the first step.
-        overlaps: requests are served while this process computes; the dense update is then made in parallel.
-    """
-
-    def __init__(
-        self,
-        *,
-        tolerance: FaultTolerance,
-        effects: Effects,
-        client: EmbeddingClient,
-        network: DenseNetwork,
-        evaluator: Evaluator,
-        checkpointer: Checkpointer,
-        resume_points: ResumePoints,
-        saves_initially: bool,
-        overlaps: bool,
-    ) -> None:
-        self._steps, self._progress = tolerance.steps, tolerance.progress
-        self._boundaries, self._injections = tolerance.boundaries, tolerance.injections
-        self._accounting, self._recoveries = tolerance.accounting, tolerance.recoveries
-        self._failover = tolerance.failover
-        self._effects = effects
-        self._client = client
-        self._network = network
-        self._evaluate_model = evaluator
-        self._checkpointer = checkpointer
-        self._resume_points = resume_points
-        self._saves_initially = saves_initially
-        # While a message is under way one thread makes the update, and leaves a core to the message.
-        self._overlap = partial(network.step, is_alone=True) if overlaps else no_op
+    def __init__(self, job: "Job") -> None:
+        self._run_spec, self._effects = job.run_spec, job.effects
+        self._steps, self._progress = job.steps, job.progress
+        self._boundaries, self._injections = job.boundaries, job.injections
+        self._accounting, self._recoveries = job.accounting, job.recoveries
+        self._failover, self._client = job.failover, job.client
+        self._network, self._evaluate_model = job.network, job.evaluator
+        self._checkpointer, self._resume_points = job.checkpointer, job.resume_points
+        # While a message is under way one thread makes the update, and leaves a core to the message. Requests are then
+        # served while this process computes.
+        self._overlap = partial(job.network.step, is_alone=True) if job.overlaps else no_op
 
     def run(self) -> Finished:
         """Run all steps, those after the resume point if there is one, and return the last event.
@@ -70,7 +47,7 @@ class Trainer:
         """
         is_resumed = self._resume_points.resume()
         self._effects.advanced(self._steps.step)
-        self._effects.status(phase="start", step=self._steps.step, num_steps=self._boundaries.num_steps, loss=None)
+        self._effects.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
         finished: Finished | None = None
@@ -78,7 +55,7 @@ class Trainer:
         while finished is None:
             try:
                 start()
-                while self._steps.step < self._boundaries.num_steps:
+                while self._steps.step < self._run_spec.num_steps:
                     self._advance()
                 finished = self._finish()
             except RolledBack as rolled_back:
@@ -89,7 +66,7 @@ class Trainer:
     def _begin(self) -> None:
         """What precedes the first step: the initial save, which costs nothing, and faults planned for hour 0."""
         self._injections.reach(0)
-        if self._saves_initially:
+        if self._run_spec.strategy.saves_initially:
             self._checkpointer.save(SavePlan(kind="full"), self._progress())
             self._checkpointer.finish_pending(self._progress())
         self._inject_if_due()
@@ -161,10 +138,7 @@ class Trainer:
             Evaluated(
                 step=self._steps.step,
                 samples=self._progress().samples,
-                auc=quality.auc,
-                log_loss=quality.log_loss,
-                accuracy=quality.accuracy,
-                num_samples=quality.num_samples,
+                **vars(quality),
                 final=final,
                 machine={"seconds": self._effects.clock() - began_s},
             )

@@ -12,16 +12,14 @@ from harness.core.errors import ConfigError
 from harness.core.events import Event, Injected, Recovered, Saved
 from harness.core.faults import FaultTime
 from harness.core.plans import Progress
-from harness.core.strategies import STRATEGIES, options_of
 from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
 from harness.run import verify
-from harness.run.boundaries import Boundaries, Schedule
+from harness.run.boundaries import Boundaries
 from harness.run.spec import RunSpec, check
 from tests.client.test_lookahead import facts
 from tests.injected import is_loss
 from tests.known_jobs import job_of
-from tests.planning.test_simulate import COSTS
 from tests.run.test_laws import outcome
 from tests.runs import changed, run, saving_every
 
@@ -125,24 +123,17 @@ def test_the_charge_of_a_save_strikes_at_its_boundary(config: Config, tmp_path: 
     assert first.save_h > 0.04
 
 
-def test_the_forecast_moves_with_the_charges() -> None:
+def test_the_forecast_moves_with_the_charges(config: Config) -> None:
     """56 steps of 1 h; an hour that a charge has passed is due at the next boundary, the last one at the job's end."""
     at, charged = {"step": 0}, {"h": 0.0}
-    schedule = Schedule(
-        num_steps=56,
-        batch_size=4,
-        faults=tuple(FaultTime(hour, hour) for hour in (3, 10, 12, 58, 60)),
-        clock="wall",
-        job_h=56,
-        evaluate_every_steps=None,
-    )
+    faults = [FaultTime(hour, hour) for hour in (3, 10, 12, 58, 60)]
+    config = changed(config, strategy__name="never_save", trace__clock="wall", data__max_train_samples=224)
 
     def progress() -> Progress:
         step = at["step"]
         return Progress(step=step, samples=4 * step, previous_samples=max(0, 4 * step - 4), total_samples=224)
 
-    never_save = STRATEGIES["never_save"](options_of("never_save"), COSTS)
-    boundaries = Boundaries(schedule, never_save, progress, lambda: charged["h"])
+    boundaries = Boundaries(RunSpec(config), faults, progress, lambda: charged["h"])
 
     def due() -> list[int]:
         return [step for step in range(at["step"], 57) if boundaries.faults_at(step)]
