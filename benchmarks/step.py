@@ -46,7 +46,7 @@ from harness.core.plans import Rank
 from harness.model.backends import choose_backend
 from harness.model.dlrm import BACKENDS
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES
-from harness.run import assemble, job
+from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
 
 ENGINES: dict[str, dict[str, Any]] = {
@@ -115,7 +115,7 @@ def timed_train(
     """The job of the trainer rank, with a cluster and effects that measure."""
     spent_s: Parts = defaultdict(float)
     timed = TimedEffects(effects.channel, spent_s, checkpoints.parent / _FILE)
-    job.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
+    trainer.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
 
 
 def dense(config: Config, folder: Path, tick: Tick) -> None:

@@ -37,11 +37,11 @@ from harness.record.folder import empty_run, has_resume_point
 from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
-from harness.run.job import train, with_data
 from harness.run.last_event import LastEvent
 from harness.run.launchers import LAUNCHERS
 from harness.run.resume_points import PointKeeper, usable_point
 from harness.run.spec import RunSpec
+from harness.run.trainer import train, with_data
 from harness.run.validity import problem_of
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint
 
@@ -60,7 +60,7 @@ class RunStatus:
 
 
 TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, Effects], None]
-"""The job of the trainer rank: :func:`harness.run.job.train`, or a test's replacement. It can be pickled."""
+"""The job of the trainer rank: :func:`harness.run.trainer.train`, or a test's replacement. It can be pickled."""
 
 
 @dataclass(frozen=True, kw_only=True)

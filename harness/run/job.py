@@ -1,25 +1,17 @@
-"""The job of the trainer rank, on either engine, and the objects that it is made of."""
+"""The objects of the trainer rank, on either engine."""
 
 import os
-import socket
-from collections.abc import Callable
 from pathlib import Path
-
-import torch
 
 from harness.client.clients import CLIENTS
 from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
-from harness.config.model import Config
-from harness.core.errors import ConfigError, DataError
 from harness.core.faults import FaultTime
 from harness.core.overhead import OverheadLedger
-from harness.core.plans import CHIEF, Progress
+from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
-from harness.data.digest import verify
-from harness.data.records import read_meta
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting, ModelBytes
@@ -33,50 +25,6 @@ from harness.run.evaluation import Evaluator
 from harness.run.resume_points import ResumePoints
 from harness.run.spec import RunSpec
 from harness.run.step_log import StepLog
-from harness.run.trainer import Trainer
-
-
-def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
-    """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
-    run_spec = RunSpec(config)
-    torch.set_num_threads(config.trainer.num_threads)
-    if config.trainer.device == "cuda":
-        if not torch.cuda.is_available():  # asked here: whoever asks can fork no process that computes on the device
-            raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
-        torch.use_deterministic_algorithms(mode=True)
-    job = Job(run_spec, checkpoints, faults, cluster, effects)
-    try:
-        effects.record(Trainer(job).run())
-    finally:
-        job.checkpoints.give_up()
-
-
-def with_data(
-    path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
-) -> None:
-    """``job(cluster, effects)``, if the folder ``path`` holds the data of this digest here. Raises DataError.
-
-    The supervisor verified them, maybe on another host. Records are read whole once, as by
-    :func:`harness.data.digest.verify`.
-    """
-    refuse_other_data(Path(path), digest)
-    job(cluster, effects)
-
-
-def refuse_other_data(folder: Path, digest: str) -> None:
-    """Raise DataError unless ``folder`` holds the data of this digest; the line names this host."""
-    try:
-        meta = read_meta(folder)
-        if meta.digest == digest:
-            return verify(folder, meta)
-        why = f"got data of digest {meta.digest}"
-    except (DataError, OSError) as error:
-        why = str(error)
-    raise DataError(
-        f"data.path: expected the supervisor's data (digest {digest}) in {folder.absolute()} on {socket.gethostname()} "
-        f"of {CHIEF}: {why}"
-    )
 
 
 class Job:

@@ -1,34 +1,85 @@
-"""The step loop of the trainer rank.
+"""The job of the trainer rank, on either engine, and its step loop.
 
 A step: pull the rows of the batch -> forward, backward -> push gradients -> dense update. At the boundary after it, in
 this order, whatever is due: resume point, save, evaluate, faults. The embedding client decides how rows travel. Deaths
 are detected and recovered from inside the failover client; only a full recovery reaches this file, as ``RolledBack``.
 """
 
+import os
+import socket
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
 
+import torch
 import xxhash
 
-from harness.cluster.protocol import Initialise, OnShard, no_op
+from harness.cluster.effects import Effects
+from harness.cluster.protocol import Cluster, Initialise, OnShard, no_op
 from harness.cluster.server import digest_of_rows
+from harness.config.model import Config
+from harness.core.errors import ConfigError, DataError
 from harness.core.events import Evaluated, Finished
+from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
 from harness.core.plans import CHIEF, SavePlan
+from harness.data.digest import verify
+from harness.data.records import read_meta
 from harness.model.dlrm import DenseNetwork
 from harness.model.metrics import Quality
 from harness.recovery.failover import RolledBack
+from harness.run.job import Job
+from harness.run.spec import RunSpec
 from harness.store.format import bytes_of
 
-if TYPE_CHECKING:
-    from harness.run.job import Job
+
+def train(config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects) -> None:
+    """Train one epoch on the given cluster and record all events of the trainer, Finished the last."""
+    run_spec = RunSpec(config)
+    torch.set_num_threads(config.trainer.num_threads)
+    if config.trainer.device == "cuda":
+        if not torch.cuda.is_available():  # asked here: whoever asks can fork no process that computes on the device
+            raise ConfigError("trainer.device: expected a CUDA device for cuda, but torch finds none here; use cpu")
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # else cuBLAS may round differently in each run
+        torch.use_deterministic_algorithms(mode=True)
+    job = Job(run_spec, checkpoints, faults, cluster, effects)
+    try:
+        effects.record(Trainer(job).run())
+    finally:
+        job.checkpoints.give_up()
+
+
+def with_data(
+    path: str, digest: str, job: Callable[[Cluster, Effects], None], cluster: Cluster, effects: Effects
+) -> None:
+    """``job(cluster, effects)``, if the folder ``path`` holds the data of this digest here. Raises DataError.
+
+    The supervisor verified them, maybe on another host. Records are read whole once, as by
+    :func:`harness.data.digest.verify`.
+    """
+    refuse_other_data(Path(path), digest)
+    job(cluster, effects)
+
+
+def refuse_other_data(folder: Path, digest: str) -> None:
+    """Raise DataError unless ``folder`` holds the data of this digest; the line names this host."""
+    try:
+        meta = read_meta(folder)
+        if meta.digest == digest:
+            return verify(folder, meta)
+        why = f"got data of digest {meta.digest}"
+    except (DataError, OSError) as error:
+        why = str(error)
+    raise DataError(
+        f"data.path: expected the supervisor's data (digest {digest}) in {folder.absolute()} on {socket.gethostname()} "
+        f"of {CHIEF}: {why}"
+    )
 
 
 class Trainer:
     """Trains one model over one epoch, through the deaths of PS ranks, by the objects of ``job``."""
 
-    def __init__(self, job: "Job") -> None:
+    def __init__(self, job: Job) -> None:
         self._run_spec, self._effects = job.run_spec, job.effects
         self._steps, self._progress = job.steps, job.progress
         self._boundaries, self._injections = job.boundaries, job.injections

@@ -18,7 +18,7 @@ from harness.core.faults import FaultTime
 from harness.core.plans import Progress, SavePlan
 from harness.record.rundir import read_config
 from harness.recovery.checkpointer import Checkpointer
-from harness.run import assemble, job
+from harness.run import assemble, job, trainer
 from harness.run.verify import compare_records
 from harness.store import newest_checkpoint
 from harness.store.format import HashingWriter
@@ -164,7 +164,7 @@ def train_and_kill_in_a_save(
                 os.kill(pids["ps1"], 9)
 
     job.Checkpointer = Unlucky
-    job.train(config, checkpoints, faults, cluster, effects)
+    trainer.train(config, checkpoints, faults, cluster, effects)
 
 
 @pytest.mark.parametrize("strategy", ["full", "partial"])

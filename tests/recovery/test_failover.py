@@ -15,7 +15,7 @@ from harness.core.whole_strategies import Partial
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.kinds.base import Recovery
 from harness.recovery.kinds.whole import Checkpoint
-from harness.run import job
+from harness.run import trainer
 from harness.run.assemble import Parts
 from harness.store import ShardStore, newest_checkpoint
 from tests.runs import changed, run, saving_every
@@ -112,7 +112,7 @@ def test_the_seconds_of_a_loss_in_a_restore_are_those_of_waiting(
 
     def train(config, checkpoints, faults, cluster, effects):
         effects.clock = lambda: now_s[0]
-        job.train(config, checkpoints, faults, cluster, effects)
+        trainer.train(config, checkpoints, faults, cluster, effects)
 
     (tmp_path / "trace.csv").write_text("hour,rank,phase\n29,ps2,restore\n30,ps1,\n")
     config = changed(config, strategy__name="partial", trace__path=str(tmp_path / "trace.csv"))

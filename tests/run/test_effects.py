@@ -13,7 +13,7 @@ from harness.cluster.effects import Channel, Effects
 from harness.cluster.protocol import Cluster
 from harness.config.model import Config
 from harness.core.faults import FaultTime
-from harness.run import job, resume_points
+from harness.run import resume_points, trainer
 from harness.run.assemble import Parts
 from harness.store import FileRecord
 from tests.runs import changed, run, saving_every
@@ -78,7 +78,7 @@ def train(  # noqa: PLR0917
     watched = Watched(effects.channel)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(resume_points, "write_state", partial(watched.happens, "write_state", resume_points.write_state))
-        job.train(config, checkpoints, faults, cluster, watched)
+        trainer.train(config, checkpoints, faults, cluster, watched)
     names.write_text(" ".join(sorted(watched.counts)))
 
 

@@ -13,7 +13,7 @@ from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished, Recovered, Saved, Trained
 from harness.planning.simulate import simulate
 from harness.record.rundir import read_config
-from harness.run import job
+from harness.run import trainer
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from tests.injected import is_loss
@@ -197,7 +197,7 @@ def test_a_rank_that_dies_twice_is_charged_from_its_restore(config: Config, tmp_
 
 def test_a_planned_kill_that_does_not_happen_fails_the_run(config: Config, tmp_path: Path) -> None:
     """A trainer that never stops for planned kills must not produce a result."""
-    parts = Parts(train=lambda config, root, kills, *rest: job.train(config, root, (), *rest))
+    parts = Parts(train=lambda config, root, kills, *rest: trainer.train(config, root, (), *rest))
     with pytest.raises(RunFailed, match=r"expected every planned kill, got none at steps 15, "):
         run(config, tmp_path / "run", parts)
     assert not (tmp_path / "run" / "DONE").exists()

@@ -14,7 +14,7 @@ from harness.config.model import Config
 from harness.config.yaml_file import to_yaml
 from harness.core.errors import Moved, RunStopped
 from harness.core.faults import FaultTime
-from harness.run import assemble, job
+from harness.run import assemble, trainer
 from harness.run.verify import compare_records
 from tests.run.test_resume import NUM_STEPS, resumed, train_until
 from tests.runs import changed, saving_every
@@ -52,7 +52,7 @@ def test_a_run_that_was_moved_leaves_the_next_one_alone(config: Config, tmp_path
     def train(
         config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
     ) -> None:
-        job.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, 31, move)))
+        trainer.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, 31, move)))
 
     with pytest.raises(Moved, match=r"run/\S+: moved or removed during the run; another one is there"):
         assemble.run(first, run_dir, parts=assemble.Parts(train=train))
@@ -81,7 +81,7 @@ def train_and_move(  # noqa: PLR0917
             time.sleep(0.001)
         exchange(checkpoints.parent, checkpoints.parent.with_name("other"))
 
-    job.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, at, move)))
+    trainer.train(config, checkpoints, faults, cluster, cast(Effects, Moving(effects, at, move)))
 
 
 WAYS: dict[str, dict[str, Any]] = {

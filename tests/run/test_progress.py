@@ -11,7 +11,7 @@ from harness.cluster.protocol import Cluster
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.faults import FaultTime
-from harness.run import assemble, job
+from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
 from tests.runs import changed
 
@@ -38,7 +38,7 @@ def test_steps_and_batches_of_evaluations_are_progress(config: Config, tmp_path:
         config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
     ) -> None:
         counting = Counting(effects)
-        job.train(config, checkpoints, faults, cluster, cast(Effects, counting))
+        trainer.train(config, checkpoints, faults, cluster, cast(Effects, counting))
         found.append(counting.counts)
 
     (tmp_path / "trace.csv").write_text("hour,rank\n28,ps1\n")  # after step 8

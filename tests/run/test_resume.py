@@ -25,7 +25,7 @@ from harness.core.trackers import TRACKERS, NullTracker
 from harness.record import code
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
-from harness.run import assemble, job, resume_points
+from harness.run import assemble, resume_points, trainer
 from harness.run.verify import compare_records
 from tests.injected import is_failed_write
 from tests.run.stopped_commands import has_begun, has_trained, interrupted
@@ -72,7 +72,7 @@ def train_until(  # noqa: PLR0917
     effects: Effects,
 ) -> None:
     """The trainer's job, which is asked to stop."""
-    job.train(config, checkpoints, faults, cluster, cast(Effects, Stopping(effects, at)))
+    trainer.train(config, checkpoints, faults, cluster, cast(Effects, Stopping(effects, at)))
 
 
 def stopped(config: Config, run_dir: Path, at: int, *, resumes: bool = False) -> int | None:

@@ -14,7 +14,7 @@ from harness.config.model import Config
 from harness.core.events import Event, Recovered, Saved, Started, Trained
 from harness.core.placement import budget_rows
 from harness.core.plans import Rank
-from harness.run import job
+from harness.run import trainer
 from harness.run.assemble import Parts
 from harness.run.spec import RunSpec
 from harness.run.verify import compare_records
@@ -138,7 +138,7 @@ def test_a_finished_run_leaves_no_file_of_a_killed_writer(config: Config, tmp_pa
     def train(*arguments: Any) -> None:
         left.parent.mkdir()
         left.write_bytes(b"half")
-        job.train(*arguments)
+        trainer.train(*arguments)
 
     config = changed(config, trace__path=None, data__max_train_samples=64, strategy__interval_samples=32)
     run(config, tmp_path / "run", Parts(train=train))

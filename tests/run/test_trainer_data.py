@@ -7,7 +7,7 @@ import pytest
 
 from harness.core.errors import DataError
 from harness.data.records import RECORDS_NAME, read_meta
-from harness.run.job import refuse_other_data
+from harness.run.trainer import refuse_other_data
 
 
 def test_other_data_at_the_trainer_are_one_line(click_data: Path, tmp_path: Path) -> None:
