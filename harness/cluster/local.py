@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.cluster.protocol import Reply, Request, Several, raise_failures
+from harness.cluster.protocol import Reply, Request, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
@@ -114,7 +114,7 @@ class LocalCluster:
         """Serve the requests now, in this thread."""
         servers = self._ranks.servers
         replies = {
-            rank: _serve(servers[rank], requests[rank]) for rank in self.ranks if rank in requests and rank in servers
+            rank: servers[rank].handle(requests[rank]) for rank in self.ranks if rank in requests and rank in servers
         }
         return requests, replies
 
@@ -137,9 +137,3 @@ class LocalCluster:
 
     def replace(self, lost: Iterable[Rank]) -> None:
         self._raise_lost(self.ranks, {})
-
-
-def _serve(server: RankServer, request: Request) -> Reply:
-    if isinstance(request, Several):
-        return tuple(server.handle(exchange) for exchange in request.exchanges)
-    return server.handle(request)

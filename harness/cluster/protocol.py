@@ -14,6 +14,7 @@ from torch import Tensor
 
 from harness.core.errors import HarnessError
 from harness.core.plans import Progress, Rank, SavePlan
+from harness.core.shard import Taken
 from harness.store import FileRecord
 
 NO_ROWS = torch.empty(0, dtype=torch.int64)
@@ -146,13 +147,13 @@ class ReadShard:
 @dataclass(frozen=True, kw_only=True)
 class ShardRows:
     """N rows of a shard with their state columns (float32, (N, X)), counts of unsaved updates (int32 or None), the
-    applied step, and what the last save took from the counts: its sequence, updates of all and of tracked tables.
+    applied step, and what the last save took from the counts.
     """
 
     rows_NX: Tensor
     pending_N: Tensor | None
     applied_step: int
-    taken: tuple[int, int, int]
+    taken: Taken
 
 
 @dataclass(frozen=True, kw_only=True)

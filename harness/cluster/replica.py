@@ -4,11 +4,9 @@ A replica gets the same pushes in the same order as its owner, so it has the sam
 updates and applied step. A save takes counts from both. A tracker is not part of a replica.
 """
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
 
 from harness.cluster.protocol import Failure, Push, ReadShard, Reply, Request, Save, ShardRows, WriteBack
 from harness.core.plans import Rank, owner_of, ps_index
@@ -24,45 +22,15 @@ Reach = Callable[[Rank, Request], Reply]
 """Sends a request to another rank and waits for the reply. Raises RankLost if that rank is dead."""
 
 
-@dataclass(frozen=True)
-class Taken:
-    """Updates that save number ``sequence`` took from a shard's counts: of all tables, and of the tracked ones.
-
-    A replacement that writes this save again, from a replica, reports them with those that it takes itself.
-    """
-
-    sequence: int = -1
-    updates: int = 0
-    tracked: int = 0
-
-    def plus(self, sequence: int, updates: int, tracked: int) -> "Taken":
-        """With the updates that save ``sequence`` took now."""
-        before = self if sequence == self.sequence else Taken()
-        return Taken(sequence, before.updates + updates, before.tracked + tracked)
-
-
-def take(shard: Shard, rows: Mapping[int, Tensor | slice], tracked: tuple[int, ...]) -> tuple[int, int]:
-    """Set the counts of ``rows`` (by table) to 0; returns their sums, of all tables and of the ``tracked`` ones."""
-    taken = {table: shard.take_pending(chosen) for table, chosen in rows.items()}
-    return sum(taken.values()), sum(taken.get(table, 0) for table in tracked)
-
-
 class Replica(Resumable):
     """The replica that ``rank`` holds: of the shard of the rank before it."""
 
-    _state = ("shard", "taken")
-    _state_types = (Taken,)
+    _state = ("shard",)
 
     def __init__(self, rank: Rank, make_shard: Callable[[int], Shard], tracked: tuple[int, ...], num_ps: int) -> None:
         self.owner = owner_of(rank, num_ps)
         self.shard = make_shard(ps_index(self.owner))
-        self.taken = Taken()
         self._tracked = tracked
-
-    def initialise(self, step: int) -> None:
-        """Set every row to its initial value, as its owner does at the same request."""
-        self.shard.initialise(applied_step=step)
-        self.taken = Taken()
 
     def push(self, push: Push | WriteBack) -> None:
         """Apply what was sent to the owner; a no-op if it was applied before."""
@@ -76,20 +44,11 @@ class Replica(Resumable):
         kind = save.plan.kind
         assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
         rows = save_kind(kind).rows(self.shard, NullTracker(self.shard, TrackerSpec(None, ())), (), save.step)
-        self.taken = self.taken.plus(save.sequence, *take(self.shard, rows, self._tracked))
-
-    def copy(self, reach: Reach) -> int:
-        """Copy the owner's shard; returns the number of rows."""
-        self.taken = copy_shard(self.shard, self.owner, reach, is_replica=False)
-        return len(self.shard.rows_MD)
+        self.shard.take_saved(save.sequence, rows, self._tracked)
 
 
-def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> Taken:
-    """Fill ``shard`` from rank ``source``: from the shard that it owns or, with ``is_replica``, from its replica.
-
-    Returns what the last save took.
-    """
-    taken, applied_step = Taken(), 0
+def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
+    """Fill ``shard`` from rank ``source``: from the shard that it owns or, with ``is_replica``, from its replica."""
     for part in _parts(shard):
         read = reach(source, ReadShard(is_replica=is_replica, first=part.start, stop=part.stop))
         if isinstance(read, Failure):
@@ -99,19 +58,17 @@ def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) ->
         if shard.pending_M is not None:
             assert read.pending_N is not None, "all ranks count updates, or none"
             shard.pending_M[part] = read.pending_N
-        taken, applied_step = Taken(*read.taken), read.applied_step
-    shard.applied_step = applied_step
-    return taken
+        shard.taken, shard.applied_step = read.taken, read.applied_step
 
 
-def read_shard(request: ReadShard, shard: Shard, taken: Taken) -> ShardRows:
+def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
     """The rows of ``shard`` that another rank asks for; the shard is only read, so it may serve other requests."""
     part = slice(request.first, request.stop)
     return ShardRows(
         rows_NX=shard.rows_MD[part].clone(),  # of a slice, torch's rpc might send the whole shard
         pending_N=None if shard.pending_M is None else shard.pending_M[part].clone(),
         applied_step=shard.applied_step,
-        taken=(taken.sequence, taken.updates, taken.tracked),
+        taken=shard.taken,
     )
 
 

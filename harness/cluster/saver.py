@@ -3,15 +3,15 @@
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import replace
+from typing import NamedTuple
 
 from torch import Tensor
 
 from harness.cluster.protocol import Save, Written
-from harness.cluster.replica import Taken, take
 from harness.core.errors import StoreError
-from harness.core.resumable import Resumable
-from harness.core.shard import Shard
+from harness.core.shard import Shard, Taken
 from harness.core.trackers import Tracker
 from harness.store import (
     ChosenRows,
@@ -28,24 +28,25 @@ from harness.store import (
     wants_compaction,
 )
 
-Parts = tuple[Part, ...] | None
-Files = tuple[FileRecord, ...]
+
+class _Contents(NamedTuple):
+    """The contents of a save: ``parts`` of the shard, None for all of it, and the older files ``builds_on`` that a
+    restore reads before them; ``taken``: the updates that it persists."""
+
+    request: Save
+    parts: tuple[Part, ...] | None
+    builds_on: tuple[FileRecord, ...]
+    taken: Taken
 
 
-class Saver(Resumable):
+class Saver:
     """Saves one shard; at most one save is pending in the background.
 
     Args:
         tracker: chooses rows of the ``tracked`` tables, for kinds of save that ask it.
         buffer_bytes: memory that a save in the background may take, besides one byte a row.
         write_faults: by the number of a planned fault of this rank, the system's error (errno) that a write fails with.
-
-    Attributes:
-        taken: what the last save took from the shard's counts. Whoever sets the shard's rows sets it, too.
     """
-
-    _state = ("taken",)
-    _state_types = (Taken,)
 
     def __init__(
         self,
@@ -63,7 +64,6 @@ class Saver(Resumable):
         self._store = store
         self._buffer_bytes = buffer_bytes
         self._write_faults = write_faults
-        self.taken = Taken()
         self._pending: tuple[Save, FrozenRows, Future[Written]] | None = None
         self._no_op = shard.before_change
 
@@ -89,13 +89,13 @@ class Saver(Resumable):
         self._shard.before_change = self._no_op
 
     def _begin(self, request: Save) -> None:
-        parts, builds_on = self._take(request)
-        rows, taken = FrozenRows(Snapshot(self._shard.rows_MD, parts, buffer_bytes=self._buffer_bytes)), self.taken
+        contents = self._take(request)
+        rows = FrozenRows(Snapshot(self._shard.rows_MD, contents.parts, buffer_bytes=self._buffer_bytes))
         self._shard.before_change = rows.before_change
 
         def write() -> Written:
             try:
-                return self._write(request, parts, builds_on, taken, rows)
+                return self._write(contents, rows)
             finally:
                 rows.release()  # steps that wait for room must go on, also where writing failed
 
@@ -112,13 +112,10 @@ class Saver(Resumable):
             self._forget()
 
     def _write_now(self, request: Save) -> Written:
-        return self._write(request, *self._take(request), self.taken, StillRows(self._shard.rows_MD))
+        return self._write(self._take(request), StillRows(self._shard.rows_MD))
 
-    def _take(self, request: Save) -> tuple[Parts, Files]:
-        """Fix the contents of the save, and count its updates as saved.
-
-        Returns the parts of the shard, None for all of it, and the older files that a restore reads before them.
-        """
+    def _take(self, request: Save) -> _Contents:
+        """Fix the contents of the save, and count its updates as saved."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
         self._store.discard(request.sequence)
@@ -126,32 +123,32 @@ class Saver(Resumable):
         kind = save_kind(request.plan.kind)
         rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
         builds_on = tuple(kind.builds_on(self._shard, self._tracker, request.records))
-        self.taken = self.taken.plus(request.sequence, *take(self._shard, rows, tuple(self._tracked)))
+        self._shard.take_saved(request.sequence, rows, self._tracked)
         for table, chosen in rows.items():
             self._tracker.saved(table, chosen)
-        return tuple(_part(chosen) for chosen in rows.values()) if builds_on else None, builds_on
+        parts = tuple(_part(chosen) for chosen in rows.values()) if builds_on else None
+        return _Contents(request, parts, builds_on, self._shard.taken)
 
-    def _write(self, request: Save, parts: Parts, builds_on: Files, taken: Taken, rows: RowSource) -> Written:
+    def _write(self, contents: _Contents, rows: RowSource) -> Written:
         """Write the files. If the trace has a fault of the disk for this save, the same contents are written twice.
 
         The first attempt fails before it has read a row. Raises StoreError if the disk fails besides.
         """
+        request = contents.request
         struck = tuple(number for number in request.faults if number in self._write_faults)
         if not struck:
-            return self._write_files(request, parts, builds_on, taken, rows)
+            return self._write_files(contents, rows)
         self._store.fail_next_write(self._write_faults[struck[0]])
         began_s = time.monotonic()
-        try:
-            self._write_files(request, parts, builds_on, taken, rows)
-        except StoreError:
-            failed_s = time.monotonic() - began_s
-        else:
+        with suppress(StoreError):
+            self._write_files(contents, rows)
             raise AssertionError("a write that is to fail fails")
+        failed_s = time.monotonic() - began_s
         self._store.discard(request.sequence)
-        written = self._write_files(request, parts, builds_on, taken, rows)
-        return replace(written, struck=struck, failed_s=failed_s)
+        return replace(self._write_files(contents, rows), struck=struck, failed_s=failed_s)
 
-    def _write_files(self, request: Save, parts: Parts, builds_on: Files, taken: Taken, rows: RowSource) -> Written:
+    def _write_files(self, contents: _Contents, rows: RowSource) -> Written:
+        request, parts, builds_on, taken = contents
         sequence, step, encoding = request.sequence, request.step, save_kind(request.plan.kind).encoding
         compacted = False
         if parts is None:

@@ -1,7 +1,7 @@
 """The code of a PS rank, on both engines: one class that serves requests on one shard."""
 
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,11 @@ from harness.cluster.protocol import (
     Restore,
     Restored,
     Save,
-    ShardRows,
+    Several,
     WriteBack,
     WriteState,
-    Written,
 )
-from harness.cluster.replica import Replica, Taken, copy_shard, read_shard
+from harness.cluster.replica import Replica, copy_shard, read_shard
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed, RankLost
 from harness.core.optimizers import OPTIMIZERS
@@ -41,7 +40,7 @@ from harness.core.resumable import Resumable
 from harness.core.shard import Shard
 from harness.core.trackers import TRACKERS, TrackerSpec
 from harness.record.place import Place
-from harness.store import FileRecord, ShardStore, read_state, write_state
+from harness.store import ShardStore, read_state, write_state
 from harness.store.format import bytes_of
 
 
@@ -72,7 +71,7 @@ class RankServer(Resumable):
         reach: sends a request to another PS rank. Set by the engine.
     """
 
-    _state = ("shard", "_tracker", "_saver", "replica")
+    _state = ("shard", "_tracker", "replica")
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
@@ -101,24 +100,11 @@ class RankServer(Resumable):
             buffer_bytes=spec.save_buffer_bytes,
             write_faults=spec.write_faults.get(rank, {}),
         )
-        self._handlers: dict[type, Callable[..., Reply]] = {
-            Exchange: self._exchange,
-            OnShard: self._on_shard,
-            Initialise: self._initialise,
-            Restore: self._restore,
-            CopyFromBuddy: self._copy_from_buddy,
-            CopyReplica: self._copy_replica,
-            ReadShard: self._read_shard,
-            Save: self._save,
-            CountReplicaSaved: self._count_replica_saved,
-            WriteState: self._write_state,
-            LoadState: self._load_state,
-        }
 
     def handle(self, request: Request) -> Reply:
         """Serve one request and return the reply; an exception is returned as a :class:`Failure`."""
         try:
-            return self._handlers[type(request)](request)
+            return self._serve(request)
         except HarnessError as error:
             return Failure(error)
         except Exception:  # noqa: BLE001 - the boundary of a rank: the caller must hear of any bug, as a value
@@ -127,6 +113,70 @@ class RankServer(Resumable):
     def close(self) -> None:
         """Give up a pending save, so that no thread is left."""
         self._saver.abandon()
+
+    def _serve(self, request: Request) -> Reply:
+        reply: Reply = None
+        match request:
+            case Exchange():
+                reply = self._exchange(request)
+            case Several():
+                reply = tuple(self.handle(exchange) for exchange in request.exchanges)
+            case OnShard(restores=False):
+                reply = request.function(self.shard, *request.arguments)
+            case OnShard() | Initialise() | Restore() | CopyFromBuddy():
+                reply = self._set_rows(request)
+            case CopyReplica():
+                copy_shard(self._held.shard, self._held.owner, self.reach, is_replica=False)
+                reply = Restored(num_rows=len(self._held.shard.rows_MD))
+            case ReadShard():
+                reply = read_shard(request, self._held.shard if request.is_replica else self.shard)
+            case Save():
+                if self.replica is not None and request.mode != "finish":
+                    self.replica.take(request)  # at the same request as its owner, which reports the updates
+                reply = self._saver.save(request)
+            case CountReplicaSaved():
+                self._held.take(request.save)
+            case WriteState(root=root, number=number):
+                self._place.check()
+                step = self.shard.applied_step
+                reply = write_state(root, self.rank, number, step, self.state(), fsync=self._fsync)
+            case LoadState():
+                self.load(read_state(request.root, request.file))
+                reply = self._restored
+        return reply
+
+    @property
+    def _held(self) -> Replica:
+        assert self.replica is not None, "this rank holds no replica"
+        return self.replica
+
+    @property
+    def _restored(self) -> Restored:
+        return Restored(num_rows=len(self.shard.rows_MD))
+
+    def _set_rows(self, request: OnShard | Initialise | Restore | CopyFromBuddy) -> Reply:
+        """Set every row; a pending save is abandoned before, and the tracker starts anew."""
+        self._saver.abandon()
+        reply, newer = self._restored, None
+        match request:
+            case OnShard():
+                reply = request.function(self.shard, *request.arguments)
+            case Initialise():
+                self.shard.initialise(applied_step=request.step)
+                if self.replica is not None:
+                    self.replica.shard.initialise(applied_step=request.step)
+            case Restore(newer=newer):
+                self._store.read_into(request.records, self.shard.rows_MD)
+                if request.resets_states:
+                    self.shard.reset_states()
+                self.shard.reset_counts(applied_step=request.step)
+            case CopyFromBuddy():
+                buddy = buddy_of(self.rank, self.shard.placement.num_ps)
+                copy_shard(self.shard, buddy, self.reach, is_replica=True)
+        self._tracker.reset()
+        if newer is not None:
+            self.shard.put(newer.rows_N, newer.values_ND, newer.unsaved_N)
+        return reply
 
     def _exchange(self, request: Exchange) -> Tensor | None:
         push = request.push
@@ -164,78 +214,6 @@ class RankServer(Resumable):
             if step in sampled:
                 is_sampled_N = torch.ones(len(sampled[step]), dtype=torch.bool)
                 self._tracker.sampled(step, sampled[step], is_sampled_N)
-
-    def _on_shard(self, request: OnShard) -> Reply:
-        if request.restores:
-            self._saver.abandon()
-        reply = request.function(self.shard, *request.arguments)
-        if request.restores:
-            self._restored()
-        return reply
-
-    def _initialise(self, request: Initialise) -> Restored:
-        self._saver.abandon()
-        self.shard.initialise(applied_step=request.step)
-        self._restored()
-        if self.replica is not None:
-            self.replica.initialise(request.step)
-        return Restored(num_rows=len(self.shard.rows_MD))
-
-    def _restore(self, request: Restore) -> Restored:
-        self._saver.abandon()
-        self._store.read_into(request.records, self.shard.rows_MD)
-        if request.resets_states:
-            self.shard.reset_states()
-        self.shard.reset_counts(applied_step=request.step)
-        self._restored()
-        if (newer := request.newer) is not None:
-            self.shard.put(newer.rows_N, newer.values_ND, newer.unsaved_N)
-        return Restored(num_rows=len(self.shard.rows_MD))
-
-    def _restored(self, taken: Taken = Taken()) -> None:  # noqa: B008 - a frozen value
-        """The rows were set: the tracker starts anew."""
-        self._tracker.reset()
-        self._saver.taken = taken
-
-    def _save(self, request: Save) -> Written | None:
-        if self.replica is not None and request.mode != "finish":
-            self.replica.take(request)  # at the same request as its owner, which reports the updates
-        return self._saver.save(request)
-
-    # --- replicas -------------------------------------------------------------------------------------------------
-
-    @property
-    def _held(self) -> Replica:
-        assert self.replica is not None, "this rank holds no replica"
-        return self.replica
-
-    def _copy_from_buddy(self, request: CopyFromBuddy) -> Restored:
-        self._saver.abandon()
-        buddy = buddy_of(self.rank, self.shard.placement.num_ps)
-        self._restored(copy_shard(self.shard, buddy, self.reach, is_replica=True))
-        return Restored(num_rows=len(self.shard.rows_MD))
-
-    def _copy_replica(self, request: CopyReplica) -> Restored:
-        return Restored(num_rows=self._held.copy(self.reach))
-
-    def _read_shard(self, request: ReadShard) -> ShardRows:
-        if request.is_replica:
-            return read_shard(request, self._held.shard, self._held.taken)
-        return read_shard(request, self.shard, self._saver.taken)
-
-    def _count_replica_saved(self, request: CountReplicaSaved) -> None:
-        self._held.take(request.save)
-
-    # --- resume points --------------------------------------------------------------------------------------------
-
-    def _write_state(self, request: WriteState) -> FileRecord:
-        self._place.check()
-        step = self.shard.applied_step
-        return write_state(request.root, self.rank, request.number, step, self.state(), fsync=self._fsync)
-
-    def _load_state(self, request: LoadState) -> Restored:
-        self.load(read_state(request.root, request.file))
-        return Restored(num_rows=len(self.shard.rows_MD))
 
 
 def digest_of_rows(shard: Shard) -> str:

@@ -4,7 +4,8 @@ M rows of the shard, N rows of a request, D embedding dim, X = D + the optimizer
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -17,6 +18,15 @@ from harness.core.seeds import derive, words
 
 _LINE = 16  # values of a cache line
 _INIT_CHUNK = 1 << 16  # values initialised at once: half a megabyte of words, which stays in cache
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Updates that save number ``sequence`` took from a shard's counts: of all tables, and of the tracked ones."""
+
+    sequence: int = -1
+    updates: int = 0
+    tracked: int = 0
 
 
 class Shard(Resumable):
@@ -34,13 +44,15 @@ class Shard(Resumable):
         rows_MD: float32 (M, X), table after table, each table's rows in order.
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
+        taken: what the last save took from these counts.
         applied_step: the last step whose gradients the rows hold, counted from 1.
         mirrored_N: int64, ascending: rows whose newest values the trainer holds too, as the last save request says.
         before_change: a callback. The shard calls it with row numbers (int64, distinct) just before it changes these
         rows. While a save runs in the background, the callback copies their present values; otherwise it does nothing.
     """
 
-    _state = ("applied_step", "mirrored_N")
+    _state = ("applied_step", "mirrored_N", "taken")
+    _state_types = (Taken,)
     _state_in_place = ("rows_MD", "pending_M")
 
     def __init__(
@@ -65,6 +77,7 @@ class Shard(Resumable):
         first = -memory.ctypes.data // memory.itemsize % _LINE
         self.rows_MD = torch.from_numpy(memory[first : first + num_rows * width].reshape(num_rows, width))
         self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if count_updates else None
+        self.taken = Taken()
         self.applied_step = 0
         self.mirrored_N = torch.empty(0, dtype=torch.int64)
         self.before_change: Callable[[Tensor], None] = _no_op
@@ -120,6 +133,7 @@ class Shard(Resumable):
         """Set all counts of unsaved updates to 0; the next step to apply is ``applied_step + 1``."""
         if self.pending_M is not None:
             self.pending_M.zero_()
+        self.taken = Taken()
         self.applied_step = applied_step
 
     def gather(self, rows_N: Tensor) -> Tensor:
@@ -184,6 +198,16 @@ class Shard(Resumable):
         if total := int(np.add.reduce(pending_M[chosen], dtype=np.int64)):  # most tables of a small batch have none
             pending_M[chosen] = 0
         return total
+
+    def take_saved(self, sequence: int, rows: Mapping[int, Tensor | slice], tracked: Collection[int]) -> None:
+        """Count ``rows`` (by table) as saved by save ``sequence``.
+
+        A replacement that writes a save again, from a replica, adds to what the first attempt took.
+        """
+        before = self.taken if self.taken.sequence == sequence else Taken()
+        updates = {table: self.take_pending(chosen) for table, chosen in rows.items()}
+        num_tracked = sum(updates.get(table, 0) for table in tracked)
+        self.taken = Taken(sequence, before.updates + sum(updates.values()), before.tracked + num_tracked)
 
 
 def _no_op(rows_N: Tensor) -> None:

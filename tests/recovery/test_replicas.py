@@ -54,7 +54,7 @@ def assert_whole(servers: dict[str, RankServer]) -> None:
         assert owner.shard.pending_M is not None
         assert torch.equal(replica.pending_M, owner.shard.pending_M)
         assert replica.applied_step == owner.shard.applied_step
-        assert server.replica.taken == owner._saver.taken
+        assert replica.taken == owner.shard.taken
 
 
 def assert_conserved(finished: Finished, events: list[Event], servers: dict[str, RankServer]) -> None:
