@@ -61,17 +61,13 @@ BARS = ("dense", "start", "finish", "rest")
 _FILE = "parts.jsonl"  # a line for each chunk: seconds by part
 
 
-class TimedCluster:
+class TimedCluster(Cluster):
     """A cluster that notes the seconds of its requests."""
 
     def __init__(self, cluster: Cluster, spent_s: Parts) -> None:
         self._cluster, self._spent_s = cluster, spent_s
         self.overlaps, self.ranks = cluster.overlaps, cluster.ranks
         self.expect_losses, self.replace = cluster.expect_losses, cluster.replace
-
-    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        """See Cluster."""
-        return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> Any:
         """See Cluster."""

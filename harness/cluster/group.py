@@ -22,12 +22,17 @@ from torch._C._distributed_rpc import TensorPipeAgent, _is_current_rpc_agent_set
 from torch.distributed import rpc
 from torch.distributed.rpc import api
 
-from harness.cluster.formation import Place
+from harness.cluster.formation import Formation
 from harness.config.model import ClusterConfig
 from harness.core.errors import HarnessError
+from harness.core.plans import Rank
 
 MAX_WORLDS = 32_000
 """Maximum number of ranks in a world: torch rejects worker ids above 32,767."""
+
+
+Meet = Callable[[bytes], Mapping[Rank, bytes]]
+"""Publishes the address of this process, and waits for those of all members of a generation. Raises WorldBroken."""
 
 
 class WorldBroken(HarnessError):
@@ -41,31 +46,26 @@ class ControlStore(Store):
     """The store methods that a TensorPipeAgent calls, for one generation.
 
     Of what an agent asks, its members' names are known, and all of its kind answer alike. Only addresses are not:
-    ``publish(worker, address)`` tells its own, ``addresses()`` waits for all, and raises WorldBroken.
+    ``meet`` publishes its own, waits for those of all, and raises WorldBroken.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        publish: Callable[[str, bytes], None],
-        addresses: Callable[[], Mapping[str, bytes]],
-    ) -> None:
+    def __init__(self, formation: Formation, meet: Meet) -> None:
         super().__init__()
-        names = (worker_name(member, place.generation) for member in place.members)
-        self._known = {f"{_NAME}{index}": name.encode() for index, name in enumerate(names)}
-        self._publish = publish
-        self._addresses = addresses
+        self._workers = {member: worker_name(member, formation.generation) for member in formation.members}
+        self._known = {f"{_NAME}{index}": name.encode() for index, name in enumerate(self._workers.values())}
+        self._meet = meet
 
     def set(self, key: str, value: bytes) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Publish an address; a no-op for a name."""
+        """Take note of this member's address; a no-op for a name."""
         if key.startswith(_ADDRESS):
-            self._publish(key.removeprefix(_ADDRESS), value)
+            self._own = value
 
     def get(self, key: str) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
         """The value of ``key``; waits for all addresses if it is one."""
         if key not in self._known:
             assert key.startswith(_ADDRESS), key
-            self._known |= {f"{_ADDRESS}{worker}": address for worker, address in self._addresses().items()}
+            met = self._meet(self._own)
+            self._known |= {f"{_ADDRESS}{self._workers[member]}": address for member, address in met.items()}
         return self._known[key]
 
     def compare_set(self, key: str, expected: bytes, desired: bytes) -> bytes:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -78,21 +78,14 @@ def worker_name(rank: str, generation: int) -> str:
     return f"{rank}:{generation}"
 
 
-def join(
-    place: Place,
-    *,
-    publish: Callable[[str, bytes], None],
-    addresses: Callable[[], Mapping[str, bytes]],
-    options: ClusterConfig,
-) -> Any:
-    """Take ``place`` in the world of its generation; returns when the addresses of all workers are known.
+def join(rank: Rank, formation: Formation, *, meet: Meet, options: ClusterConfig) -> Any:
+    """Take the place of ``rank`` in the world of a generation; returns when the addresses of all members are known.
 
-    ``publish``, ``addresses``: as of a :class:`ControlStore`. Returns objects that must be kept alive until
-    :func:`leave`. Raises WorldBroken.
+    Returns objects that must be kept alive until :func:`leave`. Raises WorldBroken.
     """
     if options.interface:
         os.environ["TP_SOCKET_IFNAME"] = options.interface
-    store = ControlStore(place, publish, addresses)
+    store, index = ControlStore(formation, meet), formation.members.index(rank)
     backend = rpc.TensorPipeRpcBackendOptions(
         num_worker_threads=options.num_worker_threads,
         rpc_timeout=options.rpc_timeout_s,
@@ -102,12 +95,12 @@ def join(
         # 1.39 ms with this one, 1.56 with cma, 3.99 with mpt_uv (LOG, 2026-11-21).
         _channels=["basic"],
     )
-    _init_autograd_once(place.index)
-    worker = worker_name(place.rank, place.generation)
+    _init_autograd_once(index)
+    worker = worker_name(rank, formation.generation)
     try:
-        agent = TensorPipeAgent(store, worker, place.index, len(place.members), backend, {}, [])
+        agent = TensorPipeAgent(store, worker, index, len(formation.members), backend, {}, [])
     except RuntimeError as error:
-        raise WorldBroken(f"generation {place.generation} of the RPC world could not be formed: {error}") from error
+        raise WorldBroken(f"generation {formation.generation} of the RPC world could not be formed: {error}") from error
     api._init_rpc_states(agent)
     return store
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from harness.cluster.formation import Place
+from harness.cluster.formation import Formation
 from harness.config.model import ClusterConfig
 from harness.core.errors import RunFailed
 from harness.core.plans import Rank
@@ -23,7 +23,7 @@ class RankContext:
 
     Attributes:
         rank: its name at first: a spare may take over another.
-        place: in the first generation to join; None for a spare that waits for an order.
+        formation: the first generation to join; None for a spare that waits for an order.
         supervisor_pid: process of the rank's machine whose end must also end the rank.
         port, authkey: of the supervisor's control channel, on ``options.host``.
         dead_after_s: silence after which another host counts as lost; None if all ranks are on one machine.
@@ -32,8 +32,7 @@ class RankContext:
     """
 
     rank: Rank
-    place: Place | None
-    num_ps: int
+    formation: Formation | None
     supervisor_pid: int
     port: int
     authkey: bytes

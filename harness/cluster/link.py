@@ -10,8 +10,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from harness.cluster import group
-from harness.cluster.formation import Place
+from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
+from harness.core.plans import Rank
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
 
@@ -36,14 +37,14 @@ class ControlLink:
             options.host, rank_context.port, rank_context.authkey, options.join_timeout_s
         )
         self._world: object = None  # keeps a generation's store alive
-        self._orders: list[control.Message] = []
+        self._order: tuple[Rank, Formation] | None = None  # that came while a generation was formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
         self._poll.register(self._connection.fileno(), select.POLLIN)
         self._has_spares = False
         self._is_stopping = False
         self._step = self._num_finished = 0
-        place = rank_context.place
-        self.send("hello", rank_context.rank, os.getpid(), place and place.generation)
+        formation = rank_context.formation
+        self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
 
     def send(self, *message: Any) -> None:
         """Send a message without waiting for a reply."""
@@ -65,9 +66,10 @@ class ControlLink:
                 self.send("alive", self._step, self._num_finished)
                 time.sleep(every_s)
 
-    def order(self) -> control.Message:
-        """Wait without limit for the next order of the supervisor, and return it."""
-        return self._orders.pop(0) if self._orders else self._receive()
+    def order(self) -> tuple[Rank, Formation]:
+        """Wait without limit for the order to join a generation: as whom, and which. Raises Stopped."""
+        order, self._order = self._order or self._await("join")[1:], None
+        return order
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor and wait for its result."""
@@ -83,36 +85,17 @@ class ControlLink:
 
     def _answer_to(self, *message: Any) -> Any:
         self.send(*message)
-        message = self._receive()
-        while message[0] in ("addresses", "broken"):  # late answers about an abandoned generation
-            message = self._receive()
-        if message[0] == "stop":
-            raise Stopped
-        kind, value, error = message
-        assert kind == "result", kind
+        _, value, error = self._await("result")
         if error is not None:
             raise error
         return value
 
-    def join(self, place: Place) -> None:
-        """Leave the present world and take ``place`` in the next one. Raises WorldBroken."""
+    def join(self, rank: Rank, formation: Formation) -> None:
+        """Leave the present world and join the next one as ``rank``. Raises WorldBroken."""
         group.leave()
-        self._world = group.join(
-            place,
-            publish=partial(self.send, "publish", place.generation),
-            addresses=partial(self._addresses, place.generation),
-            options=self.rank_context.options,
-        )
-        self.give_up_silent_hosts()
-
-    def give_up_silent_hosts(self) -> None:
-        """Let requests fail that a host does not answer because it is cut off, where ranks are on several hosts.
-
-        Half the deadline after which the supervisor counts such a host as lost, as its own agent does. To be called
-        again when this process has connected to another rank.
-        """
-        if (dead_after_s := self.rank_context.dead_after_s) is not None:
-            give_up_all_after(dead_after_s * LEASE_FRAC)
+        meet = partial(self._meet, formation.generation)
+        self._world = group.join(rank, formation, meet=meet, options=self.rank_context.options)
+        give_up_silent_hosts(self.rank_context)
 
     def take_spares(self) -> bool:
         """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
@@ -128,39 +111,49 @@ class ControlLink:
     def _hear(self) -> None:
         """Take the notices that have come. Between requests nothing else comes but the order to end."""
         while self._poll.poll(0):
-            message = self._connection.recv()
-            if not self._is_notice(message) and message[0] == "stop":
-                raise Stopped
+            self._next()
 
-    def _is_notice(self, message: control.Message) -> bool:
-        """Whether ``message`` is a notice, which is then noted, and no answer or order."""
-        if message[0] == "spares":
-            self._has_spares = True
-        elif message[0] == "halt":
-            self._is_stopping = True
-        else:
-            return False
-        return True
-
-    def _receive(self) -> control.Message:
-        """The next message that is no notice."""
-        while self._is_notice(message := self._connection.recv()):
-            pass
-        return message
-
-    def _addresses(self, generation: int) -> dict[str, bytes]:
-        """The addresses of all members by worker, when all are there. Raises WorldBroken."""
-        self.send("await_all", generation)
+    def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
+        """See :data:`harness.cluster.group.Meet`."""
+        self.send("publish", generation, address)
         while True:
-            message = self._connection.recv()
-            if self._is_notice(message):
-                continue
-            if message[0] not in ("addresses", "broken"):
-                self._orders.append(message)
-            elif message[1] != generation:
+            kind, *values = self._await("addresses", "broken", "join")
+            if kind == "join":
+                self._order = values[0], values[1]
+            elif values[0] != generation:
                 continue  # a late answer about an abandoned generation
-            elif message[0] == "addresses":
-                return message[2]
+            elif kind == "addresses":
+                return values[1]
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
             )
+
+    def _await(self, *kinds: str) -> control.Message:
+        """The next message of one of ``kinds``; others are answers about generations that were abandoned."""
+        while (message := self._next()) is None or message[0] not in kinds:
+            pass
+        return message
+
+    def _next(self) -> control.Message | None:
+        """The next message; None if it is a notice, which is noted. Raises Stopped at the order to end."""
+        message = self._connection.recv()
+        match message[0]:
+            case "stop":
+                raise Stopped
+            case "spares":
+                self._has_spares = True
+            case "halt":
+                self._is_stopping = True
+            case _:
+                return message
+        return None
+
+
+def give_up_silent_hosts(rank_context: RankContext) -> None:
+    """Let requests fail that a host does not answer because it is cut off, where ranks are on several hosts.
+
+    Half the deadline after which the supervisor counts such a host as lost, as its own agent does. To be called again
+    when this process has connected to another rank.
+    """
+    if rank_context.dead_after_s is not None:
+        give_up_all_after(rank_context.dead_after_s * LEASE_FRAC)

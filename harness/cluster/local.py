@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from harness.cluster.protocol import Reply, Request, raise_failures
+from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.core.errors import RankLost
@@ -93,22 +93,15 @@ class LocalChannel:
         return False
 
 
-class LocalCluster:
+class LocalCluster(Cluster):
     """Calls servers one after the other, in rank order."""
 
     overlaps = False
 
     def __init__(self, ranks: LocalRanks) -> None:
         self._ranks = ranks
+        self.ranks = ranks.names
         self._seeks_dead = False  # among all ranks, since ranks were killed
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        """All PS ranks, in order."""
-        return self._ranks.names
-
-    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> tuple[Mapping[Rank, Request], dict[Rank, Reply]]:
         """Serve the requests now, in this thread."""

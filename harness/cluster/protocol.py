@@ -270,36 +270,32 @@ def no_op() -> None:
 
 
 class Cluster(Protocol):
-    """The interface through which the trainer calls the PS ranks of a run."""
+    """The interface through which the trainer calls the PS ranks of a run.
 
-    @property
-    def overlaps(self) -> bool:
-        """Whether requests are served while the caller works between :meth:`start` and :meth:`finish`.
+    Attributes:
+        overlaps: whether requests are served while the caller works between :meth:`start` and :meth:`finish`. False:
+            ``start`` serves them itself. True: each rank needs a core of its own for it.
+        ranks: all PS ranks, in order.
+    """
 
-        False: ``start`` serves them itself. True: each rank needs a core of its own for it.
-        """
-        ...
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        """All PS ranks, in order."""
-        ...
+    overlaps: bool
+    ranks: tuple[Rank, ...]
 
     def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        """Serve every request and wait for all; the replies are sorted by rank.
-
-        Raises:
-            RankLost: ranks are dead; raised after all the others have answered, and carries their replies.
-            HarnessError: a rank's code raised an exception.
-        """
-        ...
+        """Serve every request and wait for all; returns and raises as :meth:`finish`."""
+        return self.finish(self.start(requests))
 
     def start(self, requests: Mapping[Rank, Request]) -> Any:
         """Send every request and do not wait. The result is the argument of :meth:`finish`."""
         ...
 
     def finish(self, underway: Any) -> dict[Rank, Reply]:
-        """Wait for requests that were started. ``call`` is ``finish(start(requests))``; raises what that raises."""
+        """Wait for requests that were started; the replies are sorted by rank.
+
+        Raises:
+            RankLost: ranks are dead; raised after all the others have answered, and carries their replies.
+            HarnessError: a rank's code raised an exception.
+        """
         ...
 
     def expect_losses(self) -> None:

@@ -1,11 +1,11 @@
 """The processes of engine ``rpc``: the main functions of PS and trainer ranks, and the trainer's cluster client.
 
-A request of the trainer calls ``serve`` in the PS rank: one message, one reply.
+A request of the trainer calls :meth:`PsProcess.serve` in the PS rank: one message, one reply.
 """
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -17,8 +17,7 @@ from harness.cluster import group, wire
 from harness.cluster.effects import Effects
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.link import ControlLink, Stopped
-from harness.cluster.packing import packed
+from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
 from harness.cluster.protocol import (
     Cluster,
     Copy,
@@ -32,62 +31,67 @@ from harness.cluster.protocol import (
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
-from harness.cluster.underway import Underway, words_of
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, is_ps, is_spare, ps_rank
+from harness.core.plans import Rank, is_ps, is_spare
 from harness.processes import control
 from harness.processes.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
 
 _BEAT = 0.1  # of the time after which a mute trainer is given up
 
-# The server of this process. RPC calls a module-level function, which finds its rank here.
-_server: RankServer | None = None
-_serving = threading.Lock()
-_spec: RankSpec | None = None
-_timeout_s: float | None = None  # of requests to other ranks
+Underway = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
+"""Calls in flight, several or one to a rank. One that could not be sent has failed."""
 
 
-_guard: Callable[[], None] = no_op  # called when another rank has answered
+class PsProcess:
+    """A process that serves as a PS rank, or as none while it is a spare. RPC threads call its methods."""
+
+    def __init__(self, spec: RankSpec, rank_context: RankContext) -> None:
+        self._spec = spec
+        self._context = rank_context
+        self._serving = threading.Lock()
+        self._server: RankServer | None = None
+
+    def adopt(self, rank: Rank) -> None:
+        """Serve as ``rank`` from now on, with an empty shard, if this process does not do so yet."""
+        with self._serving:
+            if self._server is None or self._server.rank != rank:
+                self._server = RankServer(self._spec, rank)
+
+    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None) -> Reply:
+        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs others."""
+        assert self._server is not None, "not a PS rank"
+        with self._serving:
+            if workers is not None:
+                self._server.reach = partial(self._reach, workers)
+            return self._server.handle(request)
+
+    def read(self, request: Request) -> Reply:
+        """Serve a request of another rank, which only reads. It waits for no other one: ranks may ask in a ring."""
+        assert self._server is not None, "not a PS rank"
+        return self._server.handle(request)
+
+    def _reach(self, workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
+        """Send a request to another rank and wait. Raises RankLost."""
+        timeout_s = self._context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
+        try:
+            reply = rpc.rpc_sync(workers[rank], on_rank, args=("read", request), timeout=timeout_s)
+        except RuntimeError as error:
+            raise RankLost([rank], {}, {rank: _words_of(error)}) from error
+        give_up_silent_hosts(self._context)
+        return reply
+
+    def close(self) -> None:
+        """Give up a pending save."""
+        if self._server is not None:
+            self._server.close()
 
 
-def serve(request: Request) -> Reply:
-    """Serve one request on this process's rank. Called by RPC threads, one at a time."""
-    assert _server is not None, "not a PS rank"
-    with _serving:
-        return _server.handle(request)
+_process: PsProcess | None = None
 
 
-def serve_copy(request: Copy, workers: Mapping[Rank, str]) -> Reply:
-    """As :func:`serve`, for a request that needs other ranks; ``workers``: their names in the RPC world."""
-    assert _server is not None, "not a PS rank"
-    _server.reach = partial(_reach, workers)
-    return serve(request)
-
-
-def _reach(workers: Mapping[Rank, str], rank: Rank, request: Request) -> Reply:
-    """Send a request to another rank and wait. Raises RankLost."""
-    assert _timeout_s is not None, "not a PS rank"
-    try:
-        reply = rpc.rpc_sync(workers[rank], serve_rank, args=(request,), timeout=_timeout_s)
-    except RuntimeError as error:
-        raise RankLost([rank], {}, {rank: words_of(error)}) from error
-    _guard()
-    return reply
-
-
-def serve_rank(request: Request) -> Reply:
-    """Serve a request of another rank, which only reads. It waits for no other request, so ranks may ask in a ring."""
-    assert _server is not None, "not a PS rank"
-    return _server.handle(request)
-
-
-def adopt(rank: Rank) -> None:
-    """Serve as ``rank`` from now on, with an empty shard, if this process does not do so yet."""
-    global _server  # noqa: PLW0603 - see above
-    assert _spec is not None, "not a PS process"
-    with _serving:
-        if _server is None or _server.rank != rank:
-            _server = RankServer(_spec, rank)
+def on_rank(method: str, *args: Any) -> Any:
+    """Call a method of the :class:`PsProcess` of this process. RPC names a function, which finds it by itself."""
+    return getattr(_process, method)(*args)
 
 
 def _begin(rank_context: RankContext) -> Leash:
@@ -106,76 +110,70 @@ def _begin(rank_context: RankContext) -> Leash:
 
 def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
-    global _spec, _timeout_s, _guard  # noqa: PLW0603 - see above
+    global _process  # noqa: PLW0603 - see on_rank
     leash = _begin(rank_context)
     torch.set_num_threads(1)
-    _spec = spec
-    _timeout_s = rank_context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
-    wire.serve_by(serve)
+    _process = PsProcess(spec, rank_context)
+    wire.serve_by(_process.serve)
     try:
         link = ControlLink(rank_context)
-        _guard = link.give_up_silent_hosts
-        place = rank_context.place
-        order: control.Message = link.order() if place is None else ("join", place)
-        while order[0] == "join":
-            if is_ps(order[1].rank):
-                adopt(order[1].rank)
+        formation = rank_context.formation
+        order = link.order() if formation is None else (rank_context.rank, formation)
+        while True:
+            if is_ps(order[0]):
+                _process.adopt(order[0])
             try:
-                link.join(order[1])
+                link.join(*order)
             except group.WorldBroken:
                 group.leave()
             order = link.order()
-            while order[0] not in ("join", "stop"):
-                order = link.order()
+    except Stopped:
+        pass
     except (EOFError, OSError):
         leash.follow()  # unless the supervisor lives, and has closed the connection
-    if _server is not None:
-        _server.close()
+    _process.close()
     group.leave()
 
 
 def trainer_main(rank_context: RankContext, job: Callable[[Cluster, Effects], None]) -> None:
-    """Main function of a trainer rank: runs ``job`` and reports how it ended."""
+    """Main function of a trainer rank: runs ``job``, reports how it ended, and waits for the order to stop."""
     leash = _begin(rank_context)
     try:
         link = ControlLink(rank_context)
         link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
-        _carry_out(job, link)
+        link.send(*_carry_out(job, link))
+        link.order()
+    except Stopped:
+        pass  # where the job has not ended, the supervisor has the reason
     except (EOFError, ConnectionError):
         leash.follow()  # see ps_main
     group.leave()
 
 
-def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> None:
-    """Run ``job``, report how it ended, and wait for the order to stop. Raises EOFError, ConnectionError."""
+def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> control.Message:
+    """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
     try:
         effects = Effects(link)
         job(RpcCluster(link, effects), effects)
-        link.send("finished")
-        link.order()  # "stop"
     except HarnessError as error:
-        link.send("failed", error)
-        link.order()
-    except Stopped:
-        pass  # the supervisor ended the run, and has the reason
-    except (EOFError, ConnectionError):
+        return "failed", error
+    except (Stopped, EOFError, ConnectionError):
         raise
     except Exception as error:  # noqa: BLE001 - the boundary of a rank: the supervisor must hear of any bug
         words = f"{link.rank_context.rank} raised {type(error).__name__}: {error}"
-        link.send("failed", RunFailed(f"{words}\n{traceback.format_exc()}"))
-        link.order()
+        return "failed", RunFailed(f"{words}\n{traceback.format_exc()}")
+    return ("finished",)
 
 
-class RpcCluster:
-    """The :class:`harness.cluster.protocol.Cluster` of engine ``rpc``: calls PS ranks over torch RPC."""
+class RpcCluster(Cluster):
+    """The cluster of engine ``rpc``: calls PS ranks over torch RPC."""
 
     overlaps = True
 
     def __init__(self, link: ControlLink, effects: Effects) -> None:
         self._link = link
         self._effects = effects
-        self._ranks = tuple(ps_rank(k) for k in range(link.rank_context.num_ps))
-        self._timeout_s = link.rank_context.options.rpc_timeout_s
+        self._rank, self._options = link.rank_context.rank, link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
@@ -184,69 +182,52 @@ class RpcCluster:
         self._was_in_flight = False  # whether requests were in flight then
         self._has_hosts = link.rank_context.dead_after_s is not None
         self._answered: set[Rank] = set()  # in this generation, where ranks are on several hosts
+        formation: Formation = link.ask("formation")
+        self.ranks = tuple(filter(is_ps, formation.members))
         try:
-            self._join(self._link.ask("formation"))
-        except group.WorldBroken as error:
-            dead = self._link.ask("dead")
-            words = "; ".join(f"{rank}: {how}" for rank, how in dead.items()) or str(error)
-            raise RunFailed(f"the first RPC world was not formed: {words}") from error
-
-    @property
-    def ranks(self) -> tuple[Rank, ...]:
-        """All PS ranks, in order."""
-        return self._ranks
-
-    def call(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply]:
-        return self.finish(self.start(requests))
+            self._form(formation)
+        except RankLost as lost:
+            words = "; ".join(f"{rank}: {how}" for rank, how in lost.detail.items())
+            raise RunFailed(f"the first RPC world was not formed: {words}") from lost
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
         """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any."""
+        refused: Underway = {}
         if self._awaits_spares and self._num_in_flight == 0 and _is_step(requests) and self._effects.take_spares():
             self._awaits_spares = False
             try:
                 self._form(self._link.ask("regroup"))
-            except RankLost as lost:
-                return Underway(detail=lost.detail)  # nothing was sent
+            except RankLost as lost:  # nothing is sent
+                refused = {rank: _failed(RuntimeError(words)) for rank, words in lost.detail.items()}
         self._num_in_flight += 1
-        futures: dict[Rank, Future[Reply] | tuple[Future[Reply], ...]] = {}
-        detail: dict[Rank, str] = {}
-        for rank, request in requests.items():
-            parts = request.exchanges if isinstance(request, Several) else (request,)
-            calls = [self._call(part) for part in parts]  # an error here is no rank's death
-            try:
-                sent = tuple(self._send(rank, *call) for call in calls)
-            except RuntimeError as error:
-                detail[rank] = words_of(error)
-            else:
-                futures[rank] = sent if isinstance(request, Several) else sent[0]
-        return Underway(futures, detail)
+        return refused or {rank: self._send(rank, request) for rank, request in requests.items()}
 
-    def _call(self, request: Request) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """The function to call on a rank to serve ``request``, and its arguments."""
-        if wire.is_plain(request):
-            return wire.serve_words, (wire.words_of(request),)
+    def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
+        if isinstance(request, Several):
+            return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
         if isinstance(request, Copy):
-            return serve_copy, (request, self._workers)
-        return serve, (packed(request),)
+            return self._call(rank, on_rank, "serve", request, self._workers)
+        return self._call(rank, *_message(request))
 
-    def _send(self, rank: Rank, function: Callable[..., Any], args: tuple[Any, ...]) -> Future[Reply]:
-        return rpc.rpc_async(self._workers[rank], function, args=args, timeout=self._timeout_s)
+    def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        """Call a function on a rank, without waiting. A call that cannot be sent has failed."""
+        try:
+            return rpc.rpc_async(self._workers[rank], function, args=args, timeout=self._options.rpc_timeout_s)
+        except RuntimeError as error:
+            return _failed(error)
 
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for all replies. Raises RankLost if ranks are dead."""
-        self._num_in_flight = max(0, self._num_in_flight - 1)
-        probes = self._probe(underway) if self._seeks_dead else None
-        replies, detail = underway.replies()
-        if probes is not None:
-            detail = self._find_dead(detail, probes)
+        self._num_in_flight -= 1
+        replies, detail = self._replies(underway, proven=() if self._was_in_flight else underway)
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
-        replies = in_rank_order(replies, self._ranks)
+        replies = in_rank_order(replies, self.ranks)
         raise_failures(replies)
         if detail:
             raise self._lost(detail, replies)
         if self._has_hosts and not replies.keys() <= self._answered:
-            self._link.give_up_silent_hosts()
+            give_up_silent_hosts(self._link.rank_context)
             self._answered |= replies.keys()
         return replies
 
@@ -255,37 +236,24 @@ class RpcCluster:
         lost = {**detail, **(self._link.ask("lost_with", [*detail]) if self._has_hosts else {})}
         return RankLost(lost, replies, lost)
 
-    def _probe(self, underway: Underway) -> Underway:
-        """Send a no-op to each rank that may have been killed unnoticed: all whose answer to ``underway`` is no proof.
+    def _replies(self, underway: Underway, proven: Collection[Rank]) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
+        """Wait for all; the replies, and the transport's error texts of the dead, by rank.
 
-        The answer to a request that was in flight at the kill is none: the rank may have given it before. Deadlines of
-        requests and no-ops begin together, so that any number of ranks that hang cost one. Without a world nothing is
-        sent: the next one is not formed while ranks are dead.
+        After ranks were killed the dead are sought among all: a no-op is sent to each rank that may have been killed
+        unnoticed, which are all but those ``proven`` by their reply or its lack. The answer to a request that was in
+        flight at the kill proves nothing: the rank may have given it before. Deadlines of requests and no-ops begin
+        together, so that any number of ranks that hang cost one. Those that were killed by plan are dead even if they
+        answer: a stopped rank may be continued from outside. Without a world nobody is sought: the next one is not
+        formed while ranks are dead.
         """
-        if self._generation < 0:
-            return Underway()
-        known = {*underway.detail, *(() if self._was_in_flight else underway.futures)}
-        return self._ask({rank: (no_op,) for rank in self._ranks if rank not in known})
-
-    def _find_dead(self, dead: Mapping[Rank, str], probes: Underway) -> dict[Rank, str]:
-        """The ``dead`` and all ranks that do not answer ``probes``, with the transport's error texts; and those that
-        were killed by plan, even if they answer: a stopped rank may be continued from outside."""
+        seeks = self._seeks_dead and self._generation >= 0
+        probes = {rank: self._call(rank, no_op) for rank in self.ranks if rank not in proven} if seeks else {}
+        replies, detail = _wait(underway)
         self._seeks_dead = False
-        if self._generation < 0:
-            return dict(dead)
-        dead = {**probes.replies()[1], **dead}
-        return {**dead, **dict.fromkeys(self._link.call("survivors", [*dead]), _CONTINUED)}
-
-    def _ask(self, calls: Mapping[Rank, tuple[Any, ...]]) -> Underway:
-        """Call a function with arguments on each rank, without waiting."""
-        futures: dict[Rank, Future[Any]] = {}
-        detail: dict[Rank, str] = {}
-        for rank, (function, *args) in calls.items():
-            try:
-                futures[rank] = self._send(rank, function, tuple(args))
-            except RuntimeError as error:
-                detail[rank] = words_of(error)
-        return Underway(futures, detail)
+        if seeks:
+            detail = {**_wait(probes)[1], **detail}
+            detail |= dict.fromkeys(self._link.call("survivors", [*detail]), _CONTINUED)
+        return replies, detail
 
     def expect_losses(self) -> None:
         is_first = not self._seeks_dead
@@ -295,22 +263,15 @@ class RpcCluster:
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
         formation: Formation = self._link.ask("formation")
-        self._awaits_spares = formation.keeps_spares
+        self._awaits_spares = self._options.spares > 0
+        adopted: Underway = {}
         if formation.generation == self._generation:
-            self._let_spares_take_over({rank: formation.takeovers[rank] for rank in lost})
+            spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
+            self._workers = {**self._workers, **spares}
+            adopted = {rank: self._call(rank, on_rank, "adopt", rank) for rank in spares}
         else:
             self._form(formation)
-        if self._seeks_dead and (dead := self._find_dead({}, self._probe(Underway()))):
-            raise RankLost(dead, {}, dead)
-
-    def _let_spares_take_over(self, takeovers: Mapping[Rank, Rank]) -> None:
-        """Raises RankLost if a spare has died."""
-        workers = {rank: group.worker_name(spare, self._generation) for rank, spare in takeovers.items()}
-        self._workers = {**self._workers, **workers}
-        detail = self._ask({rank: (adopt, rank) for rank in takeovers}).replies()[1]
-        if self._seeks_dead:
-            detail = self._find_dead(detail, self._probe(Underway(detail=detail)))
-        if detail:
+        if detail := self._replies(adopted, proven=())[1]:
             raise self._lost(detail, {})
 
     def _form(self, formation: Formation) -> None:
@@ -332,16 +293,52 @@ class RpcCluster:
     def _join(self, formation: Formation) -> None:
         self._generation = -1
         self._answered = set()
-        self._link.join(formation.place(self._link.rank_context.rank))
+        self._link.join(self._rank, formation)
         self._generation = formation.generation
-        self._workers = {rank: group.worker_name(rank, self._generation) for rank in self._ranks}
-        self._link.ask("formed", self._generation)
+        self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
 
 
 _CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"
+
+
+def _message(request: Request) -> tuple[Any, ...]:
+    """The function to call on a rank to serve ``request``, and its arguments."""
+    if wire.is_plain(request):
+        return wire.serve_words, wire.words_of(request)
+    return on_rank, "serve", wire.packed(request)
+
+
+def _failed(error: RuntimeError) -> Future[Any]:
+    failed: Future[Any] = Future()
+    failed.set_exception(error)
+    return failed
+
+
+def _wait(underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
+    """Wait for all; the replies, a tuple of those of several, and the transport's error texts, by rank.
+
+    A rank's own exceptions travel as Failure values, so an error raised here is the transport's: end of file, broken
+    pipe, connection refused, or no answer within the timeout.
+    """
+    replies: dict[Rank, Reply] = {}
+    detail: dict[Rank, str] = {}
+    for rank, sent in underway.items():
+        try:
+            if isinstance(sent, tuple):
+                replies[rank] = tuple(wire.reply_of(each.wait()) for each in sent)
+            else:
+                replies[rank] = wire.reply_of(sent.wait())
+        except RuntimeError as error:
+            detail[rank] = _words_of(error)
+    return replies, detail
+
+
+def _words_of(error: RuntimeError) -> str:
+    """The transport's error text, as one line of 200 characters at most."""
+    return str(error).splitlines()[0][:200]
 
 
 def _is_step(requests: Mapping[Rank, Request]) -> bool:

@@ -9,18 +9,18 @@ Words are int64: a header of :data:`HEADER`, rows (N) and lookups (P) of a word 
 whether sampled (N) follow without a gap, in 4, 4 and 1 bytes, up to a whole word.
 """
 
+import dataclasses
 import pickle
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from harness.cluster.protocol import Exchange, Failure, Push, Reply
+from harness.cluster.protocol import Exchange, Failure, Push, Reply, Request, WriteBack
 from harness.core.errors import RankFailed
 
 HEADER = np.dtype(
@@ -48,7 +48,7 @@ def is_plain(request: object) -> TypeGuard[Exchange]:
 def words_of(exchange: Exchange) -> Tensor:
     """A plain ``exchange`` encoded as int64 words (W,), in new memory: the push for a replica after the rest."""
     if exchange.replica is not None:
-        own = replace(exchange, replica=None)
+        own = dataclasses.replace(exchange, replica=None)
         return torch.cat([words_of(own), words_of(Exchange(push=exchange.replica))])
     push, pull_N = exchange.push, exchange.pull_N
     assert isinstance(push, Push | None)
@@ -113,6 +113,26 @@ def reply_of(value: Any) -> Reply:
     if not isinstance(value, Tensor) or value.dim() > 1:
         return value
     return pickle.loads(value.numpy().tobytes()) if len(value) else None
+
+
+_Sent = TypeVar("_Sent", bound=Request | Push | WriteBack)
+
+
+def packed(message: _Sent) -> _Sent:
+    """``message``, which will be pickled, with those of its tensors copied that are slices of larger ones.
+
+    A rank's rows are a slice of those of all ranks. Of a slice that is more than half of a tensor torch sends the whole
+    tensor (``cloneSparseTensors`` of its rpc), so that with two ranks one of them always got the other's rows, too.
+    """
+    own = {name: _with_own_memory(value) for name, value in vars(message).items()}
+    copied = {name: value for name, value in own.items() if value is not getattr(message, name)}
+    return dataclasses.replace(message, **copied) if copied else message
+
+
+def _with_own_memory(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value if value.untyped_storage().nbytes() == value.nbytes else value.clone()
+    return packed(value) if isinstance(value, Push | WriteBack) else value
 
 
 _handler: Handler | None = None

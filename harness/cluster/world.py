@@ -15,10 +15,9 @@ from typing import Any
 
 from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock, TrainerProgress
-from harness.cluster.formation import Formation, Place
+from harness.cluster.formation import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.processes import REAP_S, Processes, RankJob
-from harness.cluster.rendezvous import Rendezvous
 from harness.cluster.spares import Spares
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
@@ -77,8 +76,7 @@ class World:
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
         self._spares = Spares(options.spares, self._processes, self._connections)
         members = (*self.names, *self._spares.names)
-        self._formation = Formation(generation=0, members=members, takeovers={}, keeps_spares=options.spares > 0)
-        self._is_formed = False  # whether the trainer has joined the present generation
+        self._formation = Formation(generation=0, members=members, takeovers={})
         self._has_met_trainer = False  # whether it has connected
         self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
@@ -107,14 +105,13 @@ class World:
     def start(self) -> None:
         """Start all ranks and spares into generation 0. Raises RunFailed."""
         for rank in self._formation.members:
-            self._spawn(rank, self._formation.place(rank))
+            self._spawn(rank, self._formation)
         self._begun_s = self._clock.read()
 
-    def _spawn(self, rank: Rank, place: Place | None) -> None:
+    def _spawn(self, rank: Rank, formation: Formation | None) -> None:
         context = RankContext(
             rank=rank,
-            place=place,
-            num_ps=len(self.names) - 1,
+            formation=formation,
             supervisor_pid=os.getpid(),
             port=self.port,
             authkey=self._authkey,
@@ -181,16 +178,14 @@ class World:
         for rank in dead:
             self._connections.drop(rank)
         spares = self._spares.ready()
-        members = [spare for spare in spares if spare in self._formation.members] if self._is_formed else []
-        if len(members) >= len(dead):
-            takeovers = dict(zip(dead, members, strict=False))
+        members = [spare for spare in spares if spare in self._formation.members]
+        stays = self._rendezvous.is_complete and len(members) >= len(dead)
+        takeovers = dict(zip(dead, members if stays else spares, strict=False))
+        for rank, spare in takeovers.items():
+            self._spares.take_over(spare, rank)
+        if stays:
             self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
-            for rank, spare in takeovers.items():
-                self._spares.take_over(spare, rank)
         else:
-            takeovers = dict(zip(dead, spares, strict=False))
-            for rank, spare in takeovers.items():
-                self._spares.take_over(spare, rank)
             self._begin_generation([rank for rank in dead if rank not in takeovers])
         self._spares.refill_after(step)
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
@@ -203,13 +198,12 @@ class World:
         """Order all PS ranks and connected spares to join the next generation; start ``fresh`` ranks into it."""
         members = (*self.names, *self._spares.ready())
         generation = self._formation.generation + 1
-        self._formation = replace(self._formation, generation=generation, members=members, takeovers={})
-        self._is_formed = False
+        self._formation = Formation(generation=generation, members=members, takeovers={})
         for rank in fresh:
-            self._spawn(rank, self._formation.place(rank))
+            self._spawn(rank, self._formation)
         for rank in members:
             if rank not in fresh and not is_trainer(rank):
-                self._connections.send(rank, "join", self._formation.place(rank))
+                self._connections.send(rank, "join", rank, self._formation)
         self._rendezvous.begin(generation, len(members))
         self._begun_s = self._clock.read()
 
@@ -218,10 +212,6 @@ class World:
         if set(self._formation.members) != {*self.names, *self._spares.ready()}:
             self._begin_generation()
         return self._formation
-
-    def formed(self, generation: int) -> None:
-        """Record that the trainer has joined ``generation``: all members are up."""
-        self._is_formed = generation == self._formation.generation
 
     # --- members that have ended or are mute ------------------------------------------------------------------------
 
@@ -261,9 +251,9 @@ class World:
         if why := self._problem_of_trainer():
             return {CHIEF: why}
         options = self._options
-        if self._is_formed or self._clock.read() - self._begun_s <= options.join_timeout_s:
+        if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
             return {}
-        late = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)] or [CHIEF]
+        late = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)]
         why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s)"
         if CHIEF in late:
             return {CHIEF: why + "".join(f", nor did {rank}" for rank in late if rank != CHIEF)}
@@ -346,8 +336,6 @@ class World:
             self._answer(rank, getattr(supervisor if kind == "call" else self, args[0]), args[1])
         elif kind == "publish":
             self._rendezvous.publish(rank, *args)
-        elif kind == "await_all":
-            self._rendezvous.await_all(rank, *args)
         return False
 
     def _greet(self, connection: Connection, rank: Rank, pid: int, generation: int | None) -> None:
@@ -367,7 +355,7 @@ class World:
             if self._spares.are_connected:
                 self._connections.send(CHIEF, "spares")
         elif generation != self._formation.generation:
-            self._connections.send(rank, "join", self._formation.place(rank))
+            self._connections.send(rank, "join", rank, self._formation)
 
     def _answer(self, rank: Rank, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
         try:

@@ -6,14 +6,13 @@ loses the connection ends.
 
 Messages are tuples, the kind first:
 
-    rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, worker, address)
-                         ("await_all", generation)
+    rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, address)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
                          ("alive", step, number) from a trainer, often: it runs, has made so many steps, and finished
                          so many things
-    supervisor -> rank   ("join", place)             ("stop",)                           ("spares",)
+    supervisor -> rank   ("join", rank, formation)   ("stop",)                           ("spares",)
                          ("halt",) to a trainer: stop at the next boundary, with a resume point
-                         ("addresses", generation, {worker: address})    ("broken", generation)
+                         ("addresses", generation, {rank: address})      ("broken", generation)
                          ("result", value, error)
 """
 

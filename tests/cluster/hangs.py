@@ -51,7 +51,7 @@ def newborn(note: Path, stage: str, which: Callable[[int], bool], context: RankC
             stop_self(note)
         real(self, key, value)
 
-    if context.place is not None and which(context.place.generation):
+    if context.formation is not None and which(context.formation.generation):
         if not stage:
             stop_self(note)
         group.ControlStore.set = stopping
@@ -168,7 +168,7 @@ def run_until_killed(config: Config, root: Path, note: Path) -> None:
 
 def ticking(note: Path, context: RankContext, spec: RankSpec) -> None:
     """Main function of a PS rank; a thread of ps1 notes how often it has run."""
-    if context.rank == "ps1" and context.place is not None and context.place.generation == 0:
+    if context.rank == "ps1" and context.formation is not None and context.formation.generation == 0:
         threading.Thread(target=_tick, args=(note,), daemon=True).start()
     rpc.ps_main(context, spec)
 

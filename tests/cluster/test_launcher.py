@@ -31,7 +31,9 @@ class Noting:
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Write it down, and fork."""
         process = Noted(self._fork.spawn(context, main, work), lambda pid: self.notes.append(("kill", pid)))
-        self.notes.append(("spawn", context.rank, context.place.generation if context.place else None, process.pid))
+        self.notes.append(
+            ("spawn", context.rank, context.formation.generation if context.formation else None, process.pid)
+        )
         return process
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:

@@ -10,8 +10,8 @@ import torch
 
 from harness.cluster import rpc
 from harness.cluster.launcher import RankContext
-from harness.cluster.packing import packed
 from harness.cluster.protocol import Exchange, Push, WriteBack
+from harness.cluster.wire import packed
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Lost, Recovered, Regrouped, Started
@@ -189,8 +189,7 @@ def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None
     os.waitid(os.P_PID, supervisor, os.WEXITED | (0 if is_reaped else os.WNOWAIT))
     context = RankContext(
         rank="ps0",
-        place=None,
-        num_ps=1,
+        formation=None,
         supervisor_pid=supervisor,
         port=1,
         authkey=b"",

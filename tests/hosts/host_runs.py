@@ -35,7 +35,7 @@ class NotingLauncher(HostsLauncher):
 
     def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
         """Note both, and start it."""
-        if context.place is not None and context.place.generation:
+        if context.formation is not None and context.formation.generation:
             left = [pid for host in self.lost_hosts() for pid in processes(host)]
             with self._file.open("a") as file:
                 file.write(f"{self.clock.read()} {len(left)}\n")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from torch.distributed import rpc
 
-from harness.cluster.formation import Place
+from harness.cluster.formation import Formation
 from harness.cluster.group import join, worker_name
 from harness.config.model import ClusterConfig
 from harness.processes.leash import end_with_parent
@@ -109,10 +109,10 @@ def joined(rank: str, url: str, num_members: int) -> list[str]:
     The stranger needs no key. A rank that carries out the stranger's function says its user.
     """
     names = tuple(f"member{number}" for number in range(num_members - 1))
-    place = Place(generation=0, rank="stranger", members=(rank, *names, "stranger"))
+    formation = Formation(generation=0, members=(rank, *names, "stranger"), takeovers={})
     options = ClusterConfig(rpc_timeout_s=ATTACK_S, join_timeout_s=ATTACK_S)
-    addresses = {worker_name(member, 0): url.encode() for member in place.members}
-    world = join(place, publish=lambda *_: None, addresses=lambda: addresses, options=options)
+    addresses = dict.fromkeys(formation.members, url.encode())
+    world = join("stranger", formation, meet=lambda _: addresses, options=options)
     assert world is not None
     try:
         return [f"{rank} runs code as user {rpc.rpc_sync(worker_name(rank, 0), os.getuid)}"]
