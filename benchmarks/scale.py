@@ -36,7 +36,7 @@ from harness.cluster.protocol import Cluster, Exchange, Initialise, Push
 from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RankLost
-from harness.core.faults import PlannedFault, Struck
+from harness.core.faults import PlannedFault, Strike, Struck
 from harness.core.plans import Rank, ps_rank
 from harness.run.assemble import make_world
 from harness.run.spec import RunSpec
@@ -162,7 +162,7 @@ def measure(config: Config, folder: Path, num_rows: int, num_messages: int, num_
     survives = config.num_ps > 1  # ps0, whose processor time is that of a survivor
     notes = Notes(lambda: (time.process_time(), processor_s(world.pids["ps0"])))
     victims = [ps_rank(1 + number % (config.num_ps - 1) if survives else 0) for number in range(num_kills)]
-    kills = [PlannedFault(step=0, ranks=(rank,), hours=(0.0,), lines=(0,)) for rank in victims]
+    kills = [PlannedFault(step=0, strikes={rank: Strike(0.0, 0)}) for rank in victims]
     store = CheckpointStore(folder / "checkpoints", fsync=False)
     supervisor = Marking(
         notes, ranks=world, sink=notes.record, store=store, planned_faults=kills, on_status=lambda **_: None

@@ -151,7 +151,7 @@ class Supervisor:
         newest = self._newest
         if self._seconds_per_hour is None or self._began_s is None or newest is None or self._is_finished:
             return math.inf
-        hours = {number: min(self._planned_faults[number].hours) for number in self._numbers_to_come}
+        hours = {number: self._planned_faults[number].hour for number in self._numbers_to_come}
         past_s = self._clock() - self._began_s
         for number, hour in hours.items():
             if hour * self._seconds_per_hour <= past_s:
@@ -187,26 +187,25 @@ class Supervisor:
             if fault.lasts:
                 self._lasting.update(numbers)
                 self._hold(type(fault))
-        for place, rank in enumerate(planned.ranks):
+        for rank in planned.ranks:
             if seconds is None:
-                self._record_fault(planned, place, samples, hits[rank], phase or planned.phase)
+                self._record_fault(planned, rank, samples, hits[rank], phase or planned.phase)
             elif rank in seconds:
-                self._record_fault(planned, place, samples, Hit(machine={"seconds": seconds[rank]}), planned.phase)
+                self._record_fault(planned, rank, samples, Hit(machine={"seconds": seconds[rank]}), planned.phase)
         return planned.struck
 
     def _refuse_without_file(self, planned: PlannedFault) -> None:
         """Raise RunFailed if there is no checkpoint whose files to damage."""
-        for rank, line in zip(planned.ranks, planned.lines, strict=True):
+        for rank, strike in planned.strikes.items():
             if self._store.newest_file(rank) is None:
                 raise RunFailed(
-                    f"line {line} of the trace: expected a checkpoint of {rank} at step {planned.step} for the fault "
-                    f"{planned.fault.name}, got none; take the line out, or a strategy that saves"
+                    f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {planned.step} for the "
+                    f"fault {planned.fault.name}, got none; take the line out, or a strategy that saves"
                 )
 
-    def _record_fault(self, planned: PlannedFault, place: int, samples: int, hit: Hit, phase: str) -> None:
-        """Record what happened to the rank at ``place`` of the plan."""
-        rank = planned.ranks[place]
-        fault, host = planned.fault_of(rank), planned.host_of.get(rank)
+    def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
+        """Record what happened to one rank of the plan. The wait for a fault that lasts is that of the first rank."""
+        hour, line, fault, host = planned.strikes[rank]
         if fault.loss:
             self._killed.add(rank)
         self.record(
@@ -215,13 +214,13 @@ class Supervisor:
                 samples=samples,
                 fault=fault.name,
                 rank=rank,
-                hour=planned.hours[place],
-                line=planned.lines[place],
+                hour=hour,
+                line=line,
                 phase=phase,
                 loss=fault.loss,
                 repair_h=planned.repair_h,
                 lost_host=None if host is None else host_name(host),
-                reschedule_h=None if not fault.lasts else 0.0 if place else planned.wait_h,
+                reschedule_h=None if not fault.lasts else planned.wait_h if rank == planned.ranks[0] else 0.0,
                 details=dict(hit.details),
                 machine=dict(hit.machine),
             )

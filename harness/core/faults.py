@@ -5,7 +5,7 @@ A new fault is one class, with its facts and :meth:`Fault.strike`, and one entry
 
 import errno
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol, Self, get_args
 
 import numpy as np
@@ -311,6 +311,15 @@ class FaultTime(NamedTuple):
         return self.phase == "boundary" and self.last_step is None
 
 
+class Strike(NamedTuple):
+    """What the trace does to one rank, by the first entry that strikes it. ``host``: with which it dies, by index."""
+
+    hour: float
+    line: int
+    fault: Fault = KILL
+    host: int | None = None
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
     """Faults of PS ranks that strike together, at the boundary after ``step`` steps, or in a ``phase`` after it.
@@ -318,54 +327,61 @@ class PlannedFault:
     With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
     then the boundary without overhead.
 
-    ``ranks`` are in rank order, and all are lost, or none. ``hours[i]`` and ``lines[i]`` are those of the first trace
-    entry that strikes ``ranks[i]``. ``faults``: what happens to ranks that are not just killed. ``repair_h``: the
-    longest repair time of lost ranks, in hours; None if no entry has one.
-    ``hosts``: lost as a whole, in this order, by index. ``host_of``: with which of them a rank dies, if with one.
+    ``strikes``: in rank order; all ranks are lost, or none. ``repair_h``: the longest repair time of lost ranks, in
+    hours; None if no entry has one. ``hosts``: lost as a whole, in this order, by index.
     ``last_hour``, ``last_step``, ``wait_h``: of a fault that lasts: when it ends, and hours that the job takes longer
     for it, besides those of faults before it.
     """
 
     step: int
-    ranks: tuple[Rank, ...]
-    hours: tuple[float, ...]
-    lines: tuple[int, ...]
+    strikes: Mapping[Rank, Strike]
     repair_h: float | None = None
     phase: Phase = "boundary"
-    faults: Mapping[Rank, Fault] = field(default_factory=dict)
     hosts: tuple[int, ...] = ()
-    host_of: Mapping[Rank, int] = field(default_factory=dict)
     last_hour: float | None = None
     last_step: int | None = None
     wait_h: float = 0.0
 
-    def fault_of(self, rank: Rank) -> Fault:
-        """What happens to one of ``ranks``."""
-        return self.faults.get(rank, KILL)
+    @property
+    def ranks(self) -> tuple[Rank, ...]:
+        """The ranks that are struck."""
+        return tuple(self.strikes)
+
+    @property
+    def hour(self) -> float:
+        """The first hour of its entries."""
+        return min(strike.hour for strike in self.strikes.values())
 
     @property
     def fault(self) -> Fault:
         """What happens to the first rank; where ranks are not lost, to all of them."""
-        return self.fault_of(self.ranks[0])
+        return next(iter(self.strikes.values())).fault
 
     @property
     def ranks_by_fault(self) -> dict[Fault, list[Rank]]:
         """The ranks, by what happens to them."""
         found: dict[Fault, list[Rank]] = {}
-        for rank in self.ranks:
-            found.setdefault(self.fault_of(rank), []).append(rank)
+        for rank, strike in self.strikes.items():
+            found.setdefault(strike.fault, []).append(rank)
         return found
 
     @property
     def struck(self) -> Struck:
         """What it costs as a failure."""
-        return Struck(self.repair_h, any(fault.loss == "mute" for fault in self.ranks_by_fault))
+        return Struck(self.repair_h, any(strike.fault.loss == "mute" for strike in self.strikes.values()))
 
     @property
     def time(self) -> FaultTime:
         """When it strikes, without whom."""
         loses_ranks, fails_write = self.fault.loss is not None, self.fault.write_errno is not None
-        return FaultTime(self.step, min(self.hours), self.phase, loses_ranks, fails_write, self.last_step, self.wait_h)
+        return FaultTime(self.step, self.hour, self.phase, loses_ranks, fails_write, self.last_step, self.wait_h)
+
+
+def first_strikes(named: Sequence[tuple[Rank, Strike]]) -> dict[Rank, Strike]:
+    """Of each rank the first strike that names it, in rank order. Who dies with a host dies by the line of that."""
+    with_host = [(rank, strike) for rank, strike in named if strike.host is not None]
+    first = dict([*reversed(named), *reversed(with_host)])
+    return {rank: first[rank] for rank in sorted(first, key=rank_order)}
 
 
 def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
@@ -373,24 +389,12 @@ def merge_faults(step: int, planned: Sequence[PlannedFault]) -> PlannedFault:
     is struck by the first one that names it. Faults that last are not merged."""
     if len(planned) == 1:
         return replace(planned[0], step=step)
-    first = {
-        rank: (hour, line, each.fault_of(rank))
-        for loses_host in (False, True)  # who dies with a host dies by its line
-        for each in reversed(planned)
-        for rank, hour, line in zip(each.ranks, each.hours, each.lines, strict=True)
-        if (rank in each.host_of) >= loses_host
-    }
-    ranks = tuple(sorted(first, key=rank_order))
     return PlannedFault(
         step=step,
-        ranks=ranks,
-        hours=tuple(first[rank][0] for rank in ranks),
-        lines=tuple(first[rank][1] for rank in ranks),
+        strikes=first_strikes([named for each in planned for named in each.strikes.items()]),
         repair_h=longest(each.repair_h for each in planned),
         phase=planned[0].phase,
-        faults={rank: first[rank][2] for rank in ranks if first[rank][2] != KILL},
         hosts=tuple(dict.fromkeys(host for each in planned for host in each.hosts)),
-        host_of={rank: host for each in reversed(planned) for rank, host in each.host_of.items()},
     )
 
 

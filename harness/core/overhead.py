@@ -171,12 +171,6 @@ class OverheadLedger(Resumable):
         self.payload_bytes += payload_bytes
         return cost_h
 
-    def charge_saves_of(self, other: "OverheadLedger") -> None:
-        """Charge all saves of ``other`` at once. On a ledger without charges the bits equal those of single charges."""
-        self.save_h += other.save_h
-        self.num_saves += other.num_saves
-        self.payload_bytes += other.payload_bytes
-
     def charge_failure(
         self,
         rerun_samples: int = 0,

@@ -68,10 +68,6 @@ class Placement:
         """Rows on rank ``rank_index``, over all tables."""
         return int(self.offsets_RT[rank_index, -1])
 
-    def share(self, rank_index: int) -> float:
-        """The fraction of all rows that rank ``rank_index`` owns: its weight in PLS (exactly 1/N for row placement)."""
-        return 1 / self.num_ps if self.kind == "row" else self.num_rows(rank_index) / sum(self.cardinalities)
-
     def table_rows(self, rank_index: int, table: int) -> tuple[int, int]:
         """(first, stride): local row ``j`` of ``table`` on this rank is row ``first + j * stride`` of the table."""
         return (rank_index, self.num_ps) if self.kind == "row" else (0, 1)

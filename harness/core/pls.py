@@ -4,8 +4,7 @@ Plain PLS (CPR section 4) counts samples, so it ignores which rows a priority sa
 updates, one per (sample, row), so it includes them.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import numpy as np
@@ -22,7 +21,9 @@ def rank_weights(placement: Placement) -> dict[Rank, float]:
 
     The latter is reconstructed (docs/CPR.md).
     """
-    return {ps_rank(index): placement.share(index) for index in range(placement.num_ps)}
+    num_ps, num_rows = placement.num_ps, sum(placement.cardinalities)
+    by_rows = placement.kind == "table"
+    return {ps_rank(k): placement.num_rows(k) / num_rows if by_rows else 1 / num_ps for k in range(num_ps)}
 
 
 class PlsLedger(Resumable):
@@ -71,26 +72,6 @@ class PlsLedger(Resumable):
         self._since = dict.fromkeys(self._weights, samples)
 
 
-@dataclass
-class _Tally:
-    """Update counts of one rank."""
-
-    sent: int = 0
-    persisted: int = 0
-    lost: int = 0
-    recovered: int = 0
-
-    def lose(self, in_flight: int, recovered: int) -> int:
-        """Count what the death of the rank loses; see :meth:`UpdateLedger.lost`."""
-        gone = self.sent - self.persisted - self.lost - in_flight - recovered
-        self.lost += gone
-        self.recovered += recovered
-        return gone
-
-
-_Tallies = dict[Rank, tuple[_Tally, _Tally]]  # of all tables, and of the tracked ones
-
-
 class UpdateCounter:
     """Counts the updates of a batch by rank, for all tables and for tracked tables."""
 
@@ -98,18 +79,14 @@ class UpdateCounter:
         ends = [0, *(table + end for table in tracked for end in (0, 1)), -1]
         # In the order of keys: where each rank begins, its tracked tables begin, end, begin, ..., and where it ends.
         edges_RE = placement.offsets_RT[:, ends] + placement.rank_base_R[:-1, None]
-        self._edges_E = edges_RE.ravel()
-        self._num_edges = edges_RE.shape[1]
+        self._edges_RE = np.ascontiguousarray(edges_RE)
 
     def __call__(self, keys_N: NDArray[np.int64], counts_N: NDArray[np.int32]) -> tuple[list[int], list[int]]:
         """Sums of ``counts_N``, the updates of rows ``keys_N`` (ascending), by rank: of all and of tracked tables."""
-        sums = sums_before(keys_N, counts_N, self._edges_E).tolist()
-        all_R, tracked_R = [], []
-        for first in range(0, len(sums), self._num_edges):
-            begin, *ends, end = sums[first : first + self._num_edges]
-            all_R.append(end - begin)
-            tracked_R.append(sum(ends[1::2]) - sum(ends[::2]))
-        return all_R, tracked_R
+        sums_RE = sums_before(keys_N, counts_N, self._edges_RE.ravel()).reshape(self._edges_RE.shape)
+        all_R = sums_RE[:, -1] - sums_RE[:, 0]
+        tracked_R = sums_RE[:, 2:-1:2].sum(axis=1) - sums_RE[:, 1:-1:2].sum(axis=1)
+        return all_R.tolist(), tracked_R.tolist()
 
 
 class UpdateLedger(Resumable):
@@ -119,30 +96,25 @@ class UpdateLedger(Resumable):
     One update is one (sample, row).
     """
 
-    _state = ("_tallies", "_saving", "_checkpoint")
-    _state_types = (_Tally,)
+    _state = ("_counts", "_saving", "_checkpoint")
 
-    def __init__(self, ranks: Mapping[Rank, object] | tuple[Rank, ...]) -> None:
-        self._tallies: _Tallies = {rank: (_Tally(), _Tally()) for rank in ranks}
-        self._saving, self._checkpoint = _copy(self._tallies), _copy(self._tallies)
+    def __init__(self, ranks: Iterable[Rank]) -> None:
+        self._places = {rank: place for place, rank in enumerate(ranks)}
+        self._counts = np.zeros((4, 2, len(self._places)), np.int64)  # what, of all and of tracked tables, rank
+        self._saving, self._checkpoint = self._counts.copy(), self._counts.copy()
 
     def sent(self, updates_R: Sequence[int], tracked_R: Sequence[int]) -> None:
         """Count the updates of one step by rank: to all tables, and those of them to tracked tables."""
-        for (all_tables, tracked_tables), updates, tracked in zip(
-            self._tallies.values(), updates_R, tracked_R, strict=True
-        ):
-            all_tables.sent += updates
-            tracked_tables.sent += tracked
+        self._counts[_SENT] += (updates_R, tracked_R)
 
     def saving(self) -> None:
         """Record that a save now holds all updates sent so far. Its commit may follow later, or never."""
-        self._saving = _copy(self._tallies)
+        self._saving = self._counts.copy()
 
     def persisted(self, rank: Rank, updates: int, tracked: int) -> None:
         """Count the updates that the save of ``rank``, now committed, persisted."""
-        for tallies in (self._tallies, self._saving):
-            for tally, number in zip(tallies[rank], (updates, tracked), strict=True):
-                tally.persisted += number
+        for counts in (self._counts, self._saving):
+            counts[_PERSISTED, :, self._places[rank]] += (updates, tracked)
 
     def committed(self) -> None:
         """Record the commit, after all :meth:`persisted` calls: :meth:`rolled_back` returns to its :meth:`saving`."""
@@ -158,12 +130,16 @@ class UpdateLedger(Resumable):
         rows that the replacement gets from the trainer's mirror, newer than the checkpoint; they count as neither lost
         nor persisted until a save holds them or the rank dies again.
         """
-        gone, gone_tracked = map(_Tally.lose, self._tallies[rank], in_flight, recovered)
+        counts_2 = self._counts[:, :, self._places[rank]]  # a view
+        gone_2 = counts_2[_SENT] - counts_2[_PERSISTED] - counts_2[_LOST] - in_flight - recovered
+        counts_2[_LOST] += gone_2
+        counts_2[_RECOVERED] += recovered
+        gone, gone_tracked = gone_2.tolist()
         return gone, gone_tracked
 
     def rolled_back(self) -> None:
         """Record a full recovery: all counts return to their values at the last checkpoint."""
-        self._tallies = _copy(self._checkpoint)
+        self._counts = self._checkpoint.copy()
 
     def totals(self) -> dict[str, float | None]:
         """Fields of the last event, of all tables and of the tracked: updates applied, lost and recovered, and PLS.
@@ -172,14 +148,12 @@ class UpdateLedger(Resumable):
         held their rows. Update-weighted PLS is lost / applied updates, None before the first update.
         """
         totals: dict[str, float | None] = {}
-        for place, (of, pls) in enumerate((("updates", "update_pls"), ("tracked", "update_pls_tracked"))):
-            tallies = [both[place] for both in self._tallies.values()]
-            applied, lost = sum(tally.sent for tally in tallies), sum(tally.lost for tally in tallies)
-            recovered = sum(tally.recovered for tally in tallies)
+        sums_2 = self._counts.sum(axis=2).T.tolist()
+        for of, pls, (applied, _, lost, recovered) in zip(("updates", "tracked"), _PLS, sums_2, strict=True):
             totals |= {f"applied_{of}": applied, f"lost_{of}": lost, f"recovered_{of}": recovered}
             totals[pls] = lost / applied if applied else None
         return totals
 
 
-def _copy(tallies: _Tallies) -> _Tallies:
-    return {rank: (replace(all_tables), replace(tracked)) for rank, (all_tables, tracked) in tallies.items()}
+_SENT, _PERSISTED, _LOST, _RECOVERED = range(4)
+_PLS = ("update_pls", "update_pls_tracked")

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.clock import boundary_at, hour_to_samples
-from harness.core.faults import PlannedFault
+from harness.core.faults import PlannedFault, Strike
 from harness.core.overhead import (
     expected_pls,
     load_part_h,
@@ -281,12 +281,7 @@ def planned_kills_at(hours_E: F64, ranks_E: NDArray[np.int64], job: Job) -> tupl
         place = min(max(0, step), job.num_steps - 1), hour if job.clock == "wall" else 0.0
         planned_kills.setdefault(place, {}).setdefault(rank, hour)
     return tuple(
-        PlannedFault(
-            step=step,
-            ranks=tuple(ps_rank(rank) for rank in sorted(killed)),
-            hours=tuple(killed[rank] for rank in sorted(killed)),
-            lines=(0,) * len(killed),
-        )
+        PlannedFault(step=step, strikes={ps_rank(rank): Strike(killed[rank], 0) for rank in sorted(killed)})
         for (step, _), killed in sorted(planned_kills.items())
     )
 

@@ -7,6 +7,7 @@ With failures on the wall clock it takes milliseconds, since every save and fail
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -206,7 +207,7 @@ class _Run:
         self.overhead = OverheadLedger(job.costs)
         self._num_charged = 0  # saves that are charged one by one
         if saves.charged:
-            self.overhead.charge_saves_of(saves.charged)
+            self.overhead = copy(saves.charged)
             self._num_charged = len(saves.steps)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
@@ -226,7 +227,7 @@ class _Run:
 
     def _strike_step(self, planned_kill: PlannedFault) -> int:
         """The boundary at which the kill strikes; the saves up to it are charged, and move the clock."""
-        saves, hour = self.saves.steps, planned_kill.time.hour
+        saves, hour = self.saves.steps, planned_kill.hour
         while self._num_charged < len(saves):
             save = saves[self._num_charged]
             is_before = self.overhead.wall_h(save * self.job.batch_size) < hour * (1 - _UNSURE)
@@ -240,7 +241,7 @@ class _Run:
         """The boundary at which the wall clock reads the hour of the kill, if nothing more is charged."""
         costs = self.job.costs
         return strike_step(
-            planned_kill.time.hour,
+            planned_kill.hour,
             job_h=costs.job_h,
             total_samples=costs.total_samples,
             batch_size=self.job.batch_size,

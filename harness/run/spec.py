@@ -342,7 +342,7 @@ def _write_faults(planned: Iterable[PlannedFault]) -> dict[Rank, dict[int, int]]
     """By rank, the planned faults by which its writes fail: number of the fault, and of the system's error."""
     faults: dict[Rank, dict[int, int]] = {}
     for number, each in enumerate(planned):
-        for rank in each.ranks:
-            if (code := each.fault_of(rank).write_errno) is not None:
+        for rank, strike in each.strikes.items():
+            if (code := strike.fault.write_errno) is not None:
                 faults.setdefault(rank, {})[number] = code
     return faults

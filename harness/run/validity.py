@@ -14,7 +14,7 @@ def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
     """Why the result of a run that has ended is invalid; None if it is valid."""
     unfired = supervisor.unfired
     if unfired and run_spec.config.trace.inject == "wall":
-        lines = ", ".join(str(line) for kill in unfired for line in kill.lines)
+        lines = ", ".join(str(strike.line) for kill in unfired for strike in kill.strikes.values())
         _log.info("note: the run ended before kills of the trace (trace.inject=wall): lines %s", lines)
     elif unfired := _missed(run_spec, unfired):
         return "\n".join(_unfired_words(run_spec, unfired))
@@ -29,7 +29,7 @@ def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
 def _missed(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> list[PlannedFault]:
     """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
     job_h = run_spec.costs.job_h
-    return [kill for kill in unfired if min(kill.hours) <= job_h or run_spec.config.trace.clock == "samples"]
+    return [kill for kill in unfired if kill.hour <= job_h or run_spec.config.trace.clock == "samples"]
 
 
 def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> Iterator[str]:
@@ -41,8 +41,9 @@ def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> Iterat
         )
     for kill in unfired:
         if kill.phase != "boundary":
+            line = min(strike.line for strike in kill.strikes.values())
             yield (
-                f"{run_spec.config.trace.path}:{min(kill.lines)}: expected a phase {kill.phase} after step "
+                f"{run_spec.config.trace.path}:{line}: expected a phase {kill.phase} after step "
                 f"{kill.step}, in which {kill.fault.aim} "
                 f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
                 "phase"

@@ -1,6 +1,6 @@
 """Converts a failure trace to the planned faults of one run."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,9 +10,9 @@ import xxhash
 from harness.config.model import Config
 from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strike_step
 from harness.core.errors import TraceError
-from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, longest
+from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, Strike, first_strikes, longest
 from harness.core.overhead import slow_hours
-from harness.core.plans import Rank, ps_index, ps_rank, rank_order
+from harness.core.plans import Rank, ps_index, ps_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
@@ -110,16 +110,16 @@ def schedule(
         )
         ranks = _ranks(entry, num_ps, seed, where)
         fault = entry.fault.drawn(partial(generator, seed, entry.fault.name, entry.line))
+        named = [(rank, replace(entry, fault=fault)) for rank in ranks]
         if fault.loss:
-            place = (step, entry.hour if clock == "wall" else 0.0, entry.phase)
-            lost.setdefault(place, []).extend((rank, replace(entry, fault=fault)) for rank in ranks)
+            lost.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), []).extend(named)
         else:
-            others.append((_planned(step, replace(entry, fault=fault), ranks), entry))
-    losses = (_planned_loss(step, phase, lost[step, hour, phase]) for step, hour, phase in sorted(lost))
+            others.append((_planned(step, named), entry))
+    losses = (_planned(step, lost[step, hour, phase]) for step, hour, phase in sorted(lost))
     at_once = (each for each, _ in others if each.phase == "boundary" and not each.fault.lasts)
     lasting = [(each, entry) for each, entry in others if each.fault.lasts]
     return (
-        *sorted([*at_once, *losses], key=lambda each: (each.step, each.hours[0] if clock == "wall" else 0.0)),
+        *sorted([*at_once, *losses], key=lambda each: (each.step, each.hour if clock == "wall" else 0.0)),
         *_with_ends(lasting, job_h, total_samples, batch_size),
         *(each for each, _ in others if each.phase != "boundary"),
     )
@@ -149,19 +149,6 @@ def _with_ends(
         yield replace(each, last_hour=end_h, last_step=last_step, wait_h=wait_h)
 
 
-def _planned(step: int, entry: Entry, ranks: Iterable[Rank]) -> PlannedFault:
-    """What ``entry`` alone does to ``ranks``, which are not lost."""
-    ranks = tuple(sorted(ranks, key=rank_order))
-    return PlannedFault(
-        step=step,
-        ranks=ranks,
-        hours=(entry.hour,) * len(ranks),
-        lines=(entry.line,) * len(ranks),
-        phase=entry.phase,
-        faults=dict.fromkeys(ranks, entry.fault),
-    )
-
-
 def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
     ranks = ps_rank(0) + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else "")
     if isinstance(entry.who, str):
@@ -174,19 +161,14 @@ def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
     return [ps_rank(i) for i in generator(seed, "trace", entry.line).choice(num_ps, entry.who, replace=False).tolist()]
 
 
-def _planned_loss(step: int, phase: Phase, named: Sequence[tuple[Rank, Entry]]) -> PlannedFault:
-    """The loss of all ranks that entries name. A rank is lost by its first entry, or by the first one of its host."""
-    with_host = {rank: entry for rank, entry in reversed(named) if entry.host is not None}
-    lost = dict(reversed(named)) | with_host
-    ranks = tuple(sorted(lost, key=rank_order))
+def _planned(step: int, named: Sequence[tuple[Rank, Entry]]) -> PlannedFault:
+    """What entries of one phase together do to the ranks that they name."""
+    strikes = first_strikes([(rank, Strike(each.hour, each.line, each.fault, each.host)) for rank, each in named])
+    losses = [(rank, entry) for rank, entry in named if entry.fault.loss]
     return PlannedFault(
         step=step,
-        ranks=ranks,
-        hours=tuple(lost[rank].hour for rank in ranks),
-        lines=tuple(lost[rank].line for rank in ranks),
-        repair_h=longest(entry.repair_h for entry in lost.values()),
-        phase=phase,
-        faults={rank: lost[rank].fault for rank in ranks if lost[rank].fault != KILL},
+        strikes=strikes,
+        repair_h=longest(entry.repair_h for rank, entry in losses if strikes[rank].line == entry.line),
+        phase=named[0][1].phase,
         hosts=tuple(dict.fromkeys(entry.host for _, entry in named if entry.host is not None)),
-        host_of={rank: entry.host for rank, entry in with_host.items() if entry.host is not None},
     )

@@ -17,7 +17,7 @@ from harness.cluster.world import World
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Lost, Regrouped
-from harness.core.faults import PlannedFault
+from harness.core.faults import PlannedFault, Strike
 from harness.processes import forked
 from harness.processes.spawn import fork_server
 from harness.run import assemble
@@ -33,7 +33,7 @@ from tests.runs import changed
 LATE = 1.1 + 1e-9  # of a deadline, as the supervisor counts
 LONG_S = 60.0
 TELL_S = 2.0
-ONE_KILL = (PlannedFault(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,)),)
+ONE_KILL = (PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2)}),)
 
 
 class Kill(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any
 
 from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProcess
 from harness.config.model import Config
-from harness.core.faults import PlannedFault
+from harness.core.faults import PlannedFault, Strike
 from harness.run.assemble import Parts
 from tests.cluster import worlds
 from tests.cluster.noted import Noted
@@ -52,7 +52,7 @@ class Noting:
 def test_a_launcher_starts_kills_and_replaces_every_rank(config: Config, tmp_path: Path) -> None:
     """Each rank once, the killed one by its pid and once more in the next generation; closed last."""
     launcher = Noting()
-    planned_kill = PlannedFault(step=5, ranks=("ps2",), hours=(1.0,), lines=(2,))
+    planned_kill = PlannedFault(step=5, strikes={"ps2": Strike(1.0, 2)})
     parts = Parts(launcher=launcher)
     worlds.run_job(config, tmp_path, worlds.kill_and_replace, (planned_kill,), parts)
     pids = {(note[1], note[2]): note[3] for note in launcher.notes if note[0] == "spawn"}

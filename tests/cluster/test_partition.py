@@ -11,7 +11,7 @@ from harness.cluster.launcher import ForkLauncher, Main, RankContext, RankProces
 from harness.config.model import Config
 from harness.core.errors import ConfigError, TraceError
 from harness.core.events import Lost, Regrouped
-from harness.core.faults import Partition, PlannedFault
+from harness.core.faults import Partition, PlannedFault, Strike
 from harness.run import assemble
 from harness.run.assemble import Parts
 from tests.cluster import hangs, worlds
@@ -20,7 +20,7 @@ from tests.cluster.test_hangs import short
 from tests.injected import is_loss
 from tests.runs import changed
 
-ONE_CUT = (PlannedFault(step=5, ranks=("ps1",), hours=(1.0,), lines=(2,), faults={"ps1": Partition()}),)
+ONE_CUT = (PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2, Partition())}),)
 
 
 class Watched(Noted):

@@ -15,7 +15,7 @@ from harness.cluster.wire import packed
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RankFailed, RunFailed
 from harness.core.events import Lost, Recovered, Regrouped, Started
-from harness.core.faults import PlannedFault
+from harness.core.faults import PlannedFault, Strike
 from harness.processes.leash import ORPHANED
 from harness.processes.network import Entrance
 from harness.run import assemble
@@ -38,7 +38,7 @@ def test_a_kill_is_sigkill_of_the_process_that_served(config: Config, tmp_path: 
     """The wait status of the very pid that had answered the last request says signal 9; its replacement has another
     pid, no survivor's pid changes, the survivors answered, and nobody is left at the end.
     """
-    planned_kill = PlannedFault(step=5, ranks=("ps1", "ps3"), hours=(1.0, 1.0), lines=(2, 3))
+    planned_kill = PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2), "ps3": Strike(1.0, 3)})
     events = worlds.run_job(config, tmp_path, worlds.kill_and_replace, (planned_kill,))
     first, last = (event["served"] for event in events if isinstance(event, dict) and "served" in event)
     killed = {event.rank: event.machine for event in events if is_loss(event)}

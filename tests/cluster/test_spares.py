@@ -18,7 +18,7 @@ from harness.cluster.rpc import RpcCluster
 from harness.config.model import Config
 from harness.core.errors import RankLost
 from harness.core.events import Event, Regrouped, Started
-from harness.core.faults import PlannedFault
+from harness.core.faults import PlannedFault, Strike
 from harness.run import assemble
 from harness.run.verify import compare_records
 from tests.cluster import worlds
@@ -145,10 +145,7 @@ def mute_a_spare(cluster: Cluster, effects: Effects) -> None:
 
 def planned(*kills: tuple[int, tuple[str, ...]]) -> tuple[PlannedFault, ...]:
     """Kills by step."""
-    return tuple(
-        PlannedFault(step=step, ranks=ranks, hours=(1.0,) * len(ranks), lines=(2,) * len(ranks))
-        for step, ranks in kills
-    )
+    return tuple(PlannedFault(step=step, strikes=dict.fromkeys(ranks, Strike(1.0, 2))) for step, ranks in kills)
 
 
 def run_world(config: Config, root: Path, job: Callable, kills: tuple[PlannedFault, ...]) -> tuple[list, list[dict]]:

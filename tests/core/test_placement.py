@@ -10,6 +10,7 @@ import pytest
 from harness.core.clock import exact
 from harness.core.lookup import plan_batch
 from harness.core.placement import Placement, budget_rows, tracked_tables
+from harness.core.pls import rank_weights
 
 # C1 ... C26 (PAPERS: facebookresearch/dlrm; Terabyte at max-ind-range 10M).
 KAGGLE = (1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10,
@@ -99,7 +100,7 @@ def test_table_placement_breaks_ties_to_the_lower_rank_and_table() -> None:
 def test_shares_sum_to_one(kind: Kind, num_ps: int) -> None:
     """A rank's weight in PLS is 1/N exactly under row placement, its part of all rows under table placement."""
     placement = Placement(kind, KAGGLE, num_ps)
-    shares = [placement.share(rank) for rank in range(num_ps)]
+    shares = [*rank_weights(placement).values()]
     assert sum(shares) == pytest.approx(1, abs=1e-12)
     if kind == "row":
         assert shares == [1 / num_ps] * num_ps

@@ -1,6 +1,6 @@
 """Names of ranks."""
 
-from harness.core.faults import PlannedFault, merge_faults
+from harness.core.faults import PlannedFault, Strike, merge_faults
 from harness.core.plans import all_ranks, ps_rank, rank_order, trainer_rank
 
 
@@ -11,5 +11,5 @@ def test_ranks_are_sorted_by_number_and_trainers_come_last() -> None:
 
 
 def test_a_kill_may_name_trainers() -> None:
-    kills = [PlannedFault(step=1, ranks=(rank,), hours=(1.0,), lines=(2,)) for rank in ("trainer1", "ps10", "ps9")]
+    kills = [PlannedFault(step=1, strikes={rank: Strike(1.0, 2)}) for rank in ("trainer1", "ps10", "ps9")]
     assert merge_faults(1, kills).ranks == ("ps9", "ps10", "trainer1")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import ConfigError
-from harness.core.faults import Hang, Partition, PlannedFault
+from harness.core.faults import Hang, Partition, PlannedFault, Strike
 from harness.core.placement import Placement
 from harness.core.plans import Costs, Progress, SavePlan, ps_rank
 from harness.core.pls import rank_weights
@@ -52,7 +52,7 @@ def draw_strikes(rng: random.Random) -> tuple[PlannedFault, ...]:
     steps = sorted(rng.sample([0, 1, NUM_STEPS - 1, *range(2, NUM_STEPS - 1)], rng.randrange(12)))
     ranks = [tuple(ps_rank(i) for i in sorted(rng.sample(range(NUM_PS), rng.randint(1, 3)))) for _ in steps]
     return tuple(
-        PlannedFault(step=step, ranks=who, hours=(0.0,) * len(who), lines=(1,) * len(who))
+        PlannedFault(step=step, strikes=dict.fromkeys(who, Strike(0.0, 1)))
         for step, who in zip(steps, ranks, strict=True)
     )
 
@@ -116,9 +116,8 @@ def test_the_simulator_equals_a_walk_over_every_boundary(name: str) -> None:
 def test_a_rank_that_is_mute_is_given_up_first(name: str) -> None:
     """A failure with a rank that hangs or is cut off costs ``detect_h`` more, once; one of ranks that end does not."""
     job = replace(JOB, costs=replace(COSTS, detect_h=0.5))
-    ends = PlannedFault(step=50, ranks=("ps1",), hours=(0.0,), lines=(1,))
-    faults = {"ps0": Hang(), "ps1": Partition()}
-    mute = PlannedFault(step=90, ranks=("ps0", "ps1"), hours=(0.0, 0.0), lines=(2, 2), faults=faults)
+    ends = PlannedFault(step=50, strikes={"ps1": Strike(0.0, 1)})
+    mute = PlannedFault(step=90, strikes={"ps0": Strike(0.0, 2, Hang()), "ps1": Strike(0.0, 2, Partition())})
     outcome = simulate(make_strategy(options_of(name), COSTS), job, (ends, mute))
     assert outcome.reschedule_h == pytest.approx(0.05 + 0.05 + 0.5)
 

@@ -12,7 +12,7 @@ from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RunFailed, StoreError
 from harness.core.events import Event, Finished, Recovered, Saved, Started, Trained
-from harness.core.faults import BitFlip, PlannedFault
+from harness.core.faults import BitFlip, PlannedFault, Strike
 from harness.record.rundir import read_config
 from harness.run.verify import compare_records
 from harness.store import CheckpointStore, ShardStore
@@ -176,9 +176,7 @@ def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
         ranks=LocalRanks(0, pytest.fail),
         sink=lambda _: None,
         store=CheckpointStore(tmp_path, keep=1, fsync=False),
-        planned_faults=[
-            PlannedFault(step=5, ranks=("ps1",), hours=(2.0,), lines=(3,), faults={"ps1": BitFlip(number=17)})
-        ],
+        planned_faults=[PlannedFault(step=5, strikes={"ps1": Strike(2.0, 3, BitFlip(number=17))})],
         on_status=lambda **_: None,
     )
     with pytest.raises(RunFailed, match=r"line 3 of the trace: expected a checkpoint of ps1 at step 5"):

@@ -78,7 +78,7 @@ REBUILT: dict[str, set[str]] = {
     },
     "TouchLog": set(),
     "Traffic": set(),
-    "UpdateLedger": set(),
+    "UpdateLedger": {"places"},
     "WorkerCaches": {
         *("num_workers", "dim", "width", "max_rows"),
         "entry_of_M",  # follows from key_E

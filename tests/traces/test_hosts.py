@@ -7,7 +7,7 @@ import pytest
 
 from harness.config.model import Config
 from harness.core.errors import TraceError
-from harness.core.faults import PlannedFault, merge_faults
+from harness.core.faults import PlannedFault, Strike, merge_faults
 from harness.run.spec import RunSpec
 from harness.traces.gaps import observe
 from harness.traces.job_trace import job_trace
@@ -33,16 +33,16 @@ def test_a_host_is_the_ranks_on_it_at_its_hour(config: Config, tmp_path: Path) -
     """Law: by turn or by ``cluster.place``; once a host is lost its ranks are elsewhere, and may be lost again."""
     config = under(config, tmp_path, "5,host1,2\n20,host0,", cluster__place={"trainer0": "c"})
     first, second = kills_of(changed(config, trace__repair="reschedule"))
-    assert (first.ranks, first.hosts, first.host_of) == (("ps1", "ps4"), (1,), {"ps1": 1, "ps4": 1})
-    assert (first.lines, first.hours, first.repair_h) == ((2, 2), (5.0, 5.0), 2.0)
+    assert (first.strikes, first.hosts) == (dict.fromkeys(("ps1", "ps4"), Strike(5.0, 2, host=1)), (1,))
+    assert first.repair_h == 2.0
     assert (second.ranks, second.hosts) == (("ps0", "ps1", "ps3", "ps4"), (0,))
 
 
 def test_who_dies_with_a_host_dies_by_its_line(config: Config, tmp_path: Path) -> None:
     """Law: ranks, numbers of ranks and hosts at one boundary are one failure; each rank dies once in it."""
     (kill,) = kills_of(under(config, tmp_path, "5,ps1,\n5,ps2,\n5,host1,3"))
-    assert (kill.ranks, kill.lines) == (("ps1", "ps2", "ps4"), (4, 3, 4))
-    assert (kill.hosts, kill.host_of) == ((1,), {"ps1": 1, "ps4": 1})
+    with_host = Strike(5.0, 4, host=1)
+    assert (kill.strikes, kill.hosts) == ({"ps1": with_host, "ps2": Strike(5.0, 3), "ps4": with_host}, (1,))
 
 
 def test_kills_that_strike_together_lose_all_their_hosts(config: Config, tmp_path: Path) -> None:
@@ -52,8 +52,9 @@ def test_kills_that_strike_together_lose_all_their_hosts(config: Config, tmp_pat
     together = merge_faults(9, kills)
     assert [kill.ranks for kill in kills] == [("ps1", "ps4"), ("ps0", "ps1", "ps2", "ps5")]
     assert together.ranks == ("ps0", "ps1", "ps2", "ps4", "ps5")
-    assert (together.hosts, together.lines) == ((1, 2), (4, 2, 3, 2, 3))
-    assert together.host_of == {"ps1": 1, "ps4": 1, "ps2": 2, "ps5": 2}
+    assert together.hosts == (1, 2)
+    found = {rank: (strike.line, strike.host) for rank, strike in together.strikes.items()}
+    assert found == {"ps0": (4, None), "ps1": (2, 1), "ps2": (3, 2), "ps4": (2, 1), "ps5": (3, 2)}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 from failure_traces.generate import SEED, TRACES
 from harness.core.errors import TraceError
-from harness.core.faults import PlannedFault
+from harness.core.faults import PlannedFault, Strike
 from harness.core.plans import ps_index
 from harness.traces.gaps import observe
 from harness.traces.schedule import schedule as plan
@@ -19,6 +19,11 @@ FOLDER = Path(__file__).parents[2] / "failure_traces"
 def read(text: str) -> Trace:
     """Parse a text as ``busy.csv``."""
     return parse_trace(text.splitlines(keepends=True), "busy.csv")
+
+
+def lines_of(planned: PlannedFault) -> tuple[int, ...]:
+    """The line by which each rank is struck."""
+    return tuple(strike.line for strike in planned.strikes.values())
 
 
 def schedule(trace: Trace, **changes: float) -> tuple[PlannedFault, ...]:
@@ -180,13 +185,13 @@ def test_what_does_not_fit_the_run_is_said_with_file_and_line(row: str, message:
 def test_a_kill_strikes_at_the_first_boundary_that_holds_its_samples(hour: str, step: int) -> None:
     """Hour h is sample 10 h here, a boundary every 10; at the latest the boundary before the last step."""
     (planned_kill,) = schedule(read(f"hour,rank\n{hour},ps1\n"))
-    assert planned_kill == PlannedFault(step=step, ranks=("ps1",), hours=(float(hour),), lines=(2,))
+    assert planned_kill == PlannedFault(step=step, strikes={"ps1": Strike(float(hour), 2)})
 
 
 def test_entries_of_several_phases_are_several_kills() -> None:
     """Each phase of a boundary is a planned kill of its own; the ranks of one phase are one."""
     trace = read("hour,rank,phase,repair_h\n1,ps1,,\n1,ps2,save,3\n1,ps0,boundary,2\n1,ps1,save,\n")
-    kills = [(kill.phase, kill.ranks, kill.lines, kill.repair_h) for kill in schedule(trace)]
+    kills = [(kill.phase, kill.ranks, lines_of(kill), kill.repair_h) for kill in schedule(trace)]
     assert kills == [("boundary", ("ps0", "ps1"), (4, 2), 2.0), ("save", ("ps1", "ps2"), (5, 3), 3.0)]
 
 
@@ -225,8 +230,8 @@ def test_a_file_that_is_no_text_is_said_with_its_line(tmp_path: Path) -> None:
 def test_entries_at_one_boundary_are_one_strike_with_the_union_of_ranks() -> None:
     """Ranks in order of their number; a rank named twice dies once, of its first line."""
     (first, second) = schedule(read("hour,rank\n1.1,ps3\n1.2,ps0\n1.3,ps3\n5,ps1\n"))
-    assert first == PlannedFault(step=2, ranks=("ps0", "ps3"), hours=(1.2, 1.1), lines=(3, 2))
-    assert second == PlannedFault(step=5, ranks=("ps1",), hours=(5.0,), lines=(5,))
+    assert first == PlannedFault(step=2, strikes={"ps0": Strike(1.2, 3), "ps3": Strike(1.1, 2)})
+    assert second == PlannedFault(step=5, strikes={"ps1": Strike(5.0, 5)})
 
 
 def test_ranks_are_ordered_by_number_not_by_name() -> None:
@@ -285,10 +290,8 @@ def test_the_busy_trace_has_singles_a_pair_and_a_rank_that_dies_twice_between_sa
     assert sizes.count(2) == 1
     assert {ps_index(rank) for planned_kill in planned_kills for rank in planned_kill.ranks} == {0, 1, 2, 3}
     deaths = [
-        (rank, int(hour // 4.48))
-        for planned_kill in planned_kills
-        for rank, hour in zip(planned_kill.ranks, planned_kill.hours, strict=True)
+        (rank, int(hour // 4.48)) for planned_kill in planned_kills for rank, (hour, *_) in planned_kill.strikes.items()
     ]
     assert len(deaths) > len(set(deaths))
-    assert planned_kills[0].hours[0] < 4.48
-    assert planned_kills[-1].hours[0] > 50
+    assert planned_kills[0].hour < 4.48
+    assert planned_kills[-1].hour > 50
