@@ -24,7 +24,7 @@ from benchmarks._memory import Cost, cost_of
 from benchmarks._turns import harness_run, in_turn, num_steps
 from harness.core.events import Saved
 from harness.record.recorder import read_events
-from harness.store import ChosenRows, ShardStore
+from harness.store import ShardStore
 
 DIM = 16
 R_FRAC = 0.125  # CPR's share of rows per priority save
@@ -45,13 +45,13 @@ def tofile_fsync(path: Path, rows_ND: Tensor) -> None:
         os.fsync(file.fileno())
 
 
-def chosen_rows(num_rows: int, seed: int) -> ChosenRows:
+def chosen_rows(num_rows: int, seed: int) -> Tensor:
     """12.5 % of the rows, drawn at random."""
     order_N = torch.randperm(num_rows, generator=torch.Generator().manual_seed(seed), dtype=torch.int32)
-    return ChosenRows(order_N[: int(num_rows * R_FRAC)].sort().values)
+    return order_N[: int(num_rows * R_FRAC)].sort().values
 
 
-def one_round(root: Path, rows_ND: Tensor, choice: ChosenRows) -> Round:
+def one_round(root: Path, rows_ND: Tensor, choice: Tensor) -> Round:
     """Every case once, in a folder of its own."""
     store = ShardStore(root, "ps0", fsync=True)
     cases: dict[str, Callable[[], object]] = {

@@ -25,7 +25,7 @@ from harness.data.dataset import Dataset
 from harness.data.prepare import prepare
 from harness.data.records import META_NAME, RECORDS_NAME, Source, Synthetic, read_meta, write_meta
 from harness.data.sidecar import SUFFIX, read_sidecar
-from harness.store import FileRecord, Manifest, ShardStore, read_dense
+from harness.store import FileRecord, Manifest, ShardStore, read_state
 from harness.traces.importers import FORMATS, read_log
 from harness.traces.regime import draw
 from harness.traces.trace import Trace, read_trace, to_text
@@ -242,7 +242,7 @@ PARSERS: Mapping[str, Parser] = {
     "sidecar": Parser(_sidecar, _read_sidecar),
     "manifest": Parser(lambda _: _checkpoint()[0].to_text().encode(), _read_manifest),
     "shard": Parser(lambda _: _checkpoint()[1][_shard().path], lambda p: _read_content(_shard(), _read_shard, p)),
-    "dense": Parser(lambda _: _checkpoint()[1][_dense().path], lambda p: _read_content(_dense(), read_dense, p)),
+    "dense": Parser(lambda _: _checkpoint()[1][_dense().path], lambda p: _read_content(_dense(), read_state, p)),
     **RECORD_PARSERS,
 }
 """By name."""

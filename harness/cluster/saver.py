@@ -7,22 +7,17 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from torch import Tensor
-
 from harness.cluster.protocol import Save, Written
 from harness.core.errors import StoreError
 from harness.core.shard import Shard, Taken
 from harness.core.trackers import Tracker
 from harness.store import (
-    ChosenRows,
     FileRecord,
     FrozenRows,
     Part,
-    RowRange,
     RowSource,
     ShardStore,
     Snapshot,
-    StillRows,
     in_background,
     save_kind,
     wants_compaction,
@@ -112,7 +107,7 @@ class Saver:
             self._forget()
 
     def _write_now(self, request: Save) -> Written:
-        return self._write(self._take(request), StillRows(self._shard.rows_MD))
+        return self._write(self._take(request), RowSource(self._shard.rows_MD))
 
     def _take(self, request: Save) -> _Contents:
         """Fix the contents of the save, and count its updates as saved."""
@@ -126,8 +121,7 @@ class Saver:
         self._shard.take_saved(request.sequence, rows, self._tracked)
         for table, chosen in rows.items():
             self._tracker.saved(table, chosen)
-        parts = tuple(_part(chosen) for chosen in rows.values()) if builds_on else None
-        return _Contents(request, parts, builds_on, self._shard.taken)
+        return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self._shard.taken)
 
     def _write(self, contents: _Contents, rows: RowSource) -> Written:
         """Write the files. If the trace has a fault of the disk for this save, the same contents are written twice.
@@ -167,7 +161,3 @@ class Saver:
             persisted_tracked=taken.tracked if counts else None,
             compacted=compacted,
         )
-
-
-def _part(rows: Tensor | slice) -> Part:
-    return RowRange(rows.start, rows.stop) if isinstance(rows, slice) else ChosenRows(rows)

@@ -19,7 +19,7 @@ from harness.record.place import Place
 from harness.recovery.accounting import Accounting
 from harness.recovery.injections import Injections
 from harness.recovery.recoveries import Recoveries
-from harness.store import FileRecord, Manifest, discard_dense, write_dense
+from harness.store import FileRecord, Manifest, discard, write_state
 
 
 class Checkpoints(Resumable):
@@ -59,7 +59,7 @@ class Checkpoints(Resumable):
         if dense is not None:
             wait([dense])
             if self.place.is_own:
-                discard_dense(self.root, CHIEF, self.next_sequence)
+                discard(self.root, CHIEF, self.next_sequence)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -163,9 +163,10 @@ class Checkpointer:
         root, sequence, step = self.checkpoints.root, self.checkpoints.next_sequence, progress.step
         # Every random stream is derived from (seed, labels, step): the position is the state of all of them.
         extra = {"position": {"step": step, "samples": progress.samples}, "optimizer": self.dense_optimizer}
+        state = {"tensors": dict(tensors), "extra": extra}
 
         def write() -> FileRecord:
             self.checkpoints.place.check()
-            return write_dense(root, CHIEF, sequence, step, tensors=tensors, extra=extra, fsync=self.fsync)
+            return write_state(root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")
 
         return write

@@ -21,7 +21,7 @@ from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.injections import Injections
 from harness.recovery.kinds.base import LostRanks
 from harness.recovery.recoveries import Recoveries, losing, plan_recovery, rolls_back
-from harness.store import read_dense
+from harness.store import read_state
 
 
 class RolledBack(Exception):
@@ -181,8 +181,8 @@ class FailoverClient:
         self.effects.status(phase="train")
         if rolls_back(plan):
             assert loss.checkpoint is not None
-            dense, _ = read_dense(self.checkpoints.root, loss.checkpoint.trainer)
-            raise RolledBack(loss.checkpoint.step, dense)
+            state = read_state(self.checkpoints.root, loss.checkpoint.trainer)
+            raise RolledBack(loss.checkpoint.step, state["tensors"])
         return casualties
 
     def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:

@@ -14,8 +14,18 @@ from pathlib import Path
 from harness.core.errors import StoreError
 from harness.core.plans import Rank
 from harness.store.background import in_background
-from harness.store.format import ContentReader, fsync_folder, numbered_paths, read_text, replacing, verify
-from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name, sequence_of
+from harness.store.format import (
+    content_paths,
+    disk_errors,
+    fsync_folder,
+    numbered_paths,
+    read_text,
+    reading,
+    remove_unfinished,
+    verify,
+    write_text,
+)
+from harness.store.manifest import FileRecord, Manifest, WrongFormatVersion, manifest_name
 
 
 class CheckpointStore:
@@ -50,13 +60,11 @@ class CheckpointStore:
         self.root = root
         self._keep = keep
         self._fsync = fsync
-        try:
+        with disk_errors(f"{root}: cannot be used as a checkpoint folder"):
             root.mkdir(parents=True, exist_ok=True)
             self.remove_unfinished()
             if fsync:
                 fsync_folder(root)  # a writer may have been killed between a manifest's rename and this
-        except OSError as error:
-            raise StoreError(f"{root}: cannot be used as a checkpoint folder: {error.strerror}") from error
 
     def remove_unfinished(self) -> None:
         """Remove the temporary files of writers that were killed. To be called while no process writes.
@@ -64,8 +72,7 @@ class CheckpointStore:
         Raises OSError, and what ``check`` raises.
         """
         self.check()
-        for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
-            temp.unlink(missing_ok=True)
+        remove_unfinished(self.root)
 
     def commit(self, manifest: Manifest) -> None:
         """Make ``manifest`` the newest checkpoint, then delete files that the newest ``keep`` manifests do not name.
@@ -88,10 +95,9 @@ class CheckpointStore:
             except StoreError:
                 continue  # unreadable, so nothing can need its files
         for record in manifest.files:
-            ContentReader(self.root, record).close()
-        text = memoryview(manifest.to_text().encode())
-        with replacing(self.root / manifest.name, fsync=self._fsync) as writer:
-            writer.write(text)
+            with reading(self.root, record):
+                pass
+        write_text(self.root / manifest.name, manifest.to_text(), fsync=self._fsync)
         kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
         self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
         if not self._drops_later:
@@ -109,16 +115,10 @@ class CheckpointStore:
         """
         self.check()
         last = -1 if sequence is None else sequence
-        later = [path for number, path in numbered_paths(self.root, "manifest") if number > last]  # newest first
-        for path in self.root.glob("*/*.bin"):
-            number = sequence_of(path.name)
-            if number is not None and number > last:
-                later.append(path)
-        try:
-            for path in later:
-                path.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.root}: later checkpoints cannot be removed: {error.strerror}") from error
+        with disk_errors(f"{self.root}: later checkpoints cannot be removed"):
+            for number, path in [*numbered_paths(self.root, "manifest"), *content_paths(self.root)]:  # newest first
+                if number > last:
+                    path.unlink(missing_ok=True)
 
     def newest_file(self, rank: Rank) -> str | None:
         """The path, below the root, of the newest file of ``rank`` that has rows; None if there is no checkpoint."""
@@ -167,9 +167,8 @@ class CheckpointStore:
         named = {record.path for manifest in kept for record in manifest.files}
         # A file above the newest sequence belongs to a save that is still to be committed.
         stale = [path for _, path in numbered_paths(self.root, "manifest") if path.name not in names]
-        for path in self.root.glob("*/*.bin"):
-            number = sequence_of(path.name)
-            if number is not None and number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
+        for number, path in content_paths(self.root):
+            if number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
                 stale.append(path)
         # The commit stands whether or not the old files go; the next one tries again.
         with suppress(StoreError):
@@ -179,24 +178,25 @@ class CheckpointStore:
                     path.unlink(missing_ok=True)
 
 
-def newest_checkpoint(root: Path, *, config_hash: str | None = None) -> tuple[Manifest | None, list[str]]:
+def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
     """The newest manifest whose files all pass their checksums, and a sentence for each newer one skipped.
 
     Writes nothing. The manifest is None if there is no valid one.
 
     Raises:
-        StoreError: the folder cannot be read, or has a checkpoint of another format version, or of another
-            ``config_hash`` where one is given: falling back to an older one would hide the mistake.
+        StoreError: the folder cannot be read, or has a checkpoint of another format version: falling back to an older
+            one would hide the mistake.
     """
     skipped: list[str] = []
-    verified: dict[FileRecord, StoreError | None] = {}
+    whole: set[FileRecord] = set()
     for _, path in numbered_paths(root, "manifest"):
         try:
             manifest = _load(path)
-            _check_run(manifest, config_hash, path)
             for record in manifest.files:
-                _verify_once(root, record, verified)
-        except (WrongFormatVersion, _OtherRun):
+                if record not in whole:
+                    verify(root, record)
+                    whole.add(record)
+        except WrongFormatVersion:
             raise
         except StoreError as error:
             skipped.append(f"skipped {path.name}: {error}")
@@ -211,31 +211,6 @@ def read_checkpoint(root: Path, sequence: int) -> Manifest:
     for record in manifest.files:
         verify(root, record)
     return manifest
-
-
-class _OtherRun(StoreError):
-    """A checkpoint of another run; it is never skipped in favour of an older one."""
-
-
-def _check_run(manifest: Manifest, config_hash: str | None, path: Path) -> None:
-    if config_hash is not None and manifest.config_hash != config_hash:
-        raise _OtherRun(
-            f"{path}: expected a checkpoint of config {config_hash}, got one of {manifest.config_hash}; "
-            "use another folder"
-        )
-
-
-def _verify_once(root: Path, record: FileRecord, verified: dict[FileRecord, StoreError | None]) -> None:
-    if record not in verified:
-        try:
-            verify(root, record)
-            verified[record] = None
-        except WrongFormatVersion:
-            raise
-        except StoreError as error:
-            verified[record] = error
-    if error := verified[record]:
-        raise error
 
 
 def _load(path: Path) -> Manifest:

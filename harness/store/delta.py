@@ -9,9 +9,7 @@ front to back: a restore is a window of the whole shard, a compaction moves a sm
 file's encoding (``harness.store.encoding``).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -20,81 +18,58 @@ from torch import Tensor
 
 from harness.store.encoding import RowEncoding
 from harness.store.format import ContentReader, HashingWriter, bytes_of
-from harness.store.row_sources import ChosenRows, Part, RowRange, RowSource
+from harness.store.row_sources import Part, RowSource
 
 ROW_ID_BYTES = 4
 
-
-@dataclass(frozen=True)
-class Segment:
-    """A part of the payload: the range ``start <= row < start + num_rows``, or ``num_rows`` chosen rows."""
-
-    start: int | None
-    num_rows: int
+Segment = tuple[int | None, int]
+"""A part of the payload: the start of a range, or None for chosen rows; and the number of rows."""
 
 
-@dataclass(frozen=True, eq=False)
-class DeltaPlan:
-    """Contents of a delta: ``segments`` in ascending row order, and the ids of all chosen rows, ascending, int32."""
+def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> list[Part]:
+    """``parts`` in ascending order of rows; takes 4 bytes of memory per chosen row. No row may be in two parts.
 
-    segments: tuple[Segment, ...]
-    ids_K: NDArray[np.int32]
-
-    @property
-    def num_rows(self) -> int:
-        """Rows in the delta."""
-        return sum(segment.num_rows for segment in self.segments)
-
-    def payload_bytes(self, row_bytes: int) -> int:
-        """Bytes that the cost model counts for a save: every encoded row, and the id of each chosen row."""
-        return self.num_rows * row_bytes + len(self.ids_K) * ROW_ID_BYTES
-
-
-def plan_delta(parts: Iterable[Part], num_shard_rows: int) -> DeltaPlan:
-    """Sort ``parts`` by row; takes 4 bytes of memory per chosen row. No row may be in two parts.
-
-    Ranges that follow each other without a gap become one segment.
+    Ranges that follow each other without a gap become one; chosen rows that lie between two ranges are one part, int32.
     """
     assert num_shard_rows <= np.iinfo(np.int32).max, "row ids are int32"
     parts = tuple(parts)
-    ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, RowRange))
-    chosen = [part.ids_K.numpy() for part in parts if isinstance(part, ChosenRows)]
+    ranges = sorted((part.start, part.stop) for part in parts if isinstance(part, slice))
+    chosen = [part.numpy() for part in parts if isinstance(part, Tensor)]
     ids_K = np.concatenate(chosen, dtype=np.int32, casting="unsafe") if chosen else np.empty(0, np.int32)
     ids_K.sort()
     assert not len(ids_K) or (ids_K[0] >= 0 and ids_K[-1] < num_shard_rows), "a chosen row outside the shard"
     assert (ids_K[1:] > ids_K[:-1]).all(), "a row chosen twice"
-    segments: list[Segment] = []
-    cut, last_stop = 0, 0
+    plan: list[Part] = []
+    cut, first, last_stop = 0, 0, 0
     for start, stop in ranges:
         assert last_stop <= start <= stop <= num_shard_rows, "ranges overlap or leave the shard"
-        split, after = np.searchsorted(ids_K, [start, stop])
+        split, after = np.searchsorted(ids_K, [start, stop]).tolist()
         assert split == after, "a chosen row lies in a range that is written whole"
-        if segments and split == cut and start == last_stop and segments[-1].start is not None:
-            segments[-1] = Segment(segments[-1].start, stop - segments[-1].start)
+        if plan and split == cut and start == last_stop:
+            plan[-1] = slice(first, stop)
         else:
-            segments += [Segment(None, int(split) - cut), Segment(start, stop - start)]
-        cut, last_stop = int(split), stop
-    segments.append(Segment(None, len(ids_K) - cut))
-    return DeltaPlan(tuple(segment for segment in segments if segment.num_rows), ids_K)
+            first = start
+            plan += [torch.from_numpy(ids_K[cut:split]), slice(start, stop)]
+        cut, last_stop = split, stop
+    plan.append(torch.from_numpy(ids_K[cut:]))
+    return [part for part in plan if segment_of(part)[1]]
 
 
-def write_payload(writer: HashingWriter, plan: DeltaPlan, rows: RowSource, block_rows: int, codec: RowEncoding) -> None:
-    """Write the plan's segments, chosen rows a block at a time."""
-    ids_K = torch.from_numpy(plan.ids_K)
-    for segment in plan.segments:
-        if segment.start is not None:
-            write_rows(writer, rows, RowRange(segment.start, segment.start + segment.num_rows), codec)
-            continue
-        segment_ids, ids_K = ids_K[: segment.num_rows], ids_K[segment.num_rows :]
-        for block_ids in segment_ids.split(block_rows):
-            writer.write(bytes_of(block_ids))
-            write_rows(writer, rows, ChosenRows(block_ids), codec)
+def segment_of(part: Part) -> Segment:
+    """How the header names ``part``."""
+    return (part.start, part.stop - part.start) if isinstance(part, slice) else (None, len(part))
 
 
-def write_rows(writer: HashingWriter, rows: RowSource, part: Part, codec: RowEncoding) -> None:
-    """Write the rows of ``part``, whose ids ascend."""
-    for chunk_WD in rows.read(part):
-        writer.write(bytes_of(codec.encode(chunk_WD)))
+def write_parts(
+    writer: HashingWriter, parts: Iterable[Part], rows: RowSource, block_rows: int, codec: RowEncoding
+) -> None:
+    """Write the rows of ``parts``, which ascend; of chosen rows, the ids before the rows, a block at a time."""
+    for part in parts:
+        for block in [part] if isinstance(part, slice) else part.split(block_rows):
+            if isinstance(block, Tensor):
+                writer.write(bytes_of(block))
+            for chunk_WD in rows.read(block):
+                writer.write(bytes_of(codec.encode(chunk_WD)))
 
 
 class DeltaCursor:
@@ -105,10 +80,9 @@ class DeltaCursor:
     """
 
     def __init__(self, reader: ContentReader, scratch_WD: Tensor) -> None:
-        header: Mapping[str, Any] = reader.header
         self._reader = reader
         self._scratch_WD = scratch_WD
-        self._blocks = _blocks([Segment(*segment) for segment in header["segments"]], header["block_rows"])
+        self._blocks = _blocks(reader.header["segments"], reader.header["block_rows"])
         self._start: int | None = None  # of what is left of a range; None: a block of chosen rows
         self._ids_B: NDArray[np.int32] = np.empty(0, np.int32)  # of what is left of a block of chosen rows
         self._num_left = 0
@@ -145,28 +119,22 @@ class DeltaCursor:
         return num_rows
 
     def _next_block(self) -> None:
-        block = next(self._blocks, None)
-        if block is None:
-            self._num_left = 0
-            return
-        self._start, self._num_left = block.start, block.num_rows
-        if block.start is not None:
-            self._last_row = block.start + block.num_rows - 1
-            return
-        self._ids_B = np.empty(block.num_rows, np.int32)
-        self._reader.read_into(bytes_of(torch.from_numpy(self._ids_B)))
-        # Checked before use: the checksum comes too late for a row id that was damaged. One beyond the shard needs no
-        # check, no window reaches it.
-        if self._ids_B[0] <= self._last_row or (self._ids_B[1:] <= self._ids_B[:-1]).any():
-            raise self._reader.damage("expected row ids in ascending order, got a smaller one")
-        self._last_row = int(self._ids_B[-1])
+        self._start, self._num_left = next(self._blocks, (None, 0))
+        if self._start is not None:
+            self._last_row = self._start + self._num_left - 1
+        elif self._num_left:
+            self._ids_B = np.empty(self._num_left, np.int32)
+            self._reader.read_into(bytes_of(torch.from_numpy(self._ids_B)))
+            # Checked before use: the checksum comes too late for a row id that was damaged. One beyond the shard needs
+            # no check, no window reaches it.
+            if self._ids_B[0] <= self._last_row or (self._ids_B[1:] <= self._ids_B[:-1]).any():
+                raise self._reader.damage("expected row ids in ascending order, got a smaller one")
+            self._last_row = int(self._ids_B[-1])
 
 
 def _blocks(segments: Sequence[Segment], block_rows: int) -> Iterator[Segment]:
     """Segments with the chosen rows cut into the blocks in which they were written."""
-    for segment in segments:
-        if segment.start is not None:
-            yield segment
-            continue
-        for done in range(0, segment.num_rows, block_rows):
-            yield Segment(None, min(block_rows, segment.num_rows - done))
+    for start, num_rows in segments:
+        block = num_rows if start is not None else block_rows
+        for done in range(0, num_rows, block):
+            yield start, min(block, num_rows - done)

@@ -4,7 +4,6 @@ The record of a file names its encoding, so files of one shard may differ in it.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,36 +11,26 @@ from torch import Tensor
 from harness.store.row_sources import row_bytes_of
 
 
-class RowEncoding(Protocol):
-    """Turns rows into bytes and back. A row takes the same number of bytes whatever its values."""
+class RowEncoding:
+    """Turns rows into bytes and back: here as they are in memory, exact, and without a copy in either direction.
+
+    A row takes the same number of bytes whatever its values.
+    """
 
     def row_bytes(self, like_MD: Tensor) -> int:
         """Bytes of one encoded row of a shard like ``like_MD``; a save is charged this for each row."""
-        ...
-
-    def encode(self, rows_WD: Tensor) -> Tensor:
-        """Memory of ``W * row_bytes`` bytes, any dtype, contiguous; may be ``rows_WD`` itself."""
-        ...
-
-    def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
-        """Set ``rows_WD`` to the next W rows of a file; ``fill`` sets a contiguous tensor to the file's next bytes."""
-        ...
-
-
-class Raw:
-    """The encoding that stores rows as they are in memory: exact, and without a copy in either direction."""
-
-    def row_bytes(self, like_MD: Tensor) -> int:
         return row_bytes_of(like_MD)
 
     def encode(self, rows_WD: Tensor) -> Tensor:
+        """Memory of ``W * row_bytes`` bytes, any dtype, contiguous; may be ``rows_WD`` itself."""
         return rows_WD
 
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
+        """Set ``rows_WD`` to the next W rows of a file; ``fill`` sets a contiguous tensor to the file's next bytes."""
         fill(rows_WD)
 
 
-class Quantised:
+class Quantised(RowEncoding):
     """The encoding of a row as ``bits`` a value, with a float32 scale and offset of its own (as in Check-N-Run).
 
     Asymmetric and uniform: the offset is the row's least value, the scale a ``2**bits - 1``-th of its range. A value is
@@ -73,7 +62,6 @@ class Quantised:
         return torch.cat([torch.cat([scale_W1, offset_W1], 1).view(torch.uint8), packed], 1)
 
     def read_into(self, fill: Callable[[Tensor], None], rows_WD: Tensor) -> None:
-        """Decode the next rows."""
         num_rows, dim = rows_WD.shape
         encoded = torch.empty((num_rows, self.row_bytes(rows_WD)), dtype=torch.uint8)
         fill(encoded)
@@ -85,7 +73,7 @@ class Quantised:
 
 RAW = "raw"
 ENCODINGS: dict[str, RowEncoding] = {
-    RAW: Raw(),
+    RAW: RowEncoding(),
     "uint8": Quantised(8),
     "uint4": Quantised(4),
     "uint2": Quantised(2),

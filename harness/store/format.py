@@ -12,8 +12,9 @@ import json
 import os
 import secrets
 import struct
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +35,40 @@ _HEADER_START = _PREFIX.size + _HEADER_HASH.size
 _PAGE_BYTES = 4096  # a payload that starts on a page is written in whole pages
 
 
+@contextmanager
+def disk_errors(what: str) -> Iterator[None]:
+    """An OSError of the block becomes a StoreError ``WHAT: REASON``."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"{what}: {error.strerror}") from error
+
+
 def numbered_paths(root: Path, prefix: str) -> list[tuple[int, Path]]:
     """Number and path of the descriptions ``PREFIX-NUMBER.json`` in ``root``, newest first; none if it is not there.
 
     Raises StoreError if the folder cannot be read: what it holds would be taken for absent.
     """
-    try:
-        names = [name for name in os.listdir(root) if name.startswith(f"{prefix}-") and name.endswith(".json")]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoreError(f"{root}: cannot be read: {error.strerror}") from error
-    return sorted(((number, root / name) for name in names if (number := sequence_of(name)) is not None), reverse=True)
+    names: list[str] = []
+    with disk_errors(f"{root}: cannot be read"), suppress(FileNotFoundError):
+        names = os.listdir(root)
+    named = [root / name for name in names if name.startswith(f"{prefix}-") and name.endswith(".json")]
+    return sorted(_numbered(named), reverse=True)
+
+
+def content_paths(root: Path) -> list[tuple[int, Path]]:
+    """Number and path of the content files of all ranks in ``root``."""
+    return _numbered(root.glob("*/*.bin"))
+
+
+def _numbered(paths: Iterable[Path]) -> list[tuple[int, Path]]:
+    return [(number, path) for path in paths if (number := sequence_of(path.name)) is not None]
+
+
+def remove_unfinished(root: Path) -> None:
+    """Remove the temporary files of writers that were killed. Raises OSError."""
+    for temp in [*root.glob(".*.tmp"), *root.glob("*/.*.tmp")]:
+        temp.unlink(missing_ok=True)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -74,16 +97,19 @@ def dtype_of(name: str) -> torch.dtype:
 
 def read_text(path: Path) -> str:
     """A text file as a whole; bytes that are no UTF-8 are replaced. Raises StoreError that names the file."""
-    try:
-        with open(path, "rb", opener=_open) as file:
-            return (file.read() or b"").decode(errors="replace")
-    except OSError as error:
-        raise StoreError(f"{path}: cannot be read: {error.strerror}") from error
+    with disk_errors(f"{path}: cannot be read"), open(path, "rb", opener=_open) as file:
+        return (file.read() or b"").decode(errors="replace")
 
 
-def _open(path: Path | str, flags: int = os.O_RDONLY) -> int:
+def write_text(path: Path, text: str, *, fsync: bool) -> None:
+    """Write a text file as :func:`replacing` does."""
+    with replacing(path, fsync=fsync) as writer:
+        writer.write(memoryview(text.encode()))
+
+
+def _open(path: str, flags: int) -> int:
     """A file descriptor to read from. A FIFO is opened, and is empty, at once: nothing waits for its writer."""
-    return os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def fsync_folder(folder: Path) -> None:
@@ -96,15 +122,10 @@ def fsync_folder(folder: Path) -> None:
 
 
 class HashingWriter:
-    """Writes a content file front to back and hashes its bytes. Made by ``replacing``.
+    """Writes a content file front to back and hashes its bytes. Made by ``replacing``."""
 
-    ``fails_with``: the number of the system's error (errno) by which the first write fails; None: by none.
-    """
-
-    def __init__(self, handle: int, chunk_bytes: int, fails_with: int | None = None) -> None:
+    def __init__(self, handle: int) -> None:
         self._handle = handle
-        self._chunk_bytes = chunk_bytes
-        self._fails_with = fails_with
         self._hash = xxhash.xxh3_64()
         self.num_bytes = 0
 
@@ -118,10 +139,8 @@ class HashingWriter:
 
     def write(self, view: memoryview) -> None:
         """Append bytes. Raises ``OSError``, which ``replacing`` turns into a ``StoreError`` that names the file."""
-        if self._fails_with is not None:
-            raise OSError(self._fails_with, os.strerror(self._fails_with))
-        for start in range(0, len(view), self._chunk_bytes):
-            chunk = view[start : start + self._chunk_bytes]
+        for start in range(0, len(view), CHUNK_BYTES):
+            chunk = view[start : start + CHUNK_BYTES]
             self._hash.update(chunk)
             self.num_bytes += len(chunk)
             while chunk:
@@ -133,27 +152,19 @@ class HashingWriter:
         return self._hash.hexdigest()
 
 
-def temp_path(path: Path) -> Path:
-    """A temporary path for ``path`` while it is being written, another one at each call; a killed writer leaves it.
-
-    Two writers of one file never meet: one may be a process of a host that is cut off, and the other its replacement.
-    """
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-
-
 @contextmanager
-def replacing(
-    path: Path, *, fsync: bool, chunk_bytes: int = CHUNK_BYTES, fails_with: int | None = None
-) -> Iterator[HashingWriter]:
+def replacing(path: Path, *, fsync: bool) -> Iterator[HashingWriter]:
     """Write ``path`` atomically and durably: temporary file, fsync, rename, fsync of the folder.
 
-    Raises StoreError if the disk failed; the temporary file is removed and no other file was changed.
+    Raises StoreError if the disk failed; the temporary file is removed and no other file was changed. Its name is
+    another one each time, so two writers of one file never meet: one may be a process of a host that is cut off, and
+    the other its replacement. A killed writer leaves it.
     """
-    temp = temp_path(path)
+    temp = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     try:
         handle = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            yield HashingWriter(handle, chunk_bytes, fails_with)
+            yield HashingWriter(handle)
             if fsync:
                 os.fsync(handle)
         finally:
@@ -177,37 +188,33 @@ def write_content(
     step: int,
     header: Mapping[str, Any],
     payload: Callable[[HashingWriter], None],
-    payload_bytes: int,
-    num_rows: int,
+    num_rows: int = 0,
     encoding: str = RAW,
     fsync: bool,
-    chunk_bytes: int = CHUNK_BYTES,
-    fails_with: int | None = None,
 ) -> FileRecord:
     """Write ``root/rank/kind-sequence.bin`` atomically and return its record.
 
     Raises StoreError if the disk failed, or the file exists: a manifest may name it, so it is never rewritten.
     """
     path = root / rank / content_name(kind, sequence)
-    try:
-        if not path.parent.is_dir():
+    if not path.parent.is_dir():
+        with disk_errors(f"{path.parent}: cannot be created"):
             root.mkdir(exist_ok=True)  # not what is above it: where that is gone, a run has lost its folder
             path.parent.mkdir(exist_ok=True)
             if fsync:
                 fsync_folder(root)
-    except OSError as error:
-        raise StoreError(f"{path.parent}: cannot be created: {error.strerror}") from error
     if path.exists():
         raise StoreError(f"{path}: expected a new file, but it exists; every save needs a new sequence number")
-    with replacing(path, fsync=fsync, chunk_bytes=chunk_bytes, fails_with=fails_with) as writer:
+    with replacing(path, fsync=fsync) as writer:
         own = {"rank": rank, "kind": kind, "sequence": sequence, "applied_step": step}
         writer.header({**own, **header, **({} if encoding == RAW else {"encoding": encoding})})
+        header_bytes = writer.num_bytes
         payload(writer)
     return FileRecord(
         path=f"{rank}/{path.name}",
         kind=kind,
         num_bytes=writer.num_bytes,
-        payload_bytes=payload_bytes,
+        payload_bytes=writer.num_bytes - header_bytes,
         xxh3=writer.xxh3,
         applied_step=step,
         num_rows=num_rows,
@@ -215,47 +222,46 @@ def write_content(
     )
 
 
-class ContentReader(AbstractContextManager["ContentReader"]):
-    """Reads the content file that ``record`` names, front to back, and checks it against the record.
+def discard(root: Path, rank: str, sequence: int) -> None:
+    """Remove the files of ``rank`` of the save ``sequence``, which was never committed."""
+    kinds: tuple[FileKind, ...] = ("base", "delta", "dense")
+    for kind in kinds:
+        (root / rank / content_name(kind, sequence)).unlink(missing_ok=True)
+
+
+@contextmanager
+def reading(root: Path, record: FileRecord) -> Iterator["ContentReader"]:
+    """The reader of the content file that ``record`` names, its header read."""
+    path = root / record.path
+    with disk_errors(f"{path}: cannot be read"):
+        file = open(path, "rb", opener=_open)  # noqa: SIM115 - closed below, where an OSError may be another file's
+    with file:
+        yield ContentReader(path, record, file)
+
+
+class ContentReader:
+    """Reads a content file front to back, and checks it against its record. Made by ``reading``.
 
     Every problem is a ``StoreError`` that names the file, ``Damaged`` if its bytes are to blame. The checksum is known
     only at the end: data is valid only after ``finish`` has returned.
     """
 
-    def __init__(self, root: Path, record: FileRecord, *, chunk_bytes: int = CHUNK_BYTES) -> None:
-        self.path = root / record.path
+    def __init__(self, path: Path, record: FileRecord, file: BufferedReader) -> None:
+        self.path = path
         self.record = record
         if record.encoding not in ENCODINGS:
             raise StoreError(
-                f"{self.path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {record.encoding!r}; "
+                f"{path}: expected rows in encoding {' or '.join(sorted(ENCODINGS))}, got {record.encoding!r}; "
                 "read the file with the version that wrote it"
             )
         self._codec = ENCODINGS[record.encoding]
-        self._chunk_bytes = chunk_bytes
+        self._file = file
         self._hash = xxhash.xxh3_64()
         self._num_read = 0
-        self._handle = -1
-        try:
-            self._handle = _open(self.path)
-            size_bytes = os.fstat(self._handle).st_size
-            if size_bytes != record.num_bytes:
-                raise self.damage(f"expected {record.num_bytes} bytes, got {size_bytes}")
-            self.header = self._read_header()
-        except OSError as error:
-            self.close()
-            raise StoreError(f"{self.path}: cannot be read: {error.strerror}") from error
-        except StoreError:
-            self.close()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file; may be called twice."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes != record.num_bytes:
+            raise self.damage(f"expected {record.num_bytes} bytes, got {size_bytes}")
+        self.header = self._read_header()
 
     def damage(self, what: str) -> Damaged:
         """The error that the file is damaged, with the detail ``what``."""
@@ -263,34 +269,26 @@ class ContentReader(AbstractContextManager["ContentReader"]):
 
     def read_into(self, view: memoryview) -> None:
         """Fill ``view`` with the next bytes of the file."""
-        for start in range(0, len(view), self._chunk_bytes):
-            chunk = view[start : start + self._chunk_bytes]
-            filled = 0
-            while filled < len(chunk):
-                filled += (got := self._read_some(chunk[filled:]))
-                if got == 0:
-                    raise self.damage(f"expected {self.record.num_bytes} bytes, got {self._num_read + filled}")
+        for start in range(0, len(view), CHUNK_BYTES):
+            chunk = view[start : start + CHUNK_BYTES]
+            with disk_errors(f"{self.path}: cannot be read"):
+                self._num_read += (got := self._file.readinto(chunk))
+            if got < len(chunk):
+                raise self.damage(f"expected {self.record.num_bytes} bytes, got {self._num_read}")
             self._hash.update(chunk)
-            self._num_read += len(chunk)
 
     def read_rows(self, rows_WD: Tensor) -> None:
         """Set contiguous ``rows_WD`` to the next rows of the file, decoded a chunk at a time."""
-        for chunk_WD in rows_WD.split(rows_in(self._chunk_bytes, rows_WD)):
+        for chunk_WD in rows_WD.split(rows_in(CHUNK_BYTES, rows_WD)):
             self._codec.read_into(lambda values: self.read_into(bytes_of(values)), chunk_WD)
 
     def finish(self) -> None:
         """Read what is left and compare the checksum of the whole file with the record's."""
-        scratch = memoryview(bytearray(min(self._chunk_bytes, self.record.num_bytes - self._num_read)))
+        scratch = memoryview(bytearray(min(CHUNK_BYTES, self.record.num_bytes - self._num_read)))
         while left := self.record.num_bytes - self._num_read:
             self.read_into(scratch[:left])
         if (found := self._hash.hexdigest()) != self.record.xxh3:
             raise self.damage(f"expected checksum {self.record.xxh3}, got {found}")
-
-    def _read_some(self, view: memoryview) -> int:
-        try:
-            return os.readv(self._handle, [view])
-        except OSError as error:
-            raise StoreError(f"{self.path}: cannot be read: {error.strerror}") from error
 
     def _read_header(self) -> Mapping[str, Any]:
         start = bytearray(min(_HEADER_START, self.record.num_bytes))
@@ -302,11 +300,7 @@ class ContentReader(AbstractContextManager["ContentReader"]):
         if version != FORMAT_VERSION:
             self.finish()
             check_version(version, str(self.path))
-        if num_bytes > self.record.num_bytes - _HEADER_START:
-            raise self.damage(
-                f"expected a header of at most {self.record.num_bytes - _HEADER_START} bytes, got {num_bytes}"
-            )
-        text = bytearray(num_bytes)
+        text = bytearray(min(num_bytes, self.record.num_bytes - _HEADER_START))
         self.read_into(memoryview(text))
         (header_hash,) = _HEADER_HASH.unpack_from(start, _PREFIX.size)
         if header_hash != xxhash.xxh3_64_intdigest(start[: _PREFIX.size] + text):
@@ -327,5 +321,5 @@ class ContentReader(AbstractContextManager["ContentReader"]):
 
 def verify(root: Path, record: FileRecord) -> None:
     """Read the whole file in bounded memory; raise ``StoreError`` naming it unless it matches ``record``."""
-    with ContentReader(root, record) as reader:
+    with reading(root, record) as reader:
         reader.finish()

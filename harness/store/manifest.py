@@ -5,9 +5,9 @@ Plain values that are sent between processes and written as JSON; other modules 
 
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, is_dataclass
+from typing import Any, ClassVar, Literal, Self
 
 import xxhash
 
@@ -73,24 +73,6 @@ class FileRecord:
     num_rows: int
     encoding: str = RAW
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types, the inverse of ``from_json``."""
-        fields = asdict(self)
-        if self.encoding == RAW:
-            del fields["encoding"]
-        return fields
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any], where: str = "manifest") -> Self:
-        """The inverse of ``to_json``; ``where`` begins the error message.
-
-        Raises ``StoreError`` if a field is missing or unknown.
-        """
-        try:
-            return cls(**fields)
-        except TypeError as error:
-            raise StoreError(f"{where}: malformed record of a content file: {error}") from error
-
 
 def chain_problem(records: Sequence[FileRecord]) -> str | None:
     """Why the files of one shard are not a base and its deltas, oldest first; None if they are."""
@@ -109,8 +91,54 @@ def wants_compaction(records: Sequence[FileRecord]) -> bool:
     return sum(record.payload_bytes for record in records[1:]) > records[0].payload_bytes
 
 
+class Described:
+    """A description of content files, written as JSON text with a checksum of its content. ``_title``: what it is."""
+
+    _title: ClassVar[str]
+
+    def to_text(self) -> str:
+        """The JSON text, ending in a newline."""
+        assert is_dataclass(self)
+        return sealed(asdict(self, dict_factory=_plain))
+
+    @classmethod
+    def from_text(cls, text: str, where: str) -> Self:
+        """The inverse of ``to_text``; ``where`` begins every error message.
+
+        Raises:
+            WrongFormatVersion: another format version.
+            Damaged: not JSON, or altered since it was written.
+            StoreError: other fields, or parts that disagree.
+        """
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise Damaged(
+                f"{where}: expected the JSON of {cls._title}; it is damaged or incomplete ({error})"
+            ) from error
+        if not isinstance(fields, dict) or "version" not in fields:
+            raise Damaged(f"{where}: expected {cls._title} (a JSON object with a version), got other JSON")
+        check_version(fields["version"], where)
+        if fields.pop("xxh3", None) != _checksum(fields):
+            raise Damaged(f"{where}: damaged: its checksum differs, so it was altered after it was written")
+        try:
+            return cls._of(fields)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise StoreError(f"{where}: expected the fields of {cls._title}, got others ({error})") from error
+
+    @classmethod
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        """The description with these fields, as JSON has them."""
+        raise NotImplementedError
+
+
+def sealed(fields: Mapping[str, Any]) -> str:
+    """JSON text of ``fields`` with a checksum of them, ending in a newline."""
+    return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
+
+
 @dataclass(frozen=True, kw_only=True)
-class Manifest:
+class Manifest(Described):
     """The files of a checkpoint, which exists once this is on disk. Raises ``StoreError`` if parts disagree.
 
     Attributes:
@@ -122,6 +150,8 @@ class Manifest:
         shards: PS rank to its files in restore order: base first, then deltas, oldest first.
         trainer: dense network, optimizer, RNG and position.
     """
+
+    _title = "a manifest"
 
     sequence: int
     step: int
@@ -160,45 +190,15 @@ class Manifest:
         """Every content file the checkpoint needs."""
         return (*(record for records in self.shards.values() for record in records), self.trainer)
 
-    def to_text(self) -> str:
-        """JSON text with a checksum of its content, ending in a newline."""
-        shards = {rank: [record.to_json() for record in records] for rank, records in self.shards.items()}
-        fields = {**vars(self), "shards": shards, "trainer": self.trainer.to_json()}
-        return sealed(fields)
-
     @classmethod
-    def from_text(cls, text: str, where: str) -> Self:
-        """The inverse of ``to_text``. Raises as :func:`unsealed`, and StoreError for inconsistent parts."""
-        fields = unsealed(text, where, "a manifest")
-        shards = {
-            rank: tuple(FileRecord.from_json(record, where) for record in records)
-            for rank, records in fields.pop("shards").items()
-        }
-        return cls(shards=shards, trainer=FileRecord.from_json(fields.pop("trainer"), where), **fields)
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        shards = {rank: tuple(FileRecord(**record) for record in records) for rank, records in fields["shards"].items()}
+        return cls(**{**fields, "shards": shards, "trainer": FileRecord(**fields["trainer"])})
 
 
-def sealed(fields: Mapping[str, Any]) -> str:
-    """JSON text of ``fields`` with a checksum of them, ending in a newline."""
-    return json.dumps({**fields, "xxh3": _checksum(fields)}, indent=1, sort_keys=True) + "\n"
-
-
-def unsealed(text: str, where: str, what: str) -> dict[str, Any]:
-    """The fields that :func:`sealed` wrote, of a description ``what``; ``where`` begins every error message.
-
-    Raises:
-        WrongFormatVersion: another format version.
-        Damaged: not JSON, or altered since it was written.
-    """
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise Damaged(f"{where}: expected the JSON of {what}; it is damaged or incomplete ({error})") from error
-    if not isinstance(fields, dict) or "version" not in fields:
-        raise Damaged(f"{where}: expected {what} (a JSON object with a version), got other JSON")
-    check_version(fields["version"], where)
-    if fields.pop("xxh3", None) != _checksum(fields):
-        raise Damaged(f"{where}: damaged: its checksum differs, so it was altered after it was written")
-    return fields
+def _plain(fields: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+    """Fields of a dataclass as JSON has them: without the encoding of raw rows."""
+    return {name: value for name, value in fields if (name, value) != ("encoding", RAW)}
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

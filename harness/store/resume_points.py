@@ -14,14 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from harness.core.errors import StoreError
 from harness.core.resumable import EventsPosition, State
-from harness.store.format import fsync_folder, numbered_paths, read_text, replacing, verify
-from harness.store.manifest import FORMAT_VERSION, FileRecord, sealed, sequence_of, unsealed
+from harness.store.format import (
+    content_paths,
+    disk_errors,
+    fsync_folder,
+    numbered_paths,
+    read_text,
+    remove_unfinished,
+    verify,
+    write_text,
+)
+from harness.store.manifest import FORMAT_VERSION, Described, FileRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResumePoint:
+class ResumePoint(Described):
     """The description of a resume point.
 
     Attributes:
@@ -33,6 +41,8 @@ class ResumePoint:
         files: the state of each rank, the trainer included.
         supervisor: the supervisor's state.
     """
+
+    _title = "a resume point"
 
     number: int
     step: int
@@ -49,24 +59,10 @@ class ResumePoint:
         """Name of its file."""
         return f"point-{self.number:06d}.json"
 
-    def to_text(self) -> str:
-        """JSON text with a checksum of its content, ending in a newline."""
-        fields: dict[str, Any] = {
-            **vars(self),
-            "events": vars(self.events),
-            "files": {rank: record.to_json() for rank, record in self.files.items()},
-        }
-        return sealed(fields)
-
     @classmethod
-    def from_text(cls, text: str, where: str) -> Self:
-        """The inverse of ``to_text``; ``where`` begins every error message. Raises Damaged, StoreError."""
-        fields = unsealed(text, where, "a resume point")
-        try:
-            files = {rank: FileRecord.from_json(record, where) for rank, record in fields.pop("files").items()}
-            return cls(events=EventsPosition(**fields.pop("events")), files=files, **fields)
-        except (KeyError, TypeError, AttributeError) as error:
-            raise StoreError(f"{where}: expected the fields of a resume point, got others ({error})") from error
+    def _of(cls, fields: dict[str, Any]) -> Self:
+        files = {rank: FileRecord(**record) for rank, record in fields["files"].items()}
+        return cls(**{**fields, "events": EventsPosition(**fields["events"]), "files": files})
 
 
 class ResumeFolder:
@@ -81,31 +77,26 @@ class ResumeFolder:
 
     def next_number(self) -> int:
         """A number above all in the folder, including those of points that were never committed."""
-        names = (path.name for path in (*self.root.glob("*.json"), *self.root.glob("*/*.bin")))
-        return 1 + max((number for name in names if (number := sequence_of(name)) is not None), default=-1)
+        numbers = [number for number, _ in (*numbered_paths(self.root, "point"), *content_paths(self.root))]
+        return 1 + max(numbers, default=-1)
 
     def prepare(self) -> None:
         """Create the folder, and remove incomplete files of killed writers. Raises StoreError."""
-        try:
+        with disk_errors(f"{self.root}: cannot be used for resume points"):
             if not self.root.is_dir():
                 self.root.mkdir(parents=True)
                 if self._fsync:
                     fsync_folder(self.root.parent)
-            for temp in [*self.root.glob(".*.tmp"), *self.root.glob("*/.*.tmp")]:
-                temp.unlink(missing_ok=True)
-        except OSError as error:
-            raise StoreError(f"{self.root}: cannot be used for resume points: {error.strerror}") from error
+            remove_unfinished(self.root)
 
     def commit(self, point: ResumePoint) -> None:
         """Make ``point`` the newest one. Raises StoreError if the disk failed: the point before is then untouched."""
-        text = memoryview(point.to_text().encode())
-        with replacing(self.root / point.name, fsync=self._fsync) as writer:
-            writer.write(text)
+        write_text(self.root / point.name, point.to_text(), fsync=self._fsync)
 
     def keep_only(self, point: ResumePoint) -> None:
         """Remove the points before ``point``, and files that belong to no point: descriptions first."""
-        for path in [*self.root.glob("point-*.json"), *self.root.glob("*/state-*.bin")]:
-            if sequence_of(path.name) != point.number:
+        for number, path in [*numbered_paths(self.root, "point"), *content_paths(self.root)]:
+            if number != point.number:
                 with suppress(OSError):  # the point stands whether or not the old files go
                     path.unlink(missing_ok=True)
 

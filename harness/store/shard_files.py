@@ -4,9 +4,9 @@ Shapes: N rows of the shard, D embedding dim, W rows of a window. Memory beyond 
 per chosen row, and in ``compact`` the row ids of one block per delta.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,20 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import Moved, StoreError
-from harness.store.delta import DeltaCursor, plan_delta, write_payload, write_rows
+from harness.store.delta import DeltaCursor, plan_delta, segment_of, write_parts
 from harness.store.encoding import ENCODINGS, RAW
-from harness.store.format import ContentReader, HashingWriter, bytes_of, dtype_name, dtype_of, write_content
-from harness.store.manifest import FileKind, FileRecord, chain_problem, content_name
-from harness.store.row_sources import CHUNK_BYTES, Part, RowRange, RowSource, StillRows, empty_rows, rows_in
+from harness.store.format import (
+    ContentReader,
+    HashingWriter,
+    bytes_of,
+    discard,
+    dtype_name,
+    dtype_of,
+    reading,
+    write_content,
+)
+from harness.store.manifest import FileKind, FileRecord, chain_problem
+from harness.store.row_sources import CHUNK_BYTES, Part, RowSource, empty_rows, rows_in
 
 _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every delta: 64 KiB each
 
@@ -42,41 +51,49 @@ class ShardStore:
         check: Callable[[], None] = lambda: None,
     ) -> None:
         self._root = root
-        self._check = check
         self._rank = rank
-        self._write_content = partial(write_content, root, rank, fsync=fsync, chunk_bytes=chunk_bytes)
+        self._fsync = fsync
         self._chunk_bytes = chunk_bytes
+        self._check = check
         self._fails_with: int | None = None
 
     def fail_next_write(self, number: int) -> None:
-        """Have the first write of the next file fail with the system's error ``number`` (errno), as a disk would."""
+        """Have the next file fail at its rows with the system's error ``number`` (errno), as a disk would."""
         self._fails_with = number
 
-    def _write(self, kind: FileKind, sequence: int, **values: Any) -> FileRecord:
+    def _write(
+        self, kind: FileKind, sequence: int, *, like_ND: Tensor, payload: Callable[[HashingWriter], None], **values: Any
+    ) -> FileRecord:
+        """Write a file with rows of a shard like ``like_ND``."""
         self._check()
         fails_with, self._fails_with = self._fails_with, None
-        return self._write_content(kind, sequence, **values, fails_with=fails_with)
+
+        def write(writer: HashingWriter) -> None:
+            if fails_with is not None:
+                raise OSError(fails_with, os.strerror(fails_with))
+            payload(writer)
+
+        header = {"shape": like_ND.shape, "dtype": dtype_name(like_ND.dtype), **values.pop("header", {})}
+        place = (self._root, self._rank, kind, sequence)
+        return write_content(*place, header=header, payload=write, fsync=self._fsync, **values)
 
     def discard(self, sequence: int) -> None:
         """Remove this shard's files of the save ``sequence``. Only for saves that were never committed."""
-        kinds: tuple[FileKind, ...] = ("base", "delta")
         with suppress(Moved):
             self._check()
-            for kind in kinds:
-                (self._root / self._rank / content_name(kind, sequence)).unlink(missing_ok=True)
+            discard(self._root, self._rank, sequence)
 
     def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
         """Write the whole shard as of ``step``."""
-        source = self._source(rows)
-        num_rows, codec = len(source.rows_MD), ENCODINGS[encoding]
+        source = _source(rows)
+        like_ND, codec = source.rows_MD, ENCODINGS[encoding]
         return self._write(
             "base",
             sequence,
             step=step,
-            header=_header_of(source.rows_MD),
-            payload=lambda writer: write_rows(writer, source, RowRange(0, num_rows), codec),
-            payload_bytes=num_rows * codec.row_bytes(source.rows_MD),
-            num_rows=num_rows,
+            like_ND=like_ND,
+            payload=lambda writer: write_parts(writer, [slice(0, len(like_ND))], source, 1, codec),
+            num_rows=len(like_ND),
             encoding=encoding,
         )
 
@@ -84,19 +101,19 @@ class ShardStore:
         self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part], *, encoding: str = RAW
     ) -> FileRecord:
         """Write the rows that ``parts`` name, as of ``step``; no row may be named twice, and there may be none."""
-        source = self._source(rows)
-        codec = ENCODINGS[encoding]
-        plan = plan_delta(parts, len(source.rows_MD))
-        block_rows = min(_MAX_BLOCK_ROWS, rows_in(self._chunk_bytes, source.rows_MD))
-        segments = [(segment.start, segment.num_rows) for segment in plan.segments]
+        source = _source(rows)
+        like_ND, codec = source.rows_MD, ENCODINGS[encoding]
+        plan = plan_delta(parts, len(like_ND))
+        segments = [segment_of(part) for part in plan]
+        block_rows = min(_MAX_BLOCK_ROWS, rows_in(self._chunk_bytes, like_ND))
         return self._write(
             "delta",
             sequence,
             step=step,
-            header=_header_of(source.rows_MD) | {"block_rows": block_rows, "segments": segments},
-            payload=lambda writer: write_payload(writer, plan, source, block_rows, codec),
-            payload_bytes=plan.payload_bytes(codec.row_bytes(source.rows_MD)),
-            num_rows=plan.num_rows,
+            like_ND=like_ND,
+            header={"block_rows": block_rows, "segments": segments},
+            payload=lambda writer: write_parts(writer, plan, source, block_rows, codec),
+            num_rows=sum(num_rows for _, num_rows in segments),
             encoding=encoding,
         )
 
@@ -109,7 +126,8 @@ class ShardStore:
         self._check_chain(records)
         scratch_WD = empty_rows(rows_in(self._chunk_bytes, rows_ND) if len(records) > 1 else 0, rows_ND)
         for record in records:
-            with self._open(record, rows_ND) as reader:
+            with reading(self._root, record) as reader:
+                _check_form(reader, rows_ND)
                 if record.kind == "base":
                     reader.read_rows(rows_ND)
                 else:
@@ -125,16 +143,16 @@ class ShardStore:
         """
         self._check_chain(records)
         with ExitStack() as stack:
-            base = stack.enter_context(self._open(records[0], None))
-            like_ND = _like(base.header)
-            deltas = [stack.enter_context(self._open(record, like_ND)) for record in records[1:]]
+            base, *deltas = [stack.enter_context(reading(self._root, record)) for record in records]
+            like_ND = _like(base)
+            for reader in deltas:
+                _check_form(reader, like_ND)
             return self._write(
                 "base",
                 sequence,
                 step=records[-1].applied_step,
-                header=_header_of(like_ND),
+                like_ND=like_ND,
                 payload=lambda writer: self._merge(writer, like_ND, base, deltas),
-                payload_bytes=like_ND.nbytes,
                 num_rows=len(like_ND),
             )
 
@@ -153,29 +171,24 @@ class ShardStore:
         for reader in (base, *deltas):
             reader.finish()
 
-    def _open(self, record: FileRecord, like_ND: Tensor | None) -> ContentReader:
-        reader = ContentReader(self._root, record, chunk_bytes=self._chunk_bytes)
-        if like_ND is not None and (found := _form(_like(reader.header))) != _form(like_ND):
-            reader.close()
-            raise StoreError(f"{reader.path}: expected rows of a shard of {_form(like_ND)}, got {found}")
-        return reader
-
-    def _source(self, rows: Tensor | RowSource) -> RowSource:
-        return StillRows(rows, chunk_bytes=self._chunk_bytes) if isinstance(rows, Tensor) else rows
-
     def _check_chain(self, records: Sequence[FileRecord]) -> None:
         if problem := chain_problem(records):
             raise StoreError(f"{self._root / self._rank}: {problem}")
 
 
-def _header_of(rows_ND: Tensor) -> dict[str, Any]:
-    """Shape and dtype of a shard's rows, as headers carry them."""
-    return {"shape": rows_ND.shape, "dtype": dtype_name(rows_ND.dtype)}
+def _source(rows: Tensor | RowSource) -> RowSource:
+    return RowSource(rows) if isinstance(rows, Tensor) else rows
 
 
-def _like(header: Mapping[str, Any]) -> Tensor:
-    """A tensor without memory, of the shape and dtype of the shard whose file has this ``header``."""
-    return torch.empty(header["shape"], dtype=dtype_of(header["dtype"]), device="meta")
+def _like(reader: ContentReader) -> Tensor:
+    """A tensor without memory, of the shape and dtype of the shard whose file is read."""
+    return torch.empty(reader.header["shape"], dtype=dtype_of(reader.header["dtype"]), device="meta")
+
+
+def _check_form(reader: ContentReader, like_ND: Tensor) -> None:
+    """Raise StoreError unless the file is of a shard like ``like_ND``."""
+    if (found := _form(_like(reader))) != _form(like_ND):
+        raise StoreError(f"{reader.path}: expected rows of a shard of {_form(like_ND)}, got {found}")
 
 
 def _form(rows_ND: Tensor) -> str:

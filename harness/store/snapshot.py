@@ -7,6 +7,8 @@ writer has copied it.
 Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for rows set aside.
 """
 
+import threading
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -15,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.store.row_sources import CHUNK_BYTES, ChosenRows, Part, RowRange, empty_rows, row_bytes_of, rows_in
+from harness.store.row_sources import CHUNK_BYTES, Part, RowSource, empty_rows, row_bytes_of, rows_in
 
 _SLOT_BYTES = 8  # beside the row itself: its id, and its place among the free slots
 _FREE = -1
@@ -64,26 +66,26 @@ class Snapshot:
     def chunks(self, part: Part) -> Iterator[Part]:
         """``part``, whose ids ascend, cut into pieces of at most one chunk."""
         size = len(self._chunk_WD)
-        if isinstance(part, ChosenRows):
-            yield from (ChosenRows(ids_W) for ids_W in part.ids_K.split(size) if len(ids_W))
+        if isinstance(part, Tensor):
+            yield from (ids_W for ids_W in part.split(size) if len(ids_W))
             return
         for start in range(part.start, part.stop, size):
-            yield RowRange(start, min(start + size, part.stop))
+            yield slice(start, min(start + size, part.stop))
 
     def copy(self, chunk: Part) -> Tensor:
         """The rows (W, D) of ``chunk`` as they are now; ``lay_over`` corrects rows that changed since the snapshot."""
-        if isinstance(chunk, RowRange):
-            return self._chunk_WD[: chunk.stop - chunk.start].copy_(self.rows_MD[chunk.start : chunk.stop])
-        return torch.index_select(self.rows_MD, 0, chunk.ids_K, out=self._chunk_WD[: len(chunk.ids_K)])
+        if isinstance(chunk, slice):
+            return self._chunk_WD[: chunk.stop - chunk.start].copy_(self.rows_MD[chunk])
+        return torch.index_select(self.rows_MD, 0, chunk, out=self._chunk_WD[: len(chunk)])
 
     def lay_over(self, chunk: Part, chunk_WD: Tensor) -> None:
         """Restore the copy ``chunk_WD`` of ``chunk`` to its state at the snapshot. Its rows may change from now on."""
         row_C = self._row_C[: self._num_used]
-        if isinstance(chunk, RowRange):
+        if isinstance(chunk, slice):
             slots = np.flatnonzero((row_C >= chunk.start) & (row_C < chunk.stop))
             places = row_C[slots].astype(np.int64) - chunk.start
         else:
-            ids = chunk.ids_K.numpy()
+            ids = chunk.numpy()
             slots = np.flatnonzero((row_C >= ids[0]) & (row_C <= ids[-1]))
             places = np.searchsorted(ids, row_C[slots])
         chunk_WD[torch.from_numpy(places)] = self._values_CD[torch.from_numpy(slots)]
@@ -104,4 +106,63 @@ class Snapshot:
 
 
 def _index(part: Part) -> Any:
-    return slice(part.start, part.stop) if isinstance(part, RowRange) else part.ids_K.numpy()
+    return part if isinstance(part, slice) else part.numpy()
+
+
+class GivenUp(Exception):
+    """The snapshot was abandoned while the writer was reading it."""
+
+
+class FrozenRows(RowSource):
+    """A snapshot that one thread reads while another changes the rows.
+
+    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        super().__init__(snapshot.rows_MD)
+        self.waited_s = 0.0
+        """Seconds that changes of rows waited for free space in the buffer."""
+        self._snapshot: Snapshot | None = snapshot
+        self._is_given_up = False
+        self._moved = threading.Condition()
+
+    def before_change(self, rows_N: Tensor) -> None:
+        """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
+        with self._moved:
+            left_N = self._put_aside(rows_N)
+            if len(left_N):
+                began_s = time.monotonic()
+                while len(left_N):
+                    self._moved.wait()
+                    left_N = self._put_aside(left_N)
+                self.waited_s += time.monotonic() - began_s
+
+    def _put_aside(self, rows_N: Tensor) -> Tensor:
+        return rows_N[:0] if self._snapshot is None else self._snapshot.put_aside(rows_N)
+
+    def read(self, part: Part) -> Iterator[Tensor]:
+        """Rows as of the snapshot. Raises GivenUp after :meth:`give_up`."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            raise GivenUp
+        for chunk in snapshot.chunks(part):
+            chunk_WD = snapshot.copy(chunk)
+            with self._moved:
+                if self._is_given_up:
+                    raise GivenUp
+                snapshot.lay_over(chunk, chunk_WD)
+                self._moved.notify()
+            yield chunk_WD
+
+    def release(self) -> None:
+        """End the snapshot: rows may change freely, and its buffer is freed."""
+        with self._moved:
+            self._snapshot = None
+            self._moved.notify()
+
+    def give_up(self) -> None:
+        """Abandon the save: the next read raises GivenUp, and changes no longer wait."""
+        with self._moved:
+            self._is_given_up = True
+            self.release()

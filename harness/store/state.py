@@ -14,8 +14,8 @@ from torch import Tensor
 
 from harness.core.errors import StoreError
 from harness.core.resumable import State
-from harness.store.format import ContentReader, HashingWriter, bytes_of, dtype_name, dtype_of, write_content
-from harness.store.manifest import FileKind, FileRecord, content_name
+from harness.store.format import HashingWriter, bytes_of, dtype_name, dtype_of, reading, write_content
+from harness.store.manifest import FileKind, FileRecord
 
 _ARRAY = "#"  # the only key of a mapping that stands for an array
 _NUMPY, _TORCH = "numpy", "torch"
@@ -43,17 +43,13 @@ def write_state(
             "state": plain,
         },
         payload=write_arrays,
-        payload_bytes=sum(tensor.nbytes for _, tensor in arrays),
-        num_rows=0,
         fsync=fsync,
     )
 
 
-def read_state(root: Path, record: FileRecord, *, kind: FileKind = "state") -> State:
+def read_state(root: Path, record: FileRecord) -> State:
     """What :func:`write_state` wrote; tensors are on the CPU. Raises StoreError that names the file."""
-    if record.kind != kind:
-        raise StoreError(f"{root / record.path}: expected a file of kind {kind}, got one of kind {record.kind}")
-    with ContentReader(root, record) as reader:
+    with reading(root, record) as reader:
         arrays: list[Any] = []
         for of, dtype, shape in reader.header["arrays"]:
             tensor = torch.empty(shape, dtype=dtype_of(dtype))
@@ -61,33 +57,6 @@ def read_state(root: Path, record: FileRecord, *, kind: FileKind = "state") -> S
             arrays.append(tensor.numpy() if of == _NUMPY else tensor)
         reader.finish()
         return _from_json(reader.header["state"], arrays)
-
-
-def write_dense(
-    root: Path,
-    rank: str,
-    sequence: int,
-    step: int,
-    *,
-    tensors: Mapping[str, Tensor],
-    extra: State,
-    fsync: bool = True,
-) -> FileRecord:
-    """Write the trainer's file of a checkpoint: the dense network's tensors, of any device, and the run's position."""
-    return write_state(
-        root, rank, sequence, step, {"tensors": dict(tensors), "extra": extra}, fsync=fsync, kind="dense"
-    )
-
-
-def read_dense(root: Path, record: FileRecord) -> tuple[dict[str, Tensor], State]:
-    """The tensors by name, and ``extra``. Raises StoreError that names the file."""
-    state = read_state(root, record, kind="dense")
-    return state["tensors"], state["extra"]
-
-
-def discard_dense(root: Path, rank: str, sequence: int) -> None:
-    """Remove the file that :func:`write_dense` wrote for the save ``sequence``, which was never committed."""
-    (root / rank / content_name("dense", sequence)).unlink(missing_ok=True)
 
 
 def _to_json(value: Any, arrays: list[tuple[str, Tensor]], where: str) -> Any:

@@ -13,10 +13,10 @@ from harness.record.folder import drop_resume_points, has_resume_point
 from harness.record.recorder import Recorder, check_environment, check_position, read_record
 from harness.record.rundir import RunDir, read_whole_config
 from harness.record.seal import is_sealed, verify
-from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint, write_dense
+from harness.store import CheckpointStore, ResumeFolder, ResumePoint, read_checkpoint
 from tests.crashes import LOSSES, Disk
 from tests.made_runs import altered, made_config, made_events
-from tests.store.helpers import manifest
+from tests.store.helpers import manifest, write_dense
 from tests.store.lives import Ended
 
 
@@ -55,7 +55,7 @@ def test_a_crash_at_any_call_leaves_a_record_that_says_what_it_is(tmp_path: Path
 
 def save(store: CheckpointStore, sequence: int) -> None:
     """Commit a checkpoint of the dense network alone."""
-    dense = write_dense(store.root, "trainer0", sequence, sequence, tensors={}, extra={}, fsync=True)
+    dense = write_dense(store.root, sequence, sequence, tensors={}, extra={}, fsync=True)
     store.commit(manifest(sequence, sequence, {}, dense))
 
 

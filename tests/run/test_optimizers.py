@@ -10,8 +10,9 @@ from harness.config.model import Config
 from harness.core.events import Event, Finished, Saved
 from harness.core.plans import CHIEF
 from harness.run.spec import RunSpec
-from harness.store import newest_checkpoint, read_dense
+from harness.store import newest_checkpoint
 from tests.runs import changed, run, saving_every
+from tests.store.helpers import read_dense
 
 NAMES = ("rowwise_adagrad", "adagrad")
 

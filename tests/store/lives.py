@@ -15,12 +15,10 @@ from harness.store import (
     Manifest,
     ShardStore,
     newest_checkpoint,
-    read_dense,
     wants_compaction,
-    write_dense,
 )
 from tests.crashes import LOSSES, Disk, Loss
-from tests.store.helpers import chosen, manifest, next_sequence, rows_of
+from tests.store.helpers import chosen, manifest, next_sequence, read_dense, rows_of, write_dense
 
 NUM_ROWS = 7
 RANKS = ("ps0", "ps1")
@@ -101,7 +99,7 @@ class History:
                 files = ShardStore(root, rank, fsync=fsync)
                 before_MD = self.rows[newest.sequence][rank] if newest else None
                 shards[rank], saved[rank] = save(files, sequence, step.rows, now[rank], chain, before_MD)
-            dense = write_dense(root, "trainer0", sequence, sequence, tensors={"w": now["ps0"]}, extra={}, fsync=fsync)
+            dense = write_dense(root, sequence, sequence, tensors={"w": now["ps0"]}, extra={}, fsync=fsync)
             if step.commits:
                 self.rows[sequence] = saved
                 newest = manifest(sequence, sequence, shards, dense)

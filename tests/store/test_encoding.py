@@ -1,6 +1,8 @@
 """Files whose rows are encoded: what they hold, what they cost, and chains that mix encodings."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,8 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import StoreError
-from harness.store import ENCODINGS, ChosenRows, FileRecord, RowRange, ShardStore
+from harness.store import ENCODINGS, Manifest, ShardStore
+from tests.store.helpers import manifest, write_dense
 
 NUM_ROWS, DIM = 500, 6
 
@@ -49,8 +52,8 @@ def test_a_chain_may_mix_encodings(tmp_path: Path, chunk_bytes: int) -> None:
     some, others = torch.arange(0, 400, 3), torch.arange(0, 400, 5)
     chain = [
         store.write_base(0, 0, first),
-        store.write_delta(1, 1, second, [ChosenRows(some), RowRange(400, 450)], encoding="halves"),
-        store.write_delta(2, 2, third, [ChosenRows(others)]),
+        store.write_delta(1, 1, second, [some, slice(400, 450)], encoding="halves"),
+        store.write_delta(2, 2, third, [others]),
     ]
     expected = first.clone()
     expected[some], expected[400:450] = second[some].half().float(), second[400:450].half().float()
@@ -76,16 +79,19 @@ def test_a_record_names_an_encoding_that_is_not_raw(tmp_path: Path) -> None:
     """In JSON and back; a record of raw rows is what it was before there were encodings."""
     store, rows = ShardStore(tmp_path, "ps0", fsync=False), versions()[0]
     raw, halves = store.write_base(0, 0, rows), store.write_base(1, 0, rows, encoding="halves")
-    assert "encoding" not in raw.to_json()
-    assert halves.to_json()["encoding"] == "halves"
-    assert [FileRecord.from_json(record.to_json()) for record in (raw, halves)] == [raw, halves]
+    dense = write_dense(tmp_path, 0, 0, tensors={}, extra={})
+    both = manifest(1, 0, {"ps0": (raw,), "ps1": (halves,)}, dense)
+    shards = json.loads(both.to_text())["shards"]
+    assert "encoding" not in shards["ps0"][0]
+    assert shards["ps1"][0]["encoding"] == "halves"
+    assert Manifest.from_text(both.to_text(), "here") == both
 
 
 def test_another_encoding_than_the_manifests_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A file whose header disagrees with its record, and an encoding that this program does not have."""
     store, rows = ShardStore(tmp_path, "ps0", fsync=False), versions()[0]
     halves = store.write_base(0, 0, rows, encoding="halves")
-    claimed = FileRecord.from_json({**halves.to_json(), "encoding": "raw"})
+    claimed = replace(halves, encoding="raw")
     with pytest.raises(
         StoreError, match=r"base-000000\.bin: expected rows in encoding 'raw', as its manifest states, got 'halves'"
     ):

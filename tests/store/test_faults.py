@@ -13,10 +13,10 @@ import torch
 
 from harness.core.errors import StoreError
 from harness.processes.spawn import fork_server
-from harness.store import CheckpointStore, ShardStore, newest_checkpoint, read_dense
+from harness.store import CheckpointStore, ShardStore, newest_checkpoint
 from harness.store.format import replacing
 from tests.store import victims
-from tests.store.helpers import next_sequence, rows_of, write_files
+from tests.store.helpers import next_sequence, read_dense, rows_of, write_files
 
 WAIT_S = 60
 

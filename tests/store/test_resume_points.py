@@ -19,12 +19,11 @@ from harness.store import (
     newest_checkpoint,
     read_checkpoint,
     read_state,
-    write_dense,
     write_state,
 )
 from harness.store.manifest import sealed
 from tests.crashes import LOSSES, Disk
-from tests.store.helpers import manifest, rows_of
+from tests.store.helpers import manifest, rows_of, write_dense
 
 RANKS = ("ps0", "trainer0")
 
@@ -133,7 +132,7 @@ def saved(store: CheckpointStore, sequence: int) -> Manifest:
     """Commit a checkpoint of one rank."""
     files = ShardStore(store.root, "ps0", fsync=False)
     base = files.write_base(sequence, sequence, rows_of(sequence, 5))
-    dense = write_dense(store.root, "trainer0", sequence, sequence, tensors={}, extra={}, fsync=False)
+    dense = write_dense(store.root, sequence, sequence, tensors={}, extra={}, fsync=False)
     made = manifest(sequence, sequence, {"ps0": (base,)}, dense)
     store.commit(made)
     return made

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from harness.core.errors import StoreError
-from harness.store import ChosenRows, FileRecord, Part, RowRange, ShardStore, shard_files, wants_compaction
+from harness.store import FileRecord, Part, ShardStore, shard_files, wants_compaction
 from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
 
 ROW_BYTES = DIM * 4
@@ -50,7 +50,7 @@ def test_payload_is_rows_and_ids_of_chosen_rows_only(tmp_path: Path) -> None:
     store = ShardStore(tmp_path, "ps0")
     base = store.write_base(0, 0, rows_of(0))
     assert (base.payload_bytes, base.num_rows) == (NUM_ROWS * ROW_BYTES, NUM_ROWS)
-    delta = store.write_delta(1, 1, rows_of(1), [chosen(3, 50), RowRange(90, 101)])
+    delta = store.write_delta(1, 1, rows_of(1), [chosen(3, 50), slice(90, 101)])
     assert (delta.payload_bytes, delta.num_rows) == (13 * ROW_BYTES + 2 * 4, 13)
     assert delta.num_bytes == (tmp_path / delta.path).stat().st_size
 
@@ -58,10 +58,10 @@ def test_payload_is_rows_and_ids_of_chosen_rows_only(tmp_path: Path) -> None:
 def random_parts(rng: np.random.Generator) -> list[Part]:
     """Chosen rows of two tables in any order, and up to two small tables whole, in any order."""
     parts: list[Part] = [
-        ChosenRows(torch.from_numpy(rng.choice(np.arange(0, 40), rng.integers(0, 20), replace=False))),
-        RowRange(40, 47),
-        ChosenRows(torch.from_numpy(rng.choice(np.arange(47, 95), rng.integers(0, 30), replace=False)).int()),
-        RowRange(95, NUM_ROWS),
+        torch.from_numpy(rng.choice(np.arange(0, 40), rng.integers(0, 20), replace=False)),
+        slice(40, 47),
+        torch.from_numpy(rng.choice(np.arange(47, 95), rng.integers(0, 30), replace=False)).int(),
+        slice(95, NUM_ROWS),
     ]
     return [parts[i] for i in rng.permutation(len(parts))[: rng.integers(1, 5)]]
 
@@ -75,7 +75,7 @@ def random_history(store: ShardStore, seed: int) -> tuple[list[FileRecord], Tens
         parts = random_parts(rng)
         records.append(store.write_delta(step, step, rows_of(step), parts))
         for part in parts:
-            rows = range(part.start, part.stop) if isinstance(part, RowRange) else part.ids_K.tolist()
+            rows = range(part.start, part.stop) if isinstance(part, slice) else part.tolist()
             version_of |= dict.fromkeys(rows, step)
     assert len(set(version_of.values())) > 2, "the history must leave rows of several versions"
     return records, torch.stack([rows_of(version_of[row])[row] for row in range(NUM_ROWS)])
@@ -125,7 +125,7 @@ def test_compaction_is_wanted_when_deltas_outgrow_the_base(tmp_path: Path) -> No
     """Deltas may sum up to the base's payload, and not a byte more."""
     store = ShardStore(tmp_path, "ps0")
     base = store.write_base(0, 0, rows_of(0))
-    equal = store.write_delta(1, 1, rows_of(1), [RowRange(0, NUM_ROWS)])
+    equal = store.write_delta(1, 1, rows_of(1), [slice(0, NUM_ROWS)])
     more = store.write_delta(2, 2, rows_of(2), [chosen(4)])
     assert not wants_compaction([base])
     assert not wants_compaction([base, equal])
@@ -178,9 +178,9 @@ def test_a_content_file_is_never_rewritten(tmp_path: Path) -> None:
         [chosen(1), chosen(1)],
         [chosen(NUM_ROWS)],
         [chosen(-1)],
-        [RowRange(0, 5), RowRange(4, 6)],
-        [RowRange(0, 5), chosen(2)],
-        [RowRange(99, NUM_ROWS + 1)],
+        [slice(0, 5), slice(4, 6)],
+        [slice(0, 5), chosen(2)],
+        [slice(99, NUM_ROWS + 1)],
     ],
 )
 def test_a_row_is_in_one_part_and_in_the_shard(tmp_path: Path, parts: list[Part]) -> None:
@@ -196,7 +196,7 @@ def test_every_flipped_bit_of_a_delta_is_noticed(tmp_path: Path, chunk_bytes: in
     store = ShardStore(tmp_path, "ps0", chunk_bytes=chunk_bytes, fsync=False)
     old_N1, new_N1 = (rows_of(step)[:, :1].contiguous() for step in (0, 1))  # one value a row: each bit costs a test
     base = store.write_base(0, 0, old_N1)
-    delta = store.write_delta(1, 1, new_N1, [chosen(2, 30), RowRange(50, 52), chosen(98, 100)])
+    delta = store.write_delta(1, 1, new_N1, [chosen(2, 30), slice(50, 52), chosen(98, 100)])
     path = tmp_path / delta.path
     whole = path.read_bytes()
     for bit in range(8 * (delta.num_bytes - delta.payload_bytes), 8 * delta.num_bytes):

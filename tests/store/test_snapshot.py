@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.store import FrozenRows, Part, RowRange, ShardStore, Snapshot, in_background
-from harness.store.background import GivenUp
+from harness.store import FrozenRows, Part, ShardStore, Snapshot, in_background
+from harness.store.snapshot import GivenUp
 from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
 
 ROW_BYTES = DIM * 4
-PARTS: tuple[Part, ...] = (chosen(*range(3, 60, 2)), RowRange(60, 80), chosen(81, 90, 100))
+PARTS: tuple[Part, ...] = (chosen(*range(3, 60, 2)), slice(60, 80), chosen(81, 90, 100))
 BUFFERS_BYTES = [1, 12 * ROW_BYTES, 1 << 20]
 
 
@@ -61,9 +61,9 @@ def test_what_is_read_is_what_was(parts: tuple[Part, ...] | None, buffer_bytes: 
         rows_MD = rows_of(seed)
         snapshot = Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes)
         training = Training(snapshot, seed)
-        asked = parts or (RowRange(0, NUM_ROWS),)
+        asked = parts or (slice(0, NUM_ROWS),)
         found_KD = torch.cat(list(read(snapshot, asked, training)))
-        ids = torch.cat([torch.arange(p.start, p.stop) if isinstance(p, RowRange) else p.ids_K for p in asked])
+        ids = torch.cat([torch.arange(p.start, p.stop) if isinstance(p, slice) else p for p in asked])
         assert torch.equal(found_KD, rows_of(seed)[ids])
         num_changed += not torch.equal(rows_MD, rows_of(seed))
         num_blocked += training.num_blocked
@@ -78,7 +78,7 @@ def test_the_first_value_set_aside_wins() -> None:
     for _ in range(3):
         assert not len(snapshot.put_aside(torch.tensor([5])))
         rows_MD[5] += 1
-    (chunk,) = snapshot.chunks(RowRange(0, NUM_ROWS))
+    (chunk,) = snapshot.chunks(slice(0, NUM_ROWS))
     chunk_WD = snapshot.copy(chunk)
     snapshot.lay_over(chunk, chunk_WD)
     assert torch.equal(chunk_WD, rows_of(1))
@@ -103,7 +103,7 @@ def changing(rows: FrozenRows, rows_MD: Tensor, enough: threading.Event) -> None
 
 
 @pytest.mark.parametrize("buffer_bytes", [1, 1 << 20])
-@pytest.mark.parametrize("parts", [None, (chosen(*range(0, 7000, 3)), RowRange(7000, 8000))], ids=["base", "delta"])
+@pytest.mark.parametrize("parts", [None, (chosen(*range(0, 7000, 3)), slice(7000, 8000))], ids=["base", "delta"])
 def test_a_file_written_beside_steps_is_the_file_written_before_them(
     tmp_path: Path, parts: tuple[Part, ...] | None, buffer_bytes: int
 ) -> None:
