@@ -3,13 +3,12 @@
 N distinct rows of a batch, rank-major; D embedding dim, X columns of a row: D values, then state of the optimizer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, make_pushes
-from harness.cluster.protocol import Exchange, Push, Request
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
 from harness.recovery.failover import StartedRequests
@@ -43,7 +42,7 @@ class DirectClient(EmbeddingClient):
             self._rows_NX = self.look_up(plan, progress)
             ahead = self._ahead(progress.step + 1)
             if ahead is not None:
-                self._start([None] * len(self._ranks), ahead)
+                self._started = self._failover.start(self._messages(rows=ahead.rows))
         return Pulled(batch, plan, self._rows_NX)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
@@ -52,7 +51,7 @@ class DirectClient(EmbeddingClient):
         next_NX = self._receive(progress)
         if next_NX is not None:
             assert self._rows_NX is not None
-            self._optimizer.step_shared(
+            self._spec.optimizer.step_shared(
                 next_NX,
                 self._batches(step + 1)[1].keys_N,
                 plan.keys_N,
@@ -62,8 +61,9 @@ class DirectClient(EmbeddingClient):
             )
             self._next_NX = next_NX
         ahead = None if next_NX is None else self._ahead(step + 2)
-        self._start(make_pushes(plan, grads_ND, step + 1, self._learning_rate), ahead)
-        if step + 3 < self._num_steps:
+        pushes = make_pushes(plan, grads_ND, step + 1, self._learning_rate)
+        self._started = self._failover.start(self._messages(pushes, () if ahead is None else ahead.rows))
+        if step + 3 < self._spec.num_steps:
             self._batches(step + 3)
         overlap()
         if is_boundary:
@@ -80,16 +80,7 @@ class DirectClient(EmbeddingClient):
 
     def _ahead(self, step: int) -> BatchPlan | None:
         """The plan of batch ``step``, if its rows may be looked up before the batch before it has been applied."""
-        return None if step >= self._num_steps or self._is_boundary(step) else self._batches(step)[1]
-
-    def _start(self, pushes: Sequence[Push | None], ahead: BatchPlan | None) -> None:
-        """Send a message to every rank, empty if need be, so that every death is detected."""
-        rows = [None] * len(self._ranks) if ahead is None else ahead.rows
-        requests: dict[Rank, Request] = {
-            rank: Exchange(push=push, pull_N=rows_N)
-            for rank, push, rows_N in zip(self._ranks, pushes, rows, strict=True)
-        }
-        self._started = self._failover.start(requests)
+        return None if step >= self._spec.num_steps or self._spec.is_boundary(step) else self._batches(step)[1]
 
     def _receive(self, progress: Progress) -> Tensor | None:
         """Rows that were looked up with the last message, if there were any and they are not void."""

@@ -9,7 +9,7 @@ then state of the optimizer.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -24,7 +24,7 @@ from harness.config.model import CacheConfig
 from harness.core.lookup import BatchPlan, plan_batch
 from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
-from harness.core.plans import Progress, Rank, ps_index
+from harness.core.plans import Progress, Rank
 from harness.core.pls import UpdateCounter
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
@@ -83,13 +83,13 @@ class EmbeddingClient(Resumable, ABC):
     """
 
     def __init__(self, spec: ClientSpec) -> None:
+        self._spec = spec
         self._failover = spec.failover
         self._ranks = spec.failover.ranks
         self._batches = spec.batches
-        self._optimizer = spec.optimizer
         self._learning_rate = spec.learning_rate
-        self._num_steps = spec.num_steps
-        self._is_boundary = spec.is_boundary
+        bases_R = spec.batches.placement.rank_base_R.tolist()
+        self._spans = dict(zip(self._ranks, pairwise(bases_R), strict=True))  # first and last (exclusive) key of each
 
     @abstractmethod
     def pull(self, progress: Progress) -> Pulled:
@@ -106,8 +106,7 @@ class EmbeddingClient(Resumable, ABC):
 
     def look_up(self, plan: BatchPlan, progress: Progress) -> Tensor:
         """Rows of any batch at a boundary, (N, X), for an evaluation. Changes no tracker, no counter and no cache."""
-        requests = {rank: Exchange(pull_N=rows_N) for rank, rows_N in zip(self._ranks, plan.rows, strict=True)}
-        return torch.cat(list(self._failover.ask(requests, progress).values()))
+        return torch.cat(list(self._failover.ask(self._messages(rows=plan.rows), progress).values()))
 
     def reset(self) -> None:
         """Drop all rows and updates held here: a full recovery took place."""
@@ -132,6 +131,12 @@ class EmbeddingClient(Resumable, ABC):
         holds less of earlier steps than it will be counted for.
         """
         return 0, 0
+
+    def _messages(self, pushes: Sequence[Push | None] = (), rows: Sequence[Tensor | None] = ()) -> dict[Rank, Exchange]:
+        """A message to every rank, empty if need be, so that every death is detected."""
+        nothing = [None] * len(self._ranks)
+        each = zip(self._ranks, pushes or nothing, rows or nothing, strict=True)
+        return {rank: Exchange(push=push, pull_N=rows_N) for rank, push, rows_N in each}
 
 
 class Batches:
@@ -158,33 +163,14 @@ class Batches:
         return batch, plan_batch(batch.ids_BF, self.placement, index_B % self._sample_period == 0)
 
 
-class RankSpans:
-    """Splits ascending keys, which number the rows of all ranks, into the local rows of each rank."""
+def within(keys_N: Keys, first: int, last: int) -> slice:
+    """Where in ascending ``keys_N`` those with ``first <= key < last`` are, for example those of one rank."""
+    return slice(*np.searchsorted(keys_N, [first, last]))
 
-    def __init__(self, placement: Placement, ranks: tuple[Rank, ...]) -> None:
-        self._bases_R = placement.rank_base_R
-        self._ranks = ranks
 
-    @property
-    def num_keys(self) -> int:
-        """Number of rows of all ranks."""
-        return int(self._bases_R[-1])
-
-    def span(self, rank: Rank) -> tuple[int, int]:
-        """First and last (exclusive) key of the rows of ``rank``."""
-        k = ps_index(rank)
-        return int(self._bases_R[k]), int(self._bases_R[k + 1])
-
-    def cut(self, keys_N: Keys) -> list[slice]:
-        """The slice of ``keys_N`` that belongs to each rank, in rank order."""
-        return [slice(first, last) for first, last in pairwise(np.searchsorted(keys_N, self._bases_R).tolist())]
-
-    def local(self, keys_N: Keys) -> dict[Rank, Tensor]:
-        """The local flat rows of each rank, int64."""
-        return {
-            rank: torch.from_numpy(keys_N[part] - self._bases_R[k])
-            for k, (rank, part) in enumerate(zip(self._ranks, self.cut(keys_N), strict=True))
-        }
+def local_rows(keys_N: Keys, first: int, last: int) -> Tensor:
+    """The local flat rows, int64, of those ``keys_N`` that belong to the rank with keys ``first <= key < last``."""
+    return torch.from_numpy(keys_N[within(keys_N, first, last)] - first)
 
 
 def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:

@@ -20,13 +20,12 @@ are held, N distinct rows of a batch, D embedding dim, X columns of a row: D val
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import partial
 
 import torch
 from torch import Tensor
 
-from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, RankSpans
-from harness.client.oracle import Oracle, Origin, Past, Placing, Rows, Window
+from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, local_rows, within
+from harness.client.oracle import Oracle, Placing, Rows, Window
 from harness.client.row_cache import RowCache
 from harness.client.slots import SlotPool
 from harness.client.traffic import COUNT_BYTES, ID_BYTES, Traffic
@@ -49,38 +48,32 @@ class LookaheadClient(EmbeddingClient):
     """
 
     _state = (
-        *("_cache", "_touches", "_norms", "_origin", "_stops", "_must_ask", "traffic", "_num_evicted"),
+        *("_cache", "_touches", "_norms", "_before", "_stops", "_must_ask", "traffic", "_num_evicted"),
         "_minimum_bytes",
     )
-    _state_types = (Traffic, Origin, Placing, Past, Rows, SlotPool)
+    _state_types = (Traffic, Placing, Rows, SlotPool)
 
     def __init__(self, spec: ClientSpec) -> None:
         super().__init__(spec)
-        self._width = spec.width
         self._window_steps = max(1, spec.cache.lookahead // 2)
-        self._max_rows = spec.cache.max_rows
-        self._count_updates = spec.count_updates
-        self._make_touches = partial(TouchLog, spec.tracker)
-        self._needs_norms = spec.tracker.needs_norms
-        spans = RankSpans(spec.batches.placement, self._ranks)
-        self._spans = {rank: spans.span(rank) for rank in self._ranks}
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
         self.traffic = Traffic(spec.dim, spec.width)
         self._num_evicted = self._minimum_bytes = 0
         self.reset()
 
     def reset(self) -> None:
-        max_window_rows = None if self._max_rows is None else max(1, self._max_rows // WINDOWS_AT_ONCE)
+        max_rows = self._spec.cache.max_rows
+        max_window_rows = None if max_rows is None else max(1, max_rows // WINDOWS_AT_ONCE)
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
-        self._cache = RowCache(self._width, max_rows=self._max_rows)
+        self._cache = RowCache(self._spec.width, max_rows=max_rows)
         self._held = Rows.none()  # cached, or under way
-        self._touches = self._make_touches()
+        self._touches = TouchLog(self._spec.tracker)
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
-        self._origin: Origin | None = None  # of the window
+        self._before = Placing.none()  # what the window was planned from
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
-        self._stops: dict[int, tuple[int, bool]] = {}  # of windows planned and not begun: first step -> where to end
+        self._stops: dict[int, tuple[int, bool]] = {}  # of windows that are not over: first step -> where to end
         self._under_way: tuple[Rows, StartedRequests] | None = None
         self._must_ask = True  # something was due: every rank must answer before the next window begins
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
@@ -111,8 +104,8 @@ class LookaheadClient(EmbeddingClient):
 
     def _update(self, grads_ND: Tensor) -> None:
         """One optimizer step on the rows of the batch, as their ranks would make it."""
-        norms_N = torch.empty(len(grads_ND)) if self._needs_norms else None
-        self._optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N)
+        norms_N = torch.empty(len(grads_ND)) if self._spec.tracker.needs_norms else None
+        self._spec.optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N)
         if norms_N is not None:
             self._norms.append(norms_N)
 
@@ -131,8 +124,8 @@ class LookaheadClient(EmbeddingClient):
         self._norms = []
         self.traffic.access(sum(len(slots_N) for slots_N in window.slots))
         row_bytes = ID_BYTES + self.traffic.row_bytes
-        self._minimum_bytes += window.least.fetched * row_bytes
-        self._minimum_bytes += window.least.written * (row_bytes + COUNT_BYTES) + touch_bytes
+        fetched, written = window.least
+        self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
     # --- resume points ------------------------------------------------------------------------------------------------
 
@@ -142,21 +135,23 @@ class LookaheadClient(EmbeddingClient):
 
     def _loaded(self) -> None:
         """Plan the window again, and those after it that were planned, to end where they were to end."""
-        if self._origin is None:
+        if not self._stops:
             return
-        self._window = self._oracle.plan_again(self._origin)
+        self._window = self._submit(self._before, min(self._stops)).result()
         self._held = self._window.held
         if self._window.stop in self._stops:
-            self._following = self._submit(self._window.stop).result()
+            self._following = self._submit(self._window.after, self._window.stop).result()
             self._held = self._following.held
             if self._following.stop in self._stops:
-                self._planned = self._submit(self._following.stop)
+                self._planned = self._submit(self._following.after, self._following.stop)
 
     # --- windows ------------------------------------------------------------------------------------------------------
 
     def _enter(self, progress: Progress) -> None:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
         self._receive(progress)
+        if self._window is not None:
+            del self._stops[self._window.first]
         if self._must_ask:
             # Deaths at a boundary are detected here, before anything is evicted.
             self._must_ask = False
@@ -165,9 +160,8 @@ class LookaheadClient(EmbeddingClient):
             if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
                 self._must_ask = False
-        window = self._following or self._plan(progress.step).result()
+        window = self._following or self._plan(Placing.none(), progress.step).result()
         assert window.first == progress.step
-        del self._stops[window.first]
         if self._window is None:
             self._hold(window)
         following = self._look_ahead(window)
@@ -182,12 +176,12 @@ class LookaheadClient(EmbeddingClient):
             self._hold(following)
             if dirty is not None or len(following.coming):
                 self._start(following.coming, dirty)
-        self._window, self._origin, self._following = window, window.origin, following
+        self._window, self._before, self._following = window, window.before, following
 
     def _hold(self, window: Window) -> None:
         """From now on the rows of the window before and of ``window`` are cached or under way."""
         self._held = window.held
-        self._cache.reserve(window.num_slots)
+        self._cache.reserve(window.after.pool.capacity)
         self.traffic.peak(len(window.held))
 
     def _missing(self, staying: Rows) -> Rows:
@@ -195,29 +189,31 @@ class LookaheadClient(EmbeddingClient):
 
     def _look_ahead(self, window: Window) -> Window | None:
         """The window after ``window``, planned in the background; the planning of the next one starts now."""
-        if window.stop >= self._num_steps:
+        num_steps = self._spec.num_steps
+        if window.stop >= num_steps:
             return None
-        following = (self._planned or self._plan(window.stop)).result()
-        self._planned = self._plan(following.stop) if following.stop < self._num_steps else None
+        following = (self._planned or self._plan(window.after, window.stop)).result()
+        self._planned = self._plan(following.after, following.stop) if following.stop < num_steps else None
         return following
 
-    def _plan(self, first: int) -> Future[Window]:
+    def _plan(self, before: Placing, first: int) -> Future[Window]:
         """Plan the window that begins at ``first``, in the background: numpy mostly runs without interpreter lock."""
         self._stops[first] = self._stop_of(first)
-        return self._submit(first)
+        return self._submit(before, first)
 
-    def _submit(self, first: int) -> Future[Window]:
+    def _submit(self, before: Placing, first: int) -> Future[Window]:
         stop, is_flushed = self._stops[first]
-        return self._planner.submit(self._oracle.plan, first, stop, is_flushed=is_flushed)
+        return self._planner.submit(self._oracle.plan, before, first, stop, is_flushed=is_flushed)
 
     def _stop_of(self, first: int) -> tuple[int, bool]:
         """A window ends after ``lookahead / 2`` steps, or at the first boundary, if that is earlier.
 
         Its last step, and whether that is at a boundary.
         """
-        last = min(first + self._window_steps, self._num_steps)
-        stop = next((step for step in range(first + 1, last) if self._is_boundary(step)), last)
-        return stop, self._is_boundary(stop)
+        is_boundary = self._spec.is_boundary
+        last = min(first + self._window_steps, self._spec.num_steps)
+        stop = next((step for step in range(first + 1, last) if is_boundary(step)), last)
+        return stop, is_boundary(stop)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -246,7 +242,7 @@ class LookaheadClient(EmbeddingClient):
         """
         requests: dict[Rank, Request] = {}
         for rank, (first, last) in self._spans.items():
-            pull_N = torch.from_numpy(wanted.between(first, last).keys - first)
+            pull_N = local_rows(wanted.keys, first, last)
             pushes = () if dirty is None else (Exchange(push=dirty.of(first, last)),)
             requests[rank] = Several((Exchange(pull_N=pull_N), *pushes))
         self.traffic.fetch(len(wanted))
@@ -290,7 +286,7 @@ class LookaheadClient(EmbeddingClient):
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
         for rank in ranks:
             first, last = self._spans[rank]
-            self._cache.evict(self._held.between(first, last).slots)
+            self._cache.evict(self._held.slots[within(self._held.keys, first, last)])
             self._touches.discard(first, last)
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
@@ -300,5 +296,5 @@ class LookaheadClient(EmbeddingClient):
         """
         if self._flushing is None:
             return 0, 0
-        updates_R, tracked_R = self._count_updates(self._flushing.keys_N, self._flushing.counts_N)
+        updates_R, tracked_R = self._spec.count_updates(self._flushing.keys_N, self._flushing.counts_N)
         return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]

@@ -44,48 +44,26 @@ class Rows:
     def __getitem__(self, which: Mask | slice) -> "Rows":
         return Rows(self.keys[which], self.slots[which])
 
-    def between(self, first: int, last: int) -> "Rows":
-        """The rows with ``first <= key < last``."""
-        return self[slice(*np.searchsorted(self.keys, [first, last]))]
 
-
-@dataclass(frozen=True)
-class Least:
-    """The least number of rows that any cache must move. See :func:`least_rows`."""
-
-    fetched: int
-    written: int
-
-
-@dataclass(frozen=True)
-class Past:
-    """Keys of a window that has been planned, and whether all updates are flushed at its end."""
-
-    keys_U: Keys
-    is_flushed: bool
+Past = tuple[Keys, bool]
+"""Keys of a window that has been planned, and whether all updates are flushed at its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Placing:
-    """What a plan follows from, beside the batches: the windows before, and which rows are held in which slots.
+    """What a plan follows from, beside the batches: the last two windows, and which rows are held in which slots.
 
-    No plan changes it. ``past``: the last two windows. ``is_recent_H``: rows of the last one.
+    No plan changes it.
     """
 
     past: tuple[Past, ...]
     held: Rows
-    is_recent_H: Mask
     pool: SlotPool
 
-
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The call of :meth:`Oracle.plan` that planned a window, and what it followed from: it can be planned again."""
-
-    before: Placing
-    first: int
-    stop: int
-    is_flushed: bool
+    @classmethod
+    def none(cls) -> Self:
+        """No window has been planned."""
+        return cls(past=(), held=Rows.none(), pool=SlotPool())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,10 +71,10 @@ class Window:
     """Consecutive steps from number ``first``: rows, and what the cache does when the window *before* is entered.
 
     ``slots``: those of each step's rows. ``counts_U`` (int32): the updates of each row of ``rows`` in this window.
-    ``held``: the rows of this window and of the one before, which the cache holds while that one runs.
     ``is_leaving_H``: which rows are evicted when the window before is entered, of the rows held up to that moment (the
     ``held`` of the window before). ``coming``: the rows that are fetched at that moment; they take the slots of evicted
-    rows first.
+    rows first. ``before``, ``after``: what it was planned from, and the window after it is planned from. ``least``: see
+    :func:`least_rows`.
     """
 
     first: int
@@ -104,17 +82,21 @@ class Window:
     slots: tuple[Tensor, ...]
     rows: Rows
     counts_U: NDArray[np.int32]
-    held: Rows
     is_leaving_H: Mask
     coming: Rows
-    num_slots: int
-    least: Least
-    origin: Origin
+    least: tuple[int, int]
+    before: Placing
+    after: Placing
 
     @property
     def stop(self) -> int:
         """Number of finished steps after the window."""
         return self.first + len(self.steps)
+
+    @property
+    def held(self) -> Rows:
+        """The rows of this window and of the one before, which the cache holds while that one runs."""
+        return self.after.held
 
 
 class Oracle:
@@ -127,11 +109,9 @@ class Oracle:
         self._batches = batches
         self._max_window_rows = max_window_rows
         self._steps: dict[int, tuple[Batch, BatchPlan]] = {}  # planned, but cut off a window
-        self._placing = Placing(past=(), held=Rows.none(), is_recent_H=np.empty(0, bool), pool=SlotPool())
 
-    def plan(self, first: int, stop: int, *, is_flushed: bool) -> Window:
+    def plan(self, before: Placing, first: int, stop: int, *, is_flushed: bool) -> Window:
         """The window from step ``first`` to ``stop`` or less. ``is_flushed``: at ``stop`` all updates are flushed."""
-        origin = Origin(before=self._placing, first=first, stop=stop, is_flushed=is_flushed)
         steps = [self._steps.pop(step, None) or self._batches(step) for step in range(first, stop)]
         merged = _merge([plan for _, plan in steps])
         fitting = merged.num_steps_with(self._max_window_rows)
@@ -139,52 +119,43 @@ class Oracle:
             self._steps |= {first + number: steps[number] for number in range(fitting, len(steps))}
             del steps[fitting:]
             merged, is_flushed = _merge([plan for _, plan in steps]), False
-        past = self._placing.past
-        rows, coming, is_leaving_H = self._place(merged.keys_U, Past(merged.keys_U, is_flushed))
+        rows, coming, is_leaving_H, after = _place(before, merged.keys_U, is_flushed=is_flushed)
         return Window(
             first=first,
             steps=tuple(steps),
             slots=torch.from_numpy(rows.slots[merged.inverse_A]).split(merged.sizes),
             rows=rows,
             counts_U=merged.counts_U,
-            held=self._placing.held,
             is_leaving_H=is_leaving_H,
             coming=coming,
-            num_slots=self._placing.pool.capacity,
-            least=least_rows(merged.keys_U, past),
-            origin=origin,
+            least=least_rows(merged.keys_U, before.past),
+            before=before,
+            after=after,
         )
 
-    def plan_again(self, origin: Origin) -> Window:
-        """The window that was planned as ``origin`` says; the next call plans the one after it."""
-        self._placing = origin.before
-        return self.plan(origin.first, origin.stop, is_flushed=origin.is_flushed)
 
-    def _place(self, keys_U: Keys, own: Past) -> tuple[Rows, Rows, Mask]:
-        """Hold the rows of the last window and of this one; the latter's rows, those to fetch, and those to evict."""
-        now = self._placing
-        before = now.held
-        where_U, is_held_U = _find(keys_U, before.keys)
-        is_new_U = ~is_held_U
-        is_used_H = np.zeros(len(before), bool)
-        is_used_H[where_U[is_held_U]] = True
-        is_leaving_H = ~(is_used_H | now.is_recent_H)
-        num_new, pool = int(np.count_nonzero(is_new_U)), now.pool.copy()
-        pool.give(before.slots[is_leaving_H])
-        pool.grow(pool.num_used + num_new)
-        coming = Rows(keys_U[is_new_U], pool.take(num_new))
-        slots_U = np.empty(len(keys_U), np.int64)
-        slots_U[is_new_U] = coming.slots
-        slots_U[is_held_U] = before.slots[where_U[is_held_U]]
-        held = _union(before[~is_leaving_H], coming)
-        is_recent_H = np.zeros(len(held), bool)
-        is_recent_H[places(held.keys, keys_U)] = True
-        self._placing = Placing(past=(*now.past[-1:], own), held=held, is_recent_H=is_recent_H, pool=pool)
-        return Rows(keys_U, slots_U), coming, is_leaving_H
+def _place(before: Placing, keys_U: Keys, *, is_flushed: bool) -> tuple[Rows, Rows, Mask, Placing]:
+    """Hold the rows of the last window and of this one: the latter's, those to fetch and to evict, and what is then."""
+    held = before.held
+    where_U, is_held_U = _find(keys_U, held.keys)
+    is_leaving_H = np.ones(len(held), bool)
+    is_leaving_H[where_U[is_held_U]] = False
+    for last_keys, _ in before.past[-1:]:
+        is_leaving_H[places(held.keys, last_keys)] = False
+    num_new, pool = int(np.count_nonzero(~is_held_U)), before.pool.copy()
+    pool.give(held.slots[is_leaving_H])
+    pool.grow(pool.num_used + num_new)
+    coming = Rows(keys_U[~is_held_U], pool.take(num_new))
+    slots_U = np.empty(len(keys_U), np.int64)
+    slots_U[~is_held_U] = coming.slots
+    slots_U[is_held_U] = held.slots[where_U[is_held_U]]
+    past = (*before.past[-1:], (keys_U, is_flushed))
+    after = Placing(past=past, held=_union(held[~is_leaving_H], coming), pool=pool)
+    return Rows(keys_U, slots_U), coming, is_leaving_H, after
 
 
-def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
-    """The rows that must move for one window, given the keys of the windows before it.
+def least_rows(keys_U: Keys, past: Sequence[Past]) -> tuple[int, int]:
+    """The least number of rows that any cache must fetch, and write back, for one window, given those before it.
 
     The sum over all windows is a lower bound for every cache that starts empty, holds all rows of a window before the
     window starts, keeps a row only while the present window or the next one needs it, and flushes all updates where
@@ -195,11 +166,11 @@ def least_rows(keys_U: Keys, past: Sequence[Past]) -> Least:
     """
     is_pending_U = np.zeros(len(keys_U), bool)  # in a window whose updates are not flushed yet
     is_held_U = np.zeros(len(keys_U), bool)
-    for window in past[-2:]:
-        _, is_in_U = _find(keys_U, window.keys_U)
+    for keys, is_flushed in past[-2:]:
+        _, is_in_U = _find(keys_U, keys)
         is_held_U |= is_in_U
-        is_pending_U = np.zeros(len(keys_U), bool) if window.is_flushed else is_pending_U | is_in_U
-    return Least(fetched=int(np.count_nonzero(~is_held_U)), written=int(np.count_nonzero(~is_pending_U)))
+        is_pending_U = np.zeros(len(keys_U), bool) if is_flushed else is_pending_U | is_in_U
+    return int(np.count_nonzero(~is_held_U)), int(np.count_nonzero(~is_pending_U))
 
 
 def _find(keys_U: Keys, others: Keys) -> tuple[NDArray[np.int64], Mask]:

@@ -33,59 +33,54 @@ pending. When a shard is restored alone, copies of its rows are discarded; their
 N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from harness.client.embedding_client import ClientSpec, EmbeddingClient, Keys, Pulled, RankSpans
+from harness.client.embedding_client import ClientSpec, EmbeddingClient, Keys, Pulled, local_rows, within
 from harness.client.traffic import Traffic
 from harness.client.worker_caches import Pending, WorkerCaches
-from harness.cluster.protocol import Exchange, Push
+from harness.cluster.protocol import Push
 from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank, ps_index
 
 
 @dataclass
-class Staleness:
-    """Statistics of the staleness of rows read: updates by others that the PS rank had and the copy lacked."""
+class StaleTraffic(Traffic):
+    """Traffic, and how stale the rows were that were read: updates by others that the PS rank had and the copy lacked.
 
-    total: int = 0
-    worst: int = 0
-    most_pending: int = 0  # own updates of one row that a worker had not pushed after a step
+    ``max_pending``: own updates of one row that a worker had not pushed after a step.
+    """
 
-    def summary(self, num_reads: int) -> dict[str, float]:
-        """The statistics as fields of the Finished event's ``cache``."""
+    total_staleness: int = 0
+    max_staleness: int = 0
+    max_pending: int = 0
+
+    def summary(self) -> dict[str, float]:
+        num_hits = self.accessed_rows - self.fetched_rows
         return {
-            "mean_staleness": self.total / num_reads if num_reads else 0.0,
-            "max_staleness": self.worst,
-            "max_pending": self.most_pending,
+            **super().summary(),
+            "mean_staleness": self.total_staleness / self.accessed_rows if self.accessed_rows else 0.0,
+            "max_staleness": self.max_staleness,
+            "max_pending": self.max_pending,
+            # Hetu sends key and version of each row that it reads, receives key and version with each that it replaces,
+            # and sends with each gradient the number of its updates: 8 bytes each. Keys of fetched rows are in `bytes`.
+            "clock_bytes": num_hits * 16 + self.fetched_rows * 24 + self.written_rows * 8,
         }
 
 
 class StaleClient(EmbeddingClient):
     """Trains on the copies of several workers. Its bits depend on ``cache.staleness`` and ``cache.workers``."""
 
-    _state = ("_caches", "_must_ask", "traffic", "seen")
-    _state_types = (Traffic, Staleness)
+    _state = ("_caches", "_must_ask", "traffic")
+    _state_types = (StaleTraffic,)
 
     def __init__(self, spec: ClientSpec) -> None:
         super().__init__(spec)
-        self._needs_all = spec.needs_all
-        self._staleness = spec.cache.staleness
-        self._num_workers = spec.cache.workers
-        self._count_updates = spec.count_updates
-        self._spans = RankSpans(spec.batches.placement, self._ranks)
-        self._caches = WorkerCaches(
-            num_workers=self._num_workers,
-            num_keys=self._spans.num_keys,
-            dim=spec.dim,
-            width=spec.width,
-            max_rows=spec.cache.max_rows,
-        )
-        self.traffic = Traffic(spec.dim, spec.width)
-        self.seen = Staleness()
+        self._caches = WorkerCaches(spec)
+        self.traffic = StaleTraffic(spec.dim, spec.width)
         self.reset()
 
     def reset(self) -> None:
@@ -101,11 +96,11 @@ class StaleClient(EmbeddingClient):
         wanted_K = self._wanted(step)
         while self._must_ask or len(wanted_K):
             self._must_ask = False
-            replies = self._failover.ask(self._messages([None] * len(self._ranks), wanted_K), progress)
+            replies = self._failover.ask(self._messages(rows=self._local(wanted_K)), progress)
             self._store(step, wanted_K, replies)
             wanted_K = self._wanted(step)  # a shard may have been restored meanwhile
         batch, plan = self._batches(step)
-        slots_N = self._caches.find(self._worker(step), plan.keys_N)
+        slots_N = self._caches.find(step, plan.keys_N)
         self._observe(slots_N)
         rows_ND = self._caches.use(slots_N, step)
         self._pulled = plan, slots_N, rows_ND
@@ -115,16 +110,17 @@ class StaleClient(EmbeddingClient):
         """Update the worker's copies; one message a rank pushes gradients and fetches rows of the next worker."""
         plan = self._update(grads_ND)
         step = progress.step + 1
-        if self._needs_all(step):
+        if self._spec.needs_all(step):
             assert is_boundary, "caches are emptied where a save is due"
             pending = self._caches.drain()
         else:
-            pending = self._make_ready(step)
+            pending = self._caches.make_ready(step, self._batches(step)[1].keys_N)
         # What is pushed does not depend on whether something is due here; only lookups wait until it is done.
         wanted_K = None if is_boundary else self._wanted(step)
         self._pushing = plan, pending
-        underway = self._failover.start(self._messages(self._pushes(pending, step), wanted_K))
-        if step + 1 < self._num_steps:
+        rows = () if wanted_K is None else self._local(wanted_K)
+        underway = self._failover.start(self._messages(self._pushes(pending, step), rows))
+        if step + 1 < self._spec.num_steps:
             self._batches(step + 1)
         overlap()
         replies = self._failover.finish(underway, progress)
@@ -138,58 +134,35 @@ class StaleClient(EmbeddingClient):
         rows_ND = super().look_up(plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
-        pushed_PD = self._optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
+        pushed_PD = self._spec.optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
         return rows_ND.index_put_((index_P,), pushed_PD)
 
     def summary(self) -> dict[str, float]:
-        traffic, seen = self.traffic, self.seen
-        num_hits = traffic.accessed_rows - traffic.fetched_rows
-        # Hetu sends key and version of each row that it reads, receives key and version with each that it replaces, and
-        # sends with each gradient the number of its updates: 8 bytes each. Keys of fetched rows are in `bytes`.
-        clock_bytes = num_hits * 16 + traffic.fetched_rows * 24 + traffic.written_rows * 8
-        return {**traffic.summary(), **seen.summary(traffic.accessed_rows), "clock_bytes": clock_bytes}
+        return self.traffic.summary()
 
     # --- turns --------------------------------------------------------------------------------------------------------
 
-    def _worker(self, step: int) -> int:
-        """The worker whose batch is number ``step``."""
-        return step % self._num_workers
-
     def _wanted(self, step: int) -> Keys:
         """Keys of the rows that the worker of ``step`` must fetch for its batch."""
-        keys_N = self._batches(step)[1].keys_N
-        return keys_N[self._caches.wanted(self._worker(step), keys_N, self._staleness)]
-
-    def _make_ready(self, step: int) -> Pending:
-        """Everything to push before batch ``step`` is read: over the write bound, evicted, or fetched anew."""
-        keys_N = self._batches(step)[1].keys_N
-        self._caches.make_ready(self._worker(step), keys_N, step=step, staleness=self._staleness)
-        return self._caches.take_flushed()
+        return self._caches.wanted(step, self._batches(step)[1].keys_N)
 
     def _update(self, grads_ND: Tensor) -> BatchPlan:
         """The worker's own update of its copies; push what is over the bound. Returns the batch's plan."""
         assert self._pulled is not None
         plan, slots_N, rows_ND = self._pulled
-        updates_N = self._caches.update(
-            slots_N,
-            self._optimizer.stepped(rows_ND, grads_ND, self._learning_rate),
-            grads_ND,
-            plan.counts_N,
-            plan.sampled_N,
-        )
-        is_over_N = updates_N > self._staleness
-        self._caches.flush(slots_N[is_over_N])
-        self.seen.most_pending = max(self.seen.most_pending, int(updates_N[~is_over_N].max(initial=0)))
+        updated_ND = self._spec.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
+        most_pending = self._caches.update(slots_N, updated_ND, grads_ND, plan)
+        self.traffic.max_pending = max(self.traffic.max_pending, most_pending)
         return plan
 
     def _store(self, step: int, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
-        self._caches.insert(self._worker(step), keys_K, torch.cat(list(replies.values())))
+        self._caches.insert(step, keys_K, torch.cat(list(replies.values())))
         self.traffic.fetch(len(keys_K))
         self.traffic.peak(self._caches.num_rows)
 
     def shards_restored(self, ranks: frozenset[Rank]) -> None:
         for rank in ranks:
-            self._caches.discard(*self._spans.span(rank))
+            self._caches.discard(*self._spans[rank])
 
     def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
         """Updates of earlier steps in the message under way: a replacement receives them, and they count as sent.
@@ -200,8 +173,8 @@ class StaleClient(EmbeddingClient):
         if self._pushing is None:
             return 0, 0
         plan, pending = self._pushing
-        pushed = self._count_updates(pending.keys_N, pending.counts_N)
-        own = self._count_updates(plan.keys_N, plan.counts_N)
+        pushed = self._spec.count_updates(pending.keys_N, pending.counts_N)
+        own = self._spec.count_updates(plan.keys_N, plan.counts_N)
         k = ps_index(rank)
         return pushed[0][k] - own[0][k], pushed[1][k] - own[1][k]
 
@@ -210,7 +183,8 @@ class StaleClient(EmbeddingClient):
     def _pushes(self, pending: Pending, step: int) -> list[Push]:
         """The gradients of ``pending`` for each rank, as those of step ``step``."""
         self.traffic.push(len(pending.keys_N))
-        rows = self._spans.local(pending.keys_N).values()
+        keys_N = pending.keys_N
+        parts = [within(keys_N, first, last) for first, last in self._spans.values()]
         return [
             Push(
                 step=step,
@@ -220,18 +194,15 @@ class StaleClient(EmbeddingClient):
                 sampled_N=torch.from_numpy(pending.sampled_N[part]),
                 learning_rate=self._learning_rate,
             )
-            for rows_N, part in zip(rows, self._spans.cut(pending.keys_N), strict=True)
+            for rows_N, part in zip(self._local(keys_N), parts, strict=True)
         ]
 
-    def _messages(self, pushes: Sequence[Push | None], wanted_K: Keys | None) -> dict[Rank, Exchange]:
-        """A message to every rank, empty if need be, so that every death is detected."""
-        wanted: Mapping[Rank, Tensor] = {} if wanted_K is None else self._spans.local(wanted_K)
-        return {
-            rank: Exchange(push=push, pull_N=wanted.get(rank)) for rank, push in zip(self._ranks, pushes, strict=True)
-        }
+    def _local(self, keys_N: Keys) -> list[Tensor]:
+        """The local rows of each rank."""
+        return [local_rows(keys_N, first, last) for first, last in self._spans.values()]
 
     def _observe(self, slots_N: Keys) -> None:
         behind_N = self._caches.behind(slots_N)
-        self.seen.total += int(behind_N.sum())
-        self.seen.worst = max(self.seen.worst, int(behind_N.max()))
+        self.traffic.total_staleness += int(behind_N.sum())
+        self.traffic.max_staleness = max(self.traffic.max_staleness, int(behind_N.max()))
         self.traffic.access(len(slots_N))

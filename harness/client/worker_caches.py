@@ -15,11 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from harness.client.embedding_client import ClientSpec, Keys
 from harness.client.slots import Recency, SlotPool, Slots, grown
-from harness.core.lookup import sum_runs
+from harness.core.lookup import BatchPlan, sum_runs
 from harness.core.resumable import Resumable
 
-Keys = NDArray[np.int64]
 Flags = NDArray[np.bool_]
 
 _FIRST_CAPACITY = 1024
@@ -41,11 +41,10 @@ class WorkerCaches(Resumable):
     One update is one batch's gradient of a row. A row's global clock counts the updates pushed to its PS rank since
     some worker cached it; only differences of clocks are meaningful. A copy's version is the clock as of which it is
     complete; its own pending updates are not in the clock. ``behind`` is clock minus version: the updates of other
-    workers that the PS rank has and the copy lacks.
+    workers that the PS rank has and the copy lacks. Batch number ``step`` is that of worker ``step % W``.
 
-    Args:
-        max_rows: bound on the copies of all workers. The least recently used copy is evicted first; among rows used at
-        the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
+    ``cache.max_rows`` bounds the copies of all workers. The least recently used copy is evicted first; among rows used
+    at the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
     """
 
     _state = (
@@ -54,18 +53,18 @@ class WorkerCaches(Resumable):
     )
     _state_types = (SlotPool,)
 
-    def __init__(self, *, num_workers: int, num_keys: int, dim: int, width: int, max_rows: int | None) -> None:
+    def __init__(self, spec: ClientSpec) -> None:
+        num_keys = spec.batches.placement.rank_base_R[-1]
         self._entry_of_M = np.zeros(num_keys, np.int32)  # 0: no worker caches the row; else its entry + 1
-        self._num_workers = num_workers
-        self._dim, self._width = dim, width
-        self._max_rows = max_rows
+        self._cache = spec.cache
+        self._dim, self._width = spec.dim, spec.width
         self._start_empty()
 
     def _start_empty(self) -> None:
         self._entries = SlotPool()
         self._key_E = np.empty(0, np.int64)
         self._clock_E = np.empty(0, np.int64)
-        self._slot_EW = np.empty((0, self._num_workers), np.int32)  # -1: not cached
+        self._slot_EW = np.empty((0, self._cache.workers), np.int32)  # -1: not cached
         self._slots = SlotPool()
         self._entry_S = np.empty(0, np.int32)
         self._worker_S = np.empty(0, np.int32)
@@ -76,7 +75,7 @@ class WorkerCaches(Resumable):
         self._grads_SD = torch.empty((0, self._dim))
         self._values_SX = torch.empty((0, self._width))
         self._flushed: list[tuple[Keys, Slots]] = []  # keys and slots whose gradients go out with the next message
-        self._recency = None if self._max_rows is None else Recency()
+        self._recency = None if self._cache.max_rows is None else Recency()
         self._grow_entries(_FIRST_CAPACITY)
         self._grow_slots(_FIRST_CAPACITY)
 
@@ -91,19 +90,20 @@ class WorkerCaches(Resumable):
 
     # --- reading --------------------------------------------------------------------------------------------------
 
-    def find(self, worker: int, keys_N: Keys) -> Keys:
-        """Slots of the worker's copies, -1 for a row without a copy."""
+    def find(self, step: int, keys_N: Keys) -> Keys:
+        """Slots of the copies of the step's worker, -1 for a row without a copy."""
         entries_N = self._entry_of_M[keys_N] - 1
-        return np.where(entries_N < 0, -1, self._slot_EW[entries_N, worker]).astype(np.int64)
+        slots_N = self._slot_EW[entries_N, step % self._cache.workers]
+        return np.where(entries_N < 0, -1, slots_N).astype(np.int64)
 
     def behind(self, slots_N: Keys) -> Keys:
         """Updates by others that the PS ranks have and these copies lack."""
         return self._clock_E[self._entry_S[slots_N]] - self._version_S[slots_N]
 
-    def wanted(self, worker: int, keys_N: Keys, staleness: int) -> Flags:
-        """Mask of the rows that the worker must fetch: no copy, or one that is more than ``staleness`` behind."""
-        slots_N = self.find(worker, keys_N)
-        return (slots_N < 0) | (self.behind(slots_N) > staleness)
+    def wanted(self, step: int, keys_N: Keys) -> Keys:
+        """The rows that the step's worker must fetch: no copy, or one that is more than ``staleness`` behind."""
+        slots_N = self.find(step, keys_N)
+        return keys_N[(slots_N < 0) | (self.behind(slots_N) > self._cache.staleness)]
 
     def use(self, slots_N: Keys, step: int) -> Tensor:
         """The values of copies, float32 (N, X), for the batch number ``step``."""
@@ -123,17 +123,10 @@ class WorkerCaches(Resumable):
 
     # --- writing --------------------------------------------------------------------------------------------------
 
-    def update(
-        self,
-        slots_N: Keys,
-        updated_NX: Tensor,
-        grads_ND: Tensor,
-        counts_N: NDArray[np.int32],
-        sampled_N: Flags,
-    ) -> Keys:
-        """The worker's own update of its copies: new values, and one more gradient pending.
+    def update(self, slots_N: Keys, updated_NX: Tensor, grads_ND: Tensor, plan: BatchPlan) -> int:
+        """The worker's own update of its copies: new values, and one more gradient pending, or flushed.
 
-        Returns the number of pending updates of each copy.
+        Returns the most pending updates that one of these copies is left with.
         """
         index_N = torch.from_numpy(slots_N)
         self._values_SX.index_put_((index_N,), updated_NX)
@@ -141,10 +134,11 @@ class WorkerCaches(Resumable):
         before_ND = self._grads_SD.index_select(0, index_N)
         before_ND[torch.from_numpy(~is_more_N)] = 0
         self._grads_SD.index_put_((index_N,), before_ND.add_(grads_ND))
-        self._counts_S[slots_N] = np.where(is_more_N, self._counts_S[slots_N], 0) + counts_N
-        self._sampled_S[slots_N] = (is_more_N & self._sampled_S[slots_N]) | sampled_N
+        self._counts_S[slots_N] = np.where(is_more_N, self._counts_S[slots_N], 0) + plan.counts_N
+        self._sampled_S[slots_N] = (is_more_N & self._sampled_S[slots_N]) | plan.sampled_N
         self._updates_S[slots_N] += 1
-        return self._updates_S[slots_N].astype(np.int64)
+        self.flush(slots_N[self._updates_S[slots_N] > self._cache.staleness])
+        return int(self._updates_S[slots_N].max(initial=0))
 
     def flush(self, slots_P: Keys) -> None:
         """Queue the pending gradients of these copies for the next message; clocks of rows and copies advance."""
@@ -155,24 +149,28 @@ class WorkerCaches(Resumable):
         self._updates_S[slots_P] = 0
         self._flushed.append((self._key_E[entries_P], slots_P))
 
-    def make_ready(self, worker: int, keys_N: Keys, *, step: int, staleness: int) -> None:
-        """Make room for the rows of ``keys_N`` without a copy; flush copies that must be fetched anew."""
-        slots_N = self.find(worker, keys_N)
+    def make_ready(self, step: int, keys_N: Keys) -> Pending:
+        """Make room for the rows of ``keys_N`` without a copy; flush copies that must be fetched anew.
+
+        Returns everything to push before batch ``step`` is read: over the write bound, evicted, or fetched anew.
+        """
+        slots_N = self.find(step, keys_N)
         own_N = slots_N[slots_N >= 0]
         if self._recency is not None:
-            assert self._max_rows is not None
+            assert self._cache.max_rows is not None
             self._recency.protect(step, own_N)
-            excess = self.num_rows + len(slots_N) - len(own_N) - self._max_rows
+            excess = self.num_rows + len(slots_N) - len(own_N) - self._cache.max_rows
             evicted = self._recency.oldest(excess, before=step)
             self.flush(evicted)
             self._free(evicted)
         # Only now: evictions may have advanced clocks.
-        self.flush(own_N[self.behind(own_N) > staleness])
+        self.flush(own_N[self.behind(own_N) > self._cache.staleness])
+        return self.take_flushed()
 
     def take_flushed(self) -> Pending:
         """Gradients queued since the last call, by key; those of one row are summed in the order of workers."""
-        keys_P = np.concatenate([keys for keys, _ in self._flushed]) if self._flushed else np.empty(0, np.int64)
-        slots_P = np.concatenate([slots for _, slots in self._flushed]) if self._flushed else np.empty(0, np.int64)
+        nothing: tuple[Keys, Slots] = (np.empty(0, np.int64), np.empty(0, np.int64))
+        keys_P, slots_P = map(np.concatenate, zip(nothing, *self._flushed, strict=True))
         self._flushed = []
         if not len(keys_P):
             return Pending(keys_P, torch.empty((0, self._dim)), np.empty(0, np.int32), np.empty(0, bool))
@@ -186,11 +184,11 @@ class WorkerCaches(Resumable):
             np.logical_or.reduceat(self._sampled_S[slots_P], starts),
         )
 
-    def insert(self, worker: int, keys_N: Keys, values_NX: Tensor) -> None:
+    def insert(self, step: int, keys_N: Keys, values_NX: Tensor) -> None:
         """Insert copies that have just been fetched; they have no pending gradients."""
-        slots_N = self.find(worker, keys_N)
+        slots_N = self.find(step, keys_N)
         is_new_N = slots_N < 0
-        slots_N[is_new_N] = self._add(worker, keys_N[is_new_N])
+        slots_N[is_new_N] = self._add(step % self._cache.workers, keys_N[is_new_N])
         assert not self._updates_S[slots_N].any(), "pending gradients are flushed before a row is fetched anew"
         self._values_SX.index_put_((torch.from_numpy(slots_N),), values_NX)
         self._version_S[slots_N] = self._clock_E[self._entry_S[slots_N]]
@@ -259,8 +257,8 @@ class WorkerCaches(Resumable):
         if needed <= self._slots.capacity:
             return
         capacity = max(needed, 2 * self._slots.capacity)
-        if self._max_rows is not None:  # at most the bound of copies, unless one batch needs more
-            capacity = max(needed, min(capacity, self._max_rows))
+        if self._cache.max_rows is not None:  # at most the bound of copies, unless one batch needs more
+            capacity = max(needed, min(capacity, self._cache.max_rows))
         self._slots.grow(capacity)
         self._entry_S = grown(self._entry_S, capacity)
         self._worker_S = grown(self._worker_S, capacity)

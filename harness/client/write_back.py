@@ -13,14 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from harness.client.embedding_client import Keys
+from harness.client.embedding_client import Keys, local_rows, within
 from harness.client.oracle import Window
 from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
-
-Counts = NDArray[np.int32]
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,6 @@ class Touches:
     step: int
     keys_S: Keys
     values: tuple[NDArray[Any], ...] = ()
-
-    def between(self, first: int, last: int) -> tuple[int, Tensor, *tuple[Tensor, ...]]:
-        """The step, local rows of the rank with keys ``first <= key < last``, and their values, if any."""
-        part = slice(*np.searchsorted(self.keys_S, [first, last]))
-        rows_S = torch.from_numpy(self.keys_S[part] - first)
-        return self.step, rows_S, *(torch.from_numpy(values_S[part]) for values_S in self.values)
 
     def without(self, first: int, last: int) -> Self:
         """The touches of rows outside ``first <= key < last``."""
@@ -77,10 +69,9 @@ class TouchLog(Resumable):
             for name, log in self._touching.items():
                 if name == "sampled":
                     log.append(Touches(step, keys_N[plan.sampled_N]))
-                elif name == "touched":
-                    log.append(Touches(step, keys_N, (plan.counts_N,)))
                 else:
-                    log.append(Touches(step, keys_N, (norms[place].numpy(),)))
+                    values_N = plan.counts_N if name == "touched" else norms[place].numpy()
+                    log.append(Touches(step, keys_N, (values_N,)))
                 added_bytes += log[-1].num_bytes
         return added_bytes
 
@@ -105,18 +96,18 @@ class DirtyRows:
     step: int
     keys_N: Keys
     values_ND: Tensor
-    counts_N: Counts
+    counts_N: NDArray[np.int32]
     touching: Touching
 
     def of(self, first: int, last: int) -> WriteBack:
         """The message to the rank with keys ``first <= key < last``."""
-        part = slice(*np.searchsorted(self.keys_N, [first, last]))
+        part = within(self.keys_N, first, last)
         return WriteBack(
             step=self.step,
-            rows_N=torch.from_numpy(self.keys_N[part] - first),
+            rows_N=local_rows(self.keys_N, first, last),
             values_ND=self.values_ND[part],
             counts_N=torch.from_numpy(self.counts_N[part]),
-            **{name: tuple(_nonempty(log, first, last)) for name, log in self.touching.items()},
+            **{name: tuple(_of_rank(log, first, last)) for name, log in self.touching.items()},
         )
 
     @property
@@ -125,6 +116,9 @@ class DirtyRows:
         return sum(touches.num_bytes for log in self.touching.values() for touches in log)
 
 
-def _nonempty(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
-    """The parts of a rank, of steps that touched any of its rows."""
-    return (part for part in (touches.between(first, last) for touches in log) if len(part[1]))
+def _of_rank(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
+    """The step, the local rows and their values, if any, of each step that touched rows of the rank."""
+    for touches in log:
+        rows_S, part = local_rows(touches.keys_S, first, last), within(touches.keys_S, first, last)
+        if len(rows_S):
+            yield touches.step, rows_S, *(torch.from_numpy(values_S[part]) for values_S in touches.values)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from harness.client.embedding_client import Batches
-from harness.client.oracle import Least, Oracle, Past, Window, least_rows
+from harness.client.oracle import Oracle, Placing, Window, least_rows
 from harness.core.placement import Placement
 from harness.data.dataset import Dataset
 
@@ -25,11 +25,11 @@ def plan_all(batches: Batches, *, window_steps: int, max_rows: int | None = None
     """All windows of the first steps; every ``boundary`` steps all updates are told."""
     oracle = Oracle(batches, max_window_rows=max_rows)
     windows: list[Window] = []
-    first = 0
+    before, first = Placing.none(), 0
     while first < NUM_STEPS:
         stop = min(first + window_steps, NUM_STEPS, (first // boundary + 1) * boundary)
-        windows.append(oracle.plan(first, stop, is_flushed=stop % boundary == 0 or stop == NUM_STEPS))
-        first = windows[-1].stop
+        windows.append(oracle.plan(before, first, stop, is_flushed=stop % boundary == 0 or stop == NUM_STEPS))
+        before, first = windows[-1].after, windows[-1].stop
     return windows
 
 
@@ -55,7 +55,7 @@ def test_every_row_is_in_its_slot_when_its_step_comes(batches: Batches, max_rows
         slots |= arriving
         assert {slot: key for key, slot in zip(window.held.keys, window.held.slots, strict=True)} == slots
         assert set(window.held.keys) == {*before.rows.keys, *window.rows.keys}
-    assert windows[-1].num_slots == max(slot for window in windows for slot in window.held.slots) + 1
+    assert windows[-1].after.pool.capacity == max(slot for window in windows for slot in window.held.slots) + 1
 
 
 def test_updates_are_counted_by_row(batches: Batches) -> None:
@@ -89,7 +89,7 @@ def test_a_seed_and_a_bound_give_one_plan(batches: Batches) -> None:
             assert np.array_equal(mine.keys_N, other.keys_N)
 
 
-def brute_force(windows: list[Window]) -> Least:
+def brute_force(windows: list[Window]) -> tuple[int, int]:
     """The least traffic, by following every row through all windows with its own two eyes."""
     fetched = written = 0
     for key in {key for window in windows for key in window.rows.keys.tolist()}:
@@ -105,20 +105,20 @@ def brute_force(windows: list[Window]) -> Least:
             for this, following in zip(run, [*run[1:], None], strict=True):
                 must_tell = any(is_flushed(window) for window in windows[this:following])
                 written += must_tell or following is None
-    return Least(fetched, written)
+    return fetched, written
 
 
 @pytest.mark.parametrize("window_steps", [1, 3, 7, 60])
 def test_the_least_traffic_is_what_following_every_row_gives(batches: Batches, window_steps: int) -> None:
     """Added up over windows, from the keys of two before each, it is that of all runs of all rows."""
     windows = plan_all(batches, window_steps=window_steps)
-    total = Least(sum(window.least.fetched for window in windows), sum(window.least.written for window in windows))
+    total = tuple(sum(counts) for counts in zip(*(window.least for window in windows), strict=True))
     assert total == brute_force(windows)
 
 
 def test_a_run_ends_after_two_windows_without_the_row() -> None:
     """A row that one window leaves out stays; one that two leave out is fetched again, and written once more."""
     row, other = np.array([5]), np.array([7])
-    assert least_rows(row, [Past(row, is_flushed=False), Past(other, is_flushed=False)]) == Least(0, 0)
-    assert least_rows(row, [Past(other, is_flushed=False), Past(other, is_flushed=False)]) == Least(1, 1)
-    assert least_rows(row, [Past(row, is_flushed=False), Past(other, is_flushed=True)]) == Least(0, 1)
+    assert least_rows(row, [(row, False), (other, False)]) == (0, 0)
+    assert least_rows(row, [(other, False), (other, False)]) == (1, 1)
+    assert least_rows(row, [(row, False), (other, True)]) == (0, 1)

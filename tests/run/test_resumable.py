@@ -27,7 +27,7 @@ REBUILT: dict[str, set[str]] = {
     "Checkpoint": {"run"},
     "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
     "DirectClient": {
-        *("failover", "ranks", "batches", "optimizer", "learning_rate", "num_steps", "is_boundary"),
+        *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
     },
     "Initial": {"run"},
@@ -36,9 +36,8 @@ REBUILT: dict[str, set[str]] = {
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
-        *("failover", "ranks", "batches", "width", "optimizer", "learning_rate", "num_steps", "is_boundary"),
-        *("window_steps", "max_rows", "count_updates", "make_touches", "needs_norms", "spans", "planner"),
-        *("oracle", "held", "window", "following", "planned"),  # follow from origin and stops
+        *("spec", "failover", "ranks", "batches", "learning_rate", "spans", "window_steps", "planner"),
+        *("oracle", "held", "window", "following", "planned"),  # follow from before and stops
         *("under_way", "flushing", "slots_N"),  # of a step or a message that is over
     },
     "MassTracker": {"shard", "r"},
@@ -62,8 +61,7 @@ REBUILT: dict[str, set[str]] = {
     "Shard": {"placement", "rank_index", "seed", "dim", "optimizer", "before_change"},
     "SsuTracker": {"index", "lists_1", "lists", "tables_T"},  # the last as tables_TX
     "StaleClient": {
-        *("failover", "batches", "ranks", "optimizer", "learning_rate", "num_steps", "is_boundary", "needs_all"),
-        *("staleness", "num_workers", "count_updates", "spans"),
+        *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
         *("pulled", "pushing"),  # of a step that is over
     },
     "StepLog": {
@@ -80,7 +78,7 @@ REBUILT: dict[str, set[str]] = {
     "Traffic": set(),
     "UpdateLedger": {"places"},
     "WorkerCaches": {
-        *("num_workers", "dim", "width", "max_rows"),
+        *("cache", "dim", "width"),
         "entry_of_M",  # follows from key_E
         "flushed",  # gone out when the step is over
     },
