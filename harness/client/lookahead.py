@@ -70,7 +70,7 @@ class LookaheadClient(EmbeddingClient):
         self._touches = TouchLog(self._spec.tracker)
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
-        self._before = Placing.none()  # what the window was planned from
+        self._before = Placing()  # what the window was planned from
         self._following: Window | None = None
         self._planned: Future[Window] | None = None  # the window after the following one
         self._stops: dict[int, tuple[int, bool]] = {}  # of windows that are not over: first step -> where to end
@@ -138,10 +138,10 @@ class LookaheadClient(EmbeddingClient):
         if not self._stops:
             return
         self._window = self._submit(self._before, min(self._stops)).result()
-        self._held = self._window.held
+        self._held = self._window.after.held
         if self._window.stop in self._stops:
             self._following = self._submit(self._window.after, self._window.stop).result()
-            self._held = self._following.held
+            self._held = self._following.after.held
             if self._following.stop in self._stops:
                 self._planned = self._submit(self._following.after, self._following.stop)
 
@@ -160,17 +160,15 @@ class LookaheadClient(EmbeddingClient):
             if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
                 self._must_ask = False
-        window = self._following or self._plan(Placing.none(), progress.step).result()
+        window = self._following or self._plan(Placing(), progress.step).result()
         assert window.first == progress.step
         if self._window is None:
             self._hold(window)
         following = self._look_ahead(window)
         staying = self._held if following is None else self._held[~following.is_leaving_H]
-        missing = self._missing(staying)
-        while len(missing):  # a recovery may leave new gaps
+        while len(missing := staying[~self._cache.is_cached_S[staying.slots]]):  # a recovery may leave new gaps
             self._start(missing, None)
             self._receive(progress)
-            missing = self._missing(staying)
         if following is not None:
             dirty = self._evict(following, progress.step)
             self._hold(following)
@@ -180,12 +178,9 @@ class LookaheadClient(EmbeddingClient):
 
     def _hold(self, window: Window) -> None:
         """From now on the rows of the window before and of ``window`` are cached or under way."""
-        self._held = window.held
+        self._held = window.after.held
         self._cache.reserve(window.after.pool.capacity)
-        self.traffic.peak(len(window.held))
-
-    def _missing(self, staying: Rows) -> Rows:
-        return staying[~self._cache.is_cached_S[staying.slots]]
+        self.traffic.peak(len(window.after.held))
 
     def _look_ahead(self, window: Window) -> Window | None:
         """The window after ``window``, planned in the background; the planning of the next one starts now."""

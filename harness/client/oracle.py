@@ -9,7 +9,7 @@ rows of a window, H rows that the cache holds, A = the N of all steps of a windo
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 import numpy as np
@@ -53,17 +53,12 @@ Past = tuple[Keys, bool]
 class Placing:
     """What a plan follows from, beside the batches: the last two windows, and which rows are held in which slots.
 
-    No plan changes it.
+    ``held``: the rows of the two windows, which the cache holds while the first of them runs. No plan changes it.
     """
 
-    past: tuple[Past, ...]
-    held: Rows
-    pool: SlotPool
-
-    @classmethod
-    def none(cls) -> Self:
-        """No window has been planned."""
-        return cls(past=(), held=Rows.none(), pool=SlotPool())
+    past: tuple[Past, ...] = ()
+    held: Rows = field(default_factory=Rows.none)
+    pool: SlotPool = field(default_factory=SlotPool)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,11 +87,6 @@ class Window:
     def stop(self) -> int:
         """Number of finished steps after the window."""
         return self.first + len(self.steps)
-
-    @property
-    def held(self) -> Rows:
-        """The rows of this window and of the one before, which the cache holds while that one runs."""
-        return self.after.held
 
 
 class Oracle:

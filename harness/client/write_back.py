@@ -6,7 +6,7 @@ rows that a step touched.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,30 +15,13 @@ from torch import Tensor
 
 from harness.client.embedding_client import Keys, local_rows, within
 from harness.client.oracle import Window
-from harness.client.traffic import ID_BYTES
 from harness.cluster.protocol import WriteBack
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
 
-
-@dataclass(frozen=True)
-class Touches:
-    """Rows that one step touched, by ascending key; ``values``: what a tracker needs of each, a count or a norm."""
-
-    step: int
-    keys_S: Keys
-    values: tuple[NDArray[Any], ...] = ()
-
-    def without(self, first: int, last: int) -> Self:
-        """The touches of rows outside ``first <= key < last``."""
-        stays = (self.keys_S < first) | (self.keys_S >= last)
-        return type(self)(self.step, self.keys_S[stays], tuple(values_S[stays] for values_S in self.values))
-
-    @property
-    def num_bytes(self) -> int:
-        """Number of bytes on the wire."""
-        return len(self.keys_S) * (ID_BYTES + sum(values_S.itemsize for values_S in self.values))
-
+Touches = tuple[int, Keys, *tuple[NDArray[Any], ...]]
+"""Number of a finished step, the rows that it touched by ascending key (S,), and, if the ranks' tracker needs one, a
+value of each, a count or a norm."""
 
 Touching = dict[str, list[Touches]]
 """By field of ``WriteBack``: rows that sub-sampled inputs touched (``sampled``), all rows with counts (``touched``) or
@@ -49,7 +32,6 @@ class TouchLog(Resumable):
     """Touches of finished steps that the ranks' trackers do not have yet, in the order of steps."""
 
     _state = ("_touching",)
-    _state_types = (Touches,)
 
     def __init__(self, tracker: type[Tracker]) -> None:
         needs = {"sampled": tracker.needs_samples, "touched": tracker.needs_touches, "moved": tracker.needs_norms}
@@ -68,11 +50,10 @@ class TouchLog(Resumable):
             step, keys_N = window.first + 1 + place, plan.keys_N
             for name, log in self._touching.items():
                 if name == "sampled":
-                    log.append(Touches(step, keys_N[plan.sampled_N]))
+                    log.append((step, keys_N[plan.sampled_N]))
                 else:
-                    values_N = plan.counts_N if name == "touched" else norms[place].numpy()
-                    log.append(Touches(step, keys_N, (values_N,)))
-                added_bytes += log[-1].num_bytes
+                    log.append((step, keys_N, plan.counts_N if name == "touched" else norms[place].numpy()))
+                added_bytes += _num_bytes(log[-1])
         return added_bytes
 
     def take(self) -> Touching:
@@ -83,7 +64,9 @@ class TouchLog(Resumable):
     def discard(self, first: int, last: int) -> None:
         """Drop touches of rows ``first <= key < last``."""
         for log in self._touching.values():
-            log[:] = [touches.without(first, last) for touches in log]
+            for place, (step, keys_S, *values) in enumerate(log):
+                stays = (keys_S < first) | (keys_S >= last)
+                log[place] = step, keys_S[stays], *(values_S[stays] for values_S in values)
 
 
 @dataclass(frozen=True)
@@ -113,12 +96,17 @@ class DirtyRows:
     @property
     def touch_bytes(self) -> int:
         """Number of bytes of the touches on the wire."""
-        return sum(touches.num_bytes for log in self.touching.values() for touches in log)
+        return sum(_num_bytes(touches) for log in self.touching.values() for touches in log)
+
+
+def _num_bytes(touches: Touches) -> int:
+    """Number of bytes on the wire: a row id 8, a value 4."""
+    return sum(array.nbytes for array in touches[1:])
 
 
 def _of_rank(log: list[Touches], first: int, last: int) -> Iterator[tuple]:
     """The step, the local rows and their values, if any, of each step that touched rows of the rank."""
-    for touches in log:
-        rows_S, part = local_rows(touches.keys_S, first, last), within(touches.keys_S, first, last)
-        if len(rows_S):
-            yield touches.step, rows_S, *(torch.from_numpy(values_S[part]) for values_S in touches.values)
+    for step, keys_S, *values in log:
+        part = within(keys_S, first, last)
+        if part.start < part.stop:
+            yield step, local_rows(keys_S, first, last), *(torch.from_numpy(values_S[part]) for values_S in values)

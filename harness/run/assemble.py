@@ -142,7 +142,6 @@ def _carry_out(
         recorder.run.checkpoints,
         keep=config.store.keep,
         fsync=config.store.fsync,
-        drops_later=True,
         check=recorder.place.check,
     )
     if point is not None:

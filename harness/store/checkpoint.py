@@ -34,13 +34,14 @@ class CheckpointStore:
     Opening it removes incomplete files of killed writers, and makes what they have committed survive a loss of power;
     readers use ``newest_checkpoint`` instead.
 
+    Old files are deleted in a thread, which ends before the next commit or :meth:`wait` returns: deletion takes 0.1 s
+    per gigabyte, during which training would stall.
+
     Args:
         root: the folder, created if need be.
         keep: number of newest manifests that a commit keeps with their files; at least 1. More may remain until the
         next commit, or after a kill. fsync: whether a commit survives a power failure, and not only a kill.
-        drops_later: whether old files are deleted in a thread, which ends before the next commit or :meth:`wait`
-        returns: deletion takes 0.1 s per gigabyte, during which training would stall. check: called before anything is
-        changed; raises StoreError if ``root`` is not the folder that was opened any more.
+        check: called before anything is changed; raises StoreError if ``root`` is another folder by now.
     """
 
     def __init__(
@@ -49,12 +50,10 @@ class CheckpointStore:
         *,
         keep: int = 2,
         fsync: bool = True,
-        drops_later: bool = False,
         check: Callable[[], None] = lambda: None,
     ) -> None:
         assert keep >= 1, "a commit keeps at least itself"
         self.check = check
-        self._drops_later = drops_later
         self._dropping: Future[None] | None = None
         self._pinned: set[int] = set()  # sequences of manifests
         self.root = root
@@ -100,8 +99,6 @@ class CheckpointStore:
         write_text(self.root / manifest.name, manifest.to_text(), fsync=self._fsync)
         kept = [*kept[: self._keep], *(each for each in kept[self._keep :] if each.sequence in self._pinned)]
         self._dropping = in_background("drop", partial(self._collect, kept, manifest.sequence))
-        if not self._drops_later:
-            self.wait()
 
     def pin(self, sequences: Iterable[int]) -> None:
         """From now on commits keep these checkpoints, too; what was pinned before is not any more."""

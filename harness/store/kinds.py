@@ -138,25 +138,24 @@ class DifferentialSave(SaveKind):
     def __init__(self, encoding: str) -> None:
         self.encoding = encoding
 
-    def rows(self, shard: "Shard", tracker: "Tracker", tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
+    def rows(self, shard: "Shard", tracker: Any, tracked: Sequence[int], step: int) -> dict[int, Tensor | slice]:
         whole = _whole(shard)
         return whole if self._is_base_due(shard, tracker) else {table: tracker.choose(table, step) for table in whole}
 
-    def builds_on(self, shard: "Shard", tracker: "Tracker", records: Sequence[FileRecord]) -> Sequence[FileRecord]:
+    def builds_on(self, shard: "Shard", tracker: Any, records: Sequence[FileRecord]) -> Sequence[FileRecord]:
         """All files except the delta that this one replaces; none for a base.
 
         The first delta after a restore replaces none: its rows are those that changed since then.
         """
         if self._is_base_due(shard, tracker):
             return ()
-        return records[:-1] if _changed(tracker).num_deltas else records
+        return records[:-1] if tracker.num_deltas else records
 
     def most_rows(self, of: RowCounts) -> tuple[int, int]:
         """All rows: a base, which no delta exceeds by much."""
         return of.all, 0
 
-    def _is_base_due(self, shard: "Shard", tracker: "Tracker") -> bool:
-        changed = _changed(tracker)
+    def _is_base_due(self, shard: "Shard", changed: "ChangedTracker") -> bool:
         row_bytes = ENCODINGS[self.encoding].row_bytes(shard.rows_MD)
         base_bytes = len(shard.rows_MD) * row_bytes
         written_bytes = base_bytes + changed.num_delta_rows * (row_bytes + ROW_ID_BYTES)
@@ -165,11 +164,6 @@ class DifferentialSave(SaveKind):
 
 def _whole(shard: "Shard") -> dict[int, Tensor | slice]:
     return {table: shard.span(table) for table in range(len(shard.placement.cardinalities))}
-
-
-def _changed(tracker: Any) -> "ChangedTracker":
-    """``tracker``, which a strategy with differential saves has chosen."""
-    return tracker
 
 
 SAVE_KINDS: dict[str, SaveKind] = {

@@ -5,7 +5,7 @@ per chosen row, and in ``compact`` the row ids of one block per delta.
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from harness.store.encoding import ENCODINGS, RAW
 from harness.store.format import (
     ContentReader,
     HashingWriter,
-    bytes_of,
     discard,
     dtype_name,
     dtype_of,
@@ -61,22 +60,6 @@ class ShardStore:
         """Have the next file fail at its rows with the system's error ``number`` (errno), as a disk would."""
         self._fails_with = number
 
-    def _write(
-        self, kind: FileKind, sequence: int, *, like_ND: Tensor, payload: Callable[[HashingWriter], None], **values: Any
-    ) -> FileRecord:
-        """Write a file with rows of a shard like ``like_ND``."""
-        self._check()
-        fails_with, self._fails_with = self._fails_with, None
-
-        def write(writer: HashingWriter) -> None:
-            if fails_with is not None:
-                raise OSError(fails_with, os.strerror(fails_with))
-            payload(writer)
-
-        header = {"shape": like_ND.shape, "dtype": dtype_name(like_ND.dtype), **values.pop("header", {})}
-        place = (self._root, self._rank, kind, sequence)
-        return write_content(*place, header=header, payload=write, fsync=self._fsync, **values)
-
     def discard(self, sequence: int) -> None:
         """Remove this shard's files of the save ``sequence``. Only for saves that were never committed."""
         with suppress(Moved):
@@ -86,35 +69,45 @@ class ShardStore:
     def write_base(self, sequence: int, step: int, rows: Tensor | RowSource, *, encoding: str = RAW) -> FileRecord:
         """Write the whole shard as of ``step``."""
         source = _source(rows)
-        like_ND, codec = source.rows_MD, ENCODINGS[encoding]
-        return self._write(
-            "base",
-            sequence,
-            step=step,
-            like_ND=like_ND,
-            payload=lambda writer: write_parts(writer, [slice(0, len(like_ND))], source, 1, codec),
-            num_rows=len(like_ND),
-            encoding=encoding,
-        )
+        whole = [slice(0, len(source.rows_MD))]
+        return self._write("base", sequence, step, source=source, parts=whole, encoding=encoding)
 
     def write_delta(
         self, sequence: int, step: int, rows: Tensor | RowSource, parts: Iterable[Part], *, encoding: str = RAW
     ) -> FileRecord:
         """Write the rows that ``parts`` name, as of ``step``; no row may be named twice, and there may be none."""
         source = _source(rows)
-        like_ND, codec = source.rows_MD, ENCODINGS[encoding]
-        plan = plan_delta(parts, len(like_ND))
-        segments = [segment_of(part) for part in plan]
+        plan = plan_delta(parts, len(source.rows_MD))
+        return self._write("delta", sequence, step, source=source, parts=plan, encoding=encoding)
+
+    def _write(
+        self, kind: FileKind, sequence: int, step: int, *, source: RowSource, parts: Sequence[Part], encoding: str
+    ) -> FileRecord:
+        """Write the rows of ``parts``, which ascend."""
+        self._check()
+        fails_with, self._fails_with = self._fails_with, None
+        like_ND, segments = source.rows_MD, [segment_of(part) for part in parts]
         block_rows = min(_MAX_BLOCK_ROWS, rows_in(self._chunk_bytes, like_ND))
-        return self._write(
-            "delta",
+        header: dict[str, Any] = {"shape": like_ND.shape, "dtype": dtype_name(like_ND.dtype)}
+        if kind == "delta":
+            header |= {"block_rows": block_rows, "segments": segments}
+
+        def write(writer: HashingWriter) -> None:
+            if fails_with is not None:
+                raise OSError(fails_with, os.strerror(fails_with))
+            write_parts(writer, parts, source, block_rows, ENCODINGS[encoding])
+
+        return write_content(
+            self._root,
+            self._rank,
+            kind,
             sequence,
             step=step,
-            like_ND=like_ND,
-            header={"block_rows": block_rows, "segments": segments},
-            payload=lambda writer: write_parts(writer, plan, source, block_rows, codec),
+            header=header,
+            payload=write,
             num_rows=sum(num_rows for _, num_rows in segments),
             encoding=encoding,
+            fsync=self._fsync,
         )
 
     def read_into(self, records: Sequence[FileRecord], rows_ND: Tensor) -> int:
@@ -143,37 +136,39 @@ class ShardStore:
         """
         self._check_chain(records)
         with ExitStack() as stack:
-            base, *deltas = [stack.enter_context(reading(self._root, record)) for record in records]
-            like_ND = _like(base)
-            for reader in deltas:
-                _check_form(reader, like_ND)
-            return self._write(
-                "base",
-                sequence,
-                step=records[-1].applied_step,
-                like_ND=like_ND,
-                payload=lambda writer: self._merge(writer, like_ND, base, deltas),
-                num_rows=len(like_ND),
-            )
-
-    def _merge(
-        self, writer: HashingWriter, like_ND: Tensor, base: ContentReader, deltas: Sequence[ContentReader]
-    ) -> None:
-        chunk_rows = rows_in(self._chunk_bytes, like_ND)
-        window_WD, scratch_WD = empty_rows(chunk_rows, like_ND), empty_rows(chunk_rows, like_ND)
-        cursors = [DeltaCursor(reader, scratch_WD) for reader in deltas]
-        for first_row in range(0, len(like_ND), chunk_rows):
-            rows_WD = window_WD[: len(like_ND) - first_row]
-            base.read_rows(rows_WD)
-            for cursor in cursors:
-                cursor.fill(rows_WD, first_row)
-            writer.write(bytes_of(rows_WD))
-        for reader in (base, *deltas):
-            reader.finish()
+            readers = [stack.enter_context(reading(self._root, record)) for record in records]
+            merged = _Merged(readers, self._chunk_bytes)
+            return self.write_base(sequence, records[-1].applied_step, merged)
 
     def _check_chain(self, records: Sequence[FileRecord]) -> None:
         if problem := chain_problem(records):
             raise StoreError(f"{self._root / self._rank}: {problem}")
+
+
+class _Merged(RowSource):
+    """The rows that the files of ``readers``, a base and its deltas, restore to; all are read at once."""
+
+    def __init__(self, readers: Sequence[ContentReader], chunk_bytes: int) -> None:
+        super().__init__(_like(readers[0]))
+        self._readers = readers
+        self._chunk_rows = rows_in(chunk_bytes, self.rows_MD)
+        for reader in readers:
+            _check_form(reader, self.rows_MD)
+
+    def read(self, part: Part) -> Iterator[Tensor]:
+        """All rows, whatever ``part``, in a window that moves over the shard."""
+        base, *deltas = self._readers
+        num_rows = len(self.rows_MD)
+        window_WD, scratch_WD = (empty_rows(self._chunk_rows, self.rows_MD) for _ in range(2))
+        cursors = [DeltaCursor(reader, scratch_WD) for reader in deltas]
+        for first_row in range(0, num_rows, self._chunk_rows):
+            rows_WD = window_WD[: num_rows - first_row]
+            base.read_rows(rows_WD)
+            for cursor in cursors:
+                cursor.fill(rows_WD, first_row)
+            yield rows_WD
+        for reader in self._readers:
+            reader.finish()
 
 
 def _source(rows: Tensor | RowSource) -> RowSource:

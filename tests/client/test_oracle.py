@@ -25,7 +25,7 @@ def plan_all(batches: Batches, *, window_steps: int, max_rows: int | None = None
     """All windows of the first steps; every ``boundary`` steps all updates are told."""
     oracle = Oracle(batches, max_window_rows=max_rows)
     windows: list[Window] = []
-    before, first = Placing.none(), 0
+    before, first = Placing(), 0
     while first < NUM_STEPS:
         stop = min(first + window_steps, NUM_STEPS, (first // boundary + 1) * boundary)
         windows.append(oracle.plan(before, first, stop, is_flushed=stop % boundary == 0 or stop == NUM_STEPS))
@@ -44,18 +44,18 @@ def test_every_row_is_in_its_slot_when_its_step_comes(batches: Batches, max_rows
     slots: dict[int, int] = {}  # what is in each slot
     windows = plan_all(batches, window_steps=7, max_rows=max_rows)
     assert [window.first for window in windows[1:]] == [window.stop for window in windows[:-1]]
-    slots.update(zip(windows[0].held.slots.tolist(), windows[0].held.keys.tolist(), strict=True))
+    slots.update(zip(windows[0].after.held.slots.tolist(), windows[0].after.held.keys.tolist(), strict=True))
     for before, window in pairwise(windows):
-        for slot in before.held[window.is_leaving_H].slots.tolist():
+        for slot in before.after.held[window.is_leaving_H].slots.tolist():
             del slots[slot]
         arriving = dict(zip(window.coming.slots.tolist(), window.coming.keys.tolist(), strict=True))
         assert slots.keys().isdisjoint(arriving)
         for (_, plan), slots_N in zip(before.steps, before.slots, strict=True):
             assert [slots[slot] for slot in slots_N.tolist()] == plan.keys_N.tolist()
         slots |= arriving
-        assert {slot: key for key, slot in zip(window.held.keys, window.held.slots, strict=True)} == slots
-        assert set(window.held.keys) == {*before.rows.keys, *window.rows.keys}
-    assert windows[-1].after.pool.capacity == max(slot for window in windows for slot in window.held.slots) + 1
+        assert {slot: key for key, slot in zip(window.after.held.keys, window.after.held.slots, strict=True)} == slots
+        assert set(window.after.held.keys) == {*before.rows.keys, *window.rows.keys}
+    assert windows[-1].after.pool.capacity == max(slot for window in windows for slot in window.after.held.slots) + 1
 
 
 def test_updates_are_counted_by_row(batches: Batches) -> None:
@@ -83,7 +83,7 @@ def test_a_window_is_as_long_as_its_bound_allows(batches: Batches) -> None:
 def test_a_seed_and_a_bound_give_one_plan(batches: Batches) -> None:
     """Slots too, and whatever was cut off a window is planned as it would have been."""
     plans = [plan_all(batches, window_steps=steps, max_rows=150) for steps in (7, 7, 60)]
-    assert [w.held.slots.tolist() for w in plans[0]] == [w.held.slots.tolist() for w in plans[1]]
+    assert [w.after.held.slots.tolist() for w in plans[0]] == [w.after.held.slots.tolist() for w in plans[1]]
     for first, second in zip(plans[0], plans[2], strict=False):
         for (_, mine), (_, other) in zip(first.steps, second.steps, strict=False):
             assert np.array_equal(mine.keys_N, other.keys_N)

@@ -57,6 +57,7 @@ def save(store: CheckpointStore, sequence: int) -> None:
     """Commit a checkpoint of the dense network alone."""
     dense = write_dense(store.root, sequence, sequence, tensors={}, extra={}, fsync=True)
     store.commit(manifest(sequence, sequence, {}, dense))
+    store.wait()
 
 
 def interrupted(run_dir: Path, config: Config, events: list[Event]) -> ResumePoint:

@@ -104,6 +104,7 @@ class History:
                 self.rows[sequence] = saved
                 newest = manifest(sequence, sequence, shards, dense)
                 store.commit(newest)
+                store.wait()
                 self.last = sequence
 
     def check(self, root: Path) -> None:

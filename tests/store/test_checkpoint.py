@@ -33,6 +33,7 @@ def committed(root: Path, *sequences: int, keep: int = 2) -> list[Manifest]:
     manifests = [write_files(root, sequence) for sequence in sequences]
     for each in manifests:
         store.commit(each)
+    store.wait()
     return manifests
 
 
@@ -242,6 +243,7 @@ def test_collection_keeps_exactly_what_is_named(tmp_path: Path) -> None:
         trainer = write_dense(tmp_path, sequence, sequence, tensors={}, extra={})
         manifests.append(manifest(sequence, sequence, {"ps0": tuple(chain)}, trainer))
         store.commit(manifests[-1])
+        store.wait()
         named = {record.path for each in manifests[-2:] for record in each.files}
         names = {each.name for each in manifests[-2:]}
         files = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
@@ -256,7 +258,7 @@ def test_what_goes_wrong_with_old_files_is_heard_of(tmp_path: Path, monkeypatch:
         raise ValueError("a bug")
 
     monkeypatch.setattr(CheckpointStore, "_collect", collect)
-    store = CheckpointStore(tmp_path, drops_later=True)
+    store = CheckpointStore(tmp_path)
     first = write_files(tmp_path, 1)
     store.commit(first)
     with pytest.raises(ValueError, match="a bug"):
@@ -274,7 +276,7 @@ def test_a_commit_does_not_wait_until_old_files_are_gone(tmp_path: Path, monkeyp
         real(store, *args)
 
     monkeypatch.setattr(CheckpointStore, "_collect", collect)
-    store = CheckpointStore(tmp_path, keep=1, drops_later=True)
+    store = CheckpointStore(tmp_path, keep=1)
     may_go.set()
     store.commit(write_files(tmp_path, 1))
     store.wait()
@@ -296,6 +298,7 @@ def test_collection_forgets_what_a_dead_save_left(tmp_path: Path) -> None:
     store = CheckpointStore(tmp_path)
     assert next_sequence(tmp_path) == 3
     store.commit(write_files(tmp_path, 3))
+    store.wait()
     assert {path.name[-11:] for path in tmp_path.rglob("*") if path.is_file()} == {
         "-000001.bin",
         "000001.json",

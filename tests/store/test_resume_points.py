@@ -135,6 +135,7 @@ def saved(store: CheckpointStore, sequence: int) -> Manifest:
     dense = write_dense(store.root, sequence, sequence, tensors={}, extra={}, fsync=False)
     made = manifest(sequence, sequence, {"ps0": (base,)}, dense)
     store.commit(made)
+    store.wait()
     return made
 
 
