@@ -26,7 +26,7 @@ def test_a_step_trains_on_what_the_ranks_hold(
     def pull(client: DirectClient, progress: Progress) -> Pulled:
         pulled = real(client, progress)
         plan, rows_ND = pulled.plan, pulled.rows_SX
-        cluster: Any = client._failover._cluster
+        cluster: Any = client._failover.cluster
         servers = cluster._ranks.servers
         for k, rows in enumerate(plan.rows):
             server = servers.get(f"ps{k}")
