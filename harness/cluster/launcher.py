@@ -42,8 +42,8 @@ class RankContext:
     parent_pid: int | None = None
 
 
-Main = Callable[[RankContext, Any], None]
-"""Main function of a rank's process, called with its context and its work."""
+Main = Callable[[RankContext], None]
+"""Main function of a rank's process, called with its context. It can be pickled."""
 
 
 class RankProcess(Protocol):
@@ -107,16 +107,17 @@ class RankProcess(Protocol):
 
 
 class Launcher(Protocol):
-    """Starts the processes of ranks. Used by one thread of the supervisor."""
+    """Starts the processes of ranks. Used by one thread of the supervisor.
 
-    @property
-    def dead_after_s(self) -> float | None:
-        """Seconds of silence after which another host counts as lost; None if all processes are on this machine."""
-        ...
+    Attributes:
+        dead_after_s: silence after which another host counts as lost; None if all processes are on this machine.
+    """
+
+    dead_after_s: float | None = None
 
     def lost_hosts(self) -> Mapping[str, str]:
         """The hosts that were lost, with all their processes, and why."""
-        ...
+        return {}
 
     def end_hosts(self, hosts: Sequence[int]) -> None:
         """End hosts, indices into ``cluster.hosts``, with all that is ours there, by SIGKILL; wait until they are lost.
@@ -124,10 +125,9 @@ class Launcher(Protocol):
         A no-op where all processes are on this machine: who has their ranks killed has ended these hosts. Raises
         RunFailed.
         """
-        ...
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
-        """Start ``main(context, work)`` in a process that ends when the supervisor ends. Raises RunFailed."""
+    def spawn(self, context: RankContext, main: Main) -> RankProcess:
+        """Start ``main(context)`` in a process that ends when the supervisor ends. Raises RunFailed."""
         ...
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
@@ -143,33 +143,23 @@ class Launcher(Protocol):
 
     def close(self) -> None:
         """Release the launcher's own resources. Called after all its processes have ended."""
-        ...
 
 
-class ForkLauncher:
+class ForkLauncher(Launcher):
     """Forks ranks on this machine from a server that has torch loaded: 10 ms instead of 1.3 s of import.
 
     The kernel ends the ranks with the server, which ends the run.
     """
 
-    dead_after_s: None = None
-
     def __init__(self) -> None:
         self._server: ForkServer | None = None
 
-    def lost_hosts(self) -> Mapping[str, str]:
-        """None: there is no other host."""
-        return {}
-
-    def end_hosts(self, hosts: Sequence[int]) -> None:
-        """A no-op: see :class:`Launcher`."""
-
-    def spawn(self, context: RankContext, main: Main, work: Any) -> ForkedProcess:
+    def spawn(self, context: RankContext, main: Main) -> ForkedProcess:
         self.check()
         forks = fork_server()
         self._server = current()
         context = replace(context, parent_pid=self._server and self._server.pid)
-        process = forks.Process(target=main, args=(context, work), name=context.rank)
+        process = forks.Process(target=main, args=(context,), name=context.rank)
         try:
             start(process, context.options.join_timeout_s)
         except (OSError, EOFError) as error:  # the fork server has ended: killed, or it failed to fork
@@ -186,6 +176,3 @@ class ForkLauncher:
     def check(self) -> None:
         if self._server is not None and self._server.has_ended():
             raise self._server.failure()
-
-    def close(self) -> None:
-        """A no-op: the fork server ends with this process."""

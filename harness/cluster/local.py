@@ -22,9 +22,10 @@ class LocalRanks:
         self._make(self.names)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the shard, tracker and unfinished save of each rank. A no-op for a rank that was dropped before."""
+        """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before."""
         for rank in ranks:
-            self.drop(rank)
+            if (server := self.servers.pop(rank, None)) is not None:
+                server.close()
         return {rank: {"engine": "local"} for rank in ranks}
 
     hang = cut_off = kill  # an object that answers nothing, or that no message reaches, is none
@@ -32,16 +33,9 @@ class LocalRanks:
     def slow(self, factors: Mapping[Rank, float]) -> None:
         """A no-op: nothing waits for a rank here."""
 
-    def drop(self, rank: Rank) -> None:
-        """Drop one rank; its unfinished save is abandoned."""
-        server = self.servers.pop(rank, None)
-        if server is not None:
-            server.close()
-
     def close(self) -> None:
         """Drop all ranks."""
-        for rank in self.names:
-            self.drop(rank)
+        self.kill(self.names)
 
     def reached(self, step: int) -> None:
         """A no-op: there are no spares."""
@@ -58,9 +52,8 @@ class LocalRanks:
 
     def _reach(self, rank: Rank, request: Request) -> Reply:
         """Serve a request of one rank to another. Raises RankLost."""
-        if rank not in self.servers:
-            raise RankLost([rank], {}, {rank: "dropped"})
-        reply = self.servers[rank].handle(request)
+        server = self.servers.get(rank)
+        reply = None if server is None else server.handle(request)
         if rank not in self.servers:
             raise RankLost([rank], {}, {rank: "dropped"})
         return reply

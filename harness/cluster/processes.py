@@ -4,7 +4,6 @@ import signal
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.duty_cycle import DutyCycle
@@ -18,14 +17,6 @@ REAP_S = 10.0  # between SIGKILL, or the end of the control connection, and the 
 _LOOK_S = 0.0005  # between two looks whether a process has stopped
 _STOP_S = 2.0  # between the order to stop and SIGKILL
 _DYING_S = 0.1  # between the end of a process's connections and its own
-
-
-@dataclass(frozen=True)
-class RankJob:
-    """The job of a rank's process: it runs ``main(context, work)``."""
-
-    main: Main
-    work: Any
 
 
 class Processes:
@@ -67,9 +58,13 @@ class Processes:
         lost = self._launcher.lost_hosts()
         return [rank for rank, process in self._by_rank.items() if process.host in lost] if lost else []
 
-    def spawn(self, context: RankContext, job: RankJob) -> None:
+    def spawn(self, context: RankContext, main: Main) -> None:
         """Start the process of a rank. Raises RunFailed."""
-        self._by_rank[context.rank] = self._launcher.spawn(context, job.main, job.work)
+        self._by_rank[context.rank] = self._launcher.spawn(context, main)
+
+    def has_ended(self, rank: Rank) -> bool:
+        """Whether the process of ``rank`` has ended; it may be forgotten."""
+        return rank not in self._by_rank or self[rank].exitcode is not None
 
     def watched(self, ranks: Iterable[Rank] | None = None) -> list[Any]:
         """Objects to wait for, as of a launcher; of ``ranks``, or of all."""
@@ -80,15 +75,15 @@ class Processes:
         """Send SIGKILL to all of ``ranks``, then reap them; returns each one's pid, signal, wait status, and host."""
         for rank in ranks:
             self._by_rank[rank].kill()
-        number = int(signal.SIGKILL)
-        return {
-            rank: {"pid": self[rank].pid, "signal": number, "exitcode": self._reap(rank), **self._host(rank)}
-            for rank in ranks
-        }
+        return {rank: self._reap(rank) for rank in ranks}
 
-    def _host(self, rank: Rank) -> Machine:
-        host = self[rank].host
-        return {} if host is None else {"host": host}
+    def _reap(self, rank: Rank) -> Machine:
+        process = self[rank]
+        process.join(REAP_S)
+        if process.exitcode is None:
+            raise RunFailed(f"{rank} (pid {process.pid}) did not end within {REAP_S:g} s of SIGKILL")
+        host = {} if process.host is None else {"host": process.host}
+        return {"pid": process.pid, "signal": int(signal.SIGKILL), "exitcode": process.exitcode, **host}
 
     def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Stop all of ``ranks``; returns each one's pid and signal. Raises RunFailed."""
@@ -138,19 +133,11 @@ class Processes:
         """From now on exactly these ranks run slower, by factors; one that hangs or is cut off is left alone."""
         self._slow.set({self[rank]: factor for rank, factor in factors.items() if self[rank] not in self._mute})
 
-    def _reap(self, rank: Rank) -> int:
-        process = self._by_rank[rank]
-        process.join(REAP_S)
-        if process.exitcode is None:
-            raise RunFailed(f"{rank} (pid {process.pid}) did not end within {REAP_S:g} s of SIGKILL")
-        return process.exitcode
-
     def end(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Kill those of ``ranks`` that still run, and reap all; what was done to those that were killed."""
         for rank in ranks:
             self[rank].join(_DYING_S)
-        mute = [rank for rank in ranks if self[rank].exitcode is None]
-        killed = self.kill(mute)
+        killed = self.kill([rank for rank in ranks if not self.has_ended(rank)])
         return {rank: {"pid": machine["pid"], "action": "killed"} for rank, machine in killed.items()}
 
     def rename(self, old: Rank, new: Rank) -> None:

@@ -4,7 +4,7 @@ A replica gets the same pushes in the same order as its owner, so it has the sam
 updates and applied step. A save takes counts from both. A tracker is not part of a replica.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 
@@ -49,7 +49,10 @@ class Replica(Resumable):
 
 def copy_shard(shard: Shard, source: Rank, reach: Reach, *, is_replica: bool) -> None:
     """Fill ``shard`` from rank ``source``: from the shard that it owns or, with ``is_replica``, from its replica."""
-    for part in _parts(shard):
+    num_rows, width = shard.rows_MD.shape
+    step = max(1, COPY_BYTES // (width * shard.rows_MD.itemsize))
+    for first in range(0, max(1, num_rows), step):  # once at least
+        part = slice(first, min(first + step, num_rows))
         read = reach(source, ReadShard(is_replica=is_replica, first=part.start, stop=part.stop))
         if isinstance(read, Failure):
             raise read.error
@@ -75,11 +78,3 @@ def read_shard(request: ReadShard, shard: Shard) -> ShardRows:
 def num_copied_bytes(num_rows: int, width: int, *, has_counts: bool) -> int:
     """Bytes of rows and counts that travel when a shard of ``num_rows`` rows of ``width`` values is copied."""
     return num_rows * torch.float32.itemsize * (width + has_counts)
-
-
-def _parts(shard: Shard) -> Iterator[slice]:
-    """Slices of the shard's rows, at least one."""
-    num_rows, width = shard.rows_MD.shape
-    step = max(1, COPY_BYTES // (width * shard.rows_MD.itemsize))
-    for first in range(0, max(1, num_rows), step):
-        yield slice(first, min(first + step, num_rows))

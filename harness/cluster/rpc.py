@@ -108,7 +108,7 @@ def _begin(rank_context: RankContext) -> Leash:
     return hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
 
 
-def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
+def ps_main(spec: RankSpec, rank_context: RankContext) -> None:
     """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
     global _process  # noqa: PLW0603 - see on_rank
     leash = _begin(rank_context)
@@ -135,7 +135,7 @@ def ps_main(rank_context: RankContext, spec: RankSpec) -> None:
     group.leave()
 
 
-def trainer_main(rank_context: RankContext, job: Callable[[Cluster, Effects], None]) -> None:
+def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankContext) -> None:
     """Main function of a trainer rank: runs ``job``, reports how it ended, and waits for the order to stop."""
     leash = _begin(rank_context)
     try:

@@ -15,7 +15,7 @@ from harness.core.events import Event, Finished, Injected, Lost, Machine, Regrou
 from harness.core.faults import Fault, Hit, PlannedFault, Powers, Struck, Victims, merge_faults
 from harness.core.host_map import host_name
 from harness.core.plans import Rank, rank_order
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.store import CheckpointStore, Manifest
 
 
@@ -34,7 +34,7 @@ class Ranks(Victims, Protocol):
         ...
 
 
-class Supervisor:
+class Supervisor(Resumable):
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
     Args:
@@ -51,6 +51,8 @@ class Supervisor:
         generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
         num_unplanned: number of ranks that died without a planned kill.
     """
+
+    _state = ("_carried_out", "_lasting", "_past_s", "_killed", "_resumed", "generation", "num_unplanned")
 
     def __init__(
         self,
@@ -71,7 +73,7 @@ class Supervisor:
         self._sink = sink
         self._store = store
         self._planned_faults = tuple(planned_faults)
-        self._carried_out: set[int] = set()
+        self._carried_out: list[int] = []
         self._lasting: set[int] = set()  # numbers of faults
         self._powers = Powers(ranks, store)
         self._on_status = on_status
@@ -85,29 +87,19 @@ class Supervisor:
         self.generation = 0
         self.num_unplanned = 0
 
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Stateful`."""
-        return {
-            "carried_out": sorted(self._carried_out),
-            "lasting": sorted(self._lasting),
-            "past_s": None if self._began_s is None else self._clock() - self._began_s,
-            "killed": sorted(self._killed),
-            "resumed": self._resumed,
-            "generation": self.generation,
-            "num_unplanned": self.num_unplanned,
-        }
+    @property
+    def _past_s(self) -> float | None:
+        """Seconds since the first step began."""
+        return None if self._began_s is None else self._clock() - self._began_s
 
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Stateful`. A planned fault that was carried out is not repeated; one
-        that lasts goes on."""
-        self._carried_out = set(state["carried_out"])
-        self._lasting = set(state["lasting"])
+    @_past_s.setter
+    def _past_s(self, past_s: float | None) -> None:
+        self._began_s = None if past_s is None else self._clock() - past_s
+
+    def _loaded(self) -> None:
+        """A planned fault that was carried out is not repeated; one that lasts goes on."""
         for kind in {type(self._planned_faults[number].fault) for number in self._lasting}:
             self._hold(kind)
-        self._began_s = None if state["past_s"] is None else self._clock() - state["past_s"]
-        self._killed = set(state["killed"])
-        self._resumed = list(state["resumed"])
-        self.generation, self.num_unplanned = state["generation"], state["num_unplanned"]
 
     def note_resumption(self, machine: Machine) -> None:
         """Note where and as which processes the run goes on. The next event says so; no event is added."""
@@ -149,10 +141,10 @@ class Supervisor:
     def strike_by_second(self) -> float:
         """Carry out the planned faults whose second has come; returns the seconds until the next one, inf for none."""
         newest = self._newest
-        if self._seconds_per_hour is None or self._began_s is None or newest is None or self._is_finished:
+        past_s = self._past_s
+        if self._seconds_per_hour is None or past_s is None or newest is None or self._is_finished:
             return math.inf
         hours = {number: self._planned_faults[number].hour for number in self._numbers_to_come}
-        past_s = self._clock() - self._began_s
         for number, hour in hours.items():
             if hour * self._seconds_per_hour <= past_s:
                 self.inject(newest.step, newest.samples, [number], phase="wall")
@@ -167,17 +159,12 @@ class Supervisor:
         *,
         phase: str | None = None,
     ) -> Struck:
-        """Carry out the planned faults of these numbers as one, after ``step`` finished steps, and record it.
+        """Carry out and record planned faults; see :meth:`harness.cluster.effects.Effects.inject`.
 
-        Args:
-            seconds: of writes that failed, which the ranks carried out themselves: by rank how long the write took. A
-                rank that is not in it was not struck.
-            phase: what is recorded as the phase; None: that of the plan.
-
-        Raises RunFailed for a fault that damages a file where there is none.
+        ``phase``: what is recorded as the phase; None: that of the plan.
         """
-        assert not self._carried_out & set(numbers), "a planned fault is carried out once"
-        self._carried_out |= set(numbers)
+        assert set(numbers).isdisjoint(self._carried_out), "a planned fault is carried out once"
+        self._carried_out += numbers
         planned = merge_faults(step, [self._planned_faults[number] for number in numbers])
         hits: dict[Rank, Hit] = {}
         for fault, ranks in planned.ranks_by_fault.items():
@@ -187,11 +174,10 @@ class Supervisor:
             if fault.lasts:
                 self._lasting.update(numbers)
                 self._hold(type(fault))
-        for rank in planned.ranks:
-            if seconds is None:
-                self._record_fault(planned, rank, samples, hits[rank], phase or planned.phase)
-            elif rank in seconds:
-                self._record_fault(planned, rank, samples, Hit(machine={"seconds": seconds[rank]}), planned.phase)
+        if seconds is not None:
+            hits = {rank: Hit(machine={"seconds": failed_s}) for rank, failed_s in seconds.items()}
+        for rank in filter(hits.__contains__, planned.ranks):
+            self._record_fault(planned, rank, samples, hits[rank], phase or planned.phase)
         return planned.struck
 
     def _refuse_without_file(self, planned: PlannedFault) -> None:
@@ -242,12 +228,7 @@ class Supervisor:
         kind.hold([each for each in lasting if type(each.fault) is kind], self._powers)
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
-        """Record that ranks were lost, and replace them.
-
-        Args:
-            lost: rank to the transport's error text.
-            seconds: from the request that failed to its failure.
-        """
+        """Record that ranks were lost, and replace them; see :meth:`harness.cluster.effects.Effects.replace`."""
         self._store.check()  # a new process would take another run's folder for its own
         ranks = sorted(lost, key=rank_order)
         unplanned = [rank for rank in ranks if rank not in self._killed]

@@ -16,13 +16,12 @@ from typing import Any
 from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock, TrainerProgress
 from harness.cluster.formation import Formation, Rendezvous
-from harness.cluster.launcher import Launcher, RankContext
-from harness.cluster.processes import REAP_S, Processes, RankJob
-from harness.cluster.spares import Spares
+from harness.cluster.launcher import Launcher, Main, RankContext
+from harness.cluster.processes import REAP_S, Processes
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, all_ranks, is_ps, is_trainer
+from harness.core.plans import CHIEF, Rank, all_ranks, is_ps, is_spare, is_trainer, spare_name
 from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
@@ -36,7 +35,7 @@ class World:
 
     Args:
         launcher: starts the processes. Closed with the world.
-        ps, trainer: what a PS rank and the trainer rank run. A spare runs what a PS rank runs.
+        ps, trainer: main functions of a PS rank, or a spare, and of the trainer rank.
         options: settings of the RPC world, the control channel and the spares.
         may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`).
         progress_timeout_s: within which a trainer must finish something; None: it need not.
@@ -50,8 +49,8 @@ class World:
         num_ps: int,
         launcher: Launcher,
         *,
-        ps: RankJob,
-        trainer: RankJob,
+        ps: Main,
+        trainer: Main,
         options: ClusterConfig,
         network: PrivateNetwork | None = None,
         may_cut: bool = False,
@@ -74,8 +73,10 @@ class World:
         self._ps, self._trainer = ps, trainer
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
-        self._spares = Spares(options.spares, self._processes, self._connections)
-        members = (*self.names, *self._spares.names)
+        self.hang, self.slow = self._processes.hang, self._processes.slow
+        self._num_spares = options.spares  # that were ever started: a name is never used again
+        self._refill_after: int | None = None  # step after which missing spares are started
+        members = (*self.names, *map(spare_name, range(options.spares)))
         self._formation = Formation(generation=0, members=members, takeovers={})
         self._has_met_trainer = False  # whether it has connected
         self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
@@ -133,10 +134,6 @@ class World:
             self._connections.drop(rank)
         return machines
 
-    def hang(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
-        """Send SIGSTOP to all of ``ranks``, and wait until they have stopped; returns each one's pid and signal."""
-        return self._processes.hang(ranks)
-
     def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
         """Let no packet reach ``ranks`` any more; returns each one's pid. Raises RunFailed.
 
@@ -148,10 +145,6 @@ class World:
         self._to_cut |= {self._processes[rank].pid for rank in ranks if rank not in connected}
         return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
-    def slow(self, factors: Mapping[Rank, float]) -> None:
-        """See :class:`harness.cluster.supervisor.Ranks`: the processes are stopped and continued."""
-        self._processes.slow(factors)
-
     # --- generations ------------------------------------------------------------------------------------------------
 
     def formation(self) -> Formation:
@@ -159,8 +152,24 @@ class World:
         return self._formation
 
     def reached(self, step: int) -> None:
-        """See :class:`harness.cluster.supervisor.Ranks`: missing spares are started after a replacement."""
-        self._spares.refill(step, lambda spare: self._spawn(spare, None))
+        """Start missing spares once the run has got further than at the failure that took them."""
+        if self._refill_after is not None and step > self._refill_after:
+            self._refill_after = None
+            for _ in range(self._options.spares - len(self._spares())):
+                self._spawn(spare_name(self._num_spares), None)
+                self._num_spares += 1
+
+    def _spares(self) -> list[Rank]:
+        """Reap spares that have ended, and return the others."""
+        for spare in filter(is_spare, self.pids):
+            if self._processes.has_ended(spare):
+                self._connections.drop(spare)
+                self._processes.forget(spare)
+        return [*filter(is_spare, self.pids)]
+
+    def _ready_spares(self) -> list[Rank]:
+        """Spares that live and are connected."""
+        return [spare for spare in self._spares() if spare in self._connections]
 
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Give the names of dead ranks to spares or new processes.
@@ -177,17 +186,18 @@ class World:
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         for rank in dead:
             self._connections.drop(rank)
-        spares = self._spares.ready()
+        spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members]
         stays = self._rendezvous.is_complete and len(members) >= len(dead)
         takeovers = dict(zip(dead, members if stays else spares, strict=False))
         for rank, spare in takeovers.items():
-            self._spares.take_over(spare, rank)
+            self._processes.rename(spare, rank)
+            self._connections.rename(spare, rank)
         if stays:
             self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
         else:
             self._begin_generation([rank for rank in dead if rank not in takeovers])
-        self._spares.refill_after(step)
+        self._refill_after = step
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
@@ -196,7 +206,7 @@ class World:
 
     def _begin_generation(self, fresh: Sequence[Rank] = ()) -> None:
         """Order all PS ranks and connected spares to join the next generation; start ``fresh`` ranks into it."""
-        members = (*self.names, *self._spares.ready())
+        members = (*self.names, *self._ready_spares())
         generation = self._formation.generation + 1
         self._formation = Formation(generation=generation, members=members, takeovers={})
         for rank in fresh:
@@ -209,7 +219,7 @@ class World:
 
     def regroup(self) -> Formation:
         """Begin a generation whose members are all ranks and connected spares, if that is not the present one."""
-        if set(self._formation.members) != {*self.names, *self._spares.ready()}:
+        if set(self._formation.members) != {*self.names, *self._ready_spares()}:
             self._begin_generation()
         return self._formation
 
@@ -225,14 +235,12 @@ class World:
             self._give_up(self._overdue())
         if self._trainer_has_ended():
             raise RunFailed(f"{CHIEF} (pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}")
-        if self._rendezvous.is_awaited:
-            spares = self._spares.forget_dead()
-            if self.dead() or any(spare in self._formation.members for spare in spares):
-                self._rendezvous.abandon()
+        if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
+            self._rendezvous.abandon()
 
     def dead(self) -> dict[Rank, str]:
         """PS ranks whose process has ended, and how, in words."""
-        ended = [rank for rank in self.names if is_ps(rank) and self._processes[rank].exitcode is not None]
+        ended = [rank for rank in self.names if is_ps(rank) and self._processes.has_ended(rank)]
         hosts = self._processes.lost_with([rank for rank in ended if rank not in self._mute])
         return {
             rank: hosts.get(rank) or f"pid {self.pids[rank]} {self._end_of(rank, 'while a generation was formed')}"
@@ -273,7 +281,7 @@ class World:
 
     def _trainer_has_ended(self) -> bool:
         """Whether the trainer has ended and all that it sent was read."""
-        return CHIEF not in self._connections and self._processes[CHIEF].exitcode is not None
+        return CHIEF not in self._connections and self._processes.has_ended(CHIEF)
 
     def _give_up(self, overdue: Mapping[Rank, str]) -> None:
         """Kill members, and note why."""
@@ -352,7 +360,7 @@ class World:
             self._has_met_trainer = True
             self._progress.hear("hello")
         if generation is None:
-            if self._spares.are_connected:
+            if all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._connections.send(CHIEF, "spares")
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", rank, self._formation)

@@ -91,11 +91,11 @@ class Agent:
         elif kind == "end":
             self._end(0)
 
-    def _spawn(self, number: int, context: RankContext, main: Main, work: Any) -> None:
+    def _spawn(self, number: int, context: RankContext, main: Main) -> None:
         options = context.options.model_copy(update={"interface": self._interface})
         context = replace(context, options=options, supervisor_pid=os.getpid())
         try:
-            process = self._launcher.spawn(context, main, work)
+            process = self._launcher.spawn(context, main)
         except HarnessError as error:
             self._launcher.check()
             self._send("answer", None, str(error))

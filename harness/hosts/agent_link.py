@@ -4,7 +4,7 @@ Messages are tuples, the kind first. They are sent in the clear after the handsh
 
     agent -> supervisor   ("hello", {host, pid, code})     ("beat", number)            ("answer", value, error)
                           ("ended", number, exitcode)      ("dying", why)
-    supervisor -> agent   ("beat", number)                 ("spawn", number, context, main, work)
+    supervisor -> agent   ("beat", number)                 ("spawn", number, context, main)
                           ("kill", number)                 ("pause", number)         ("resume", number)
                           ("is_paused", number)            ("cut_off", number)       ("cut_problem", number)
                           ("probe", folder, name, text)    ("die",)                  ("end",)
@@ -114,12 +114,12 @@ class AgentLink:
                     return
                 self._changed.wait(max(ends_s - now_s, BEAT_FRAC * self._dead_after_s))
 
-    def spawn(self, context: Any, main: Any, work: Any) -> tuple[int, int]:
+    def spawn(self, context: Any, main: Any) -> tuple[int, int]:
         """Start a process; its number on this host, and its pid there. Raises HostLost, RunFailed."""
         with self._changed:
             number, self._num_spawned = self._num_spawned, self._num_spawned + 1
         try:
-            return number, self.ask("spawn", number, context, main, work)
+            return number, self.ask("spawn", number, context, main)
         except RunFailed:
             with self._changed:
                 self._ended[number] = ORPHANED

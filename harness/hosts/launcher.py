@@ -9,7 +9,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from harness.cluster.launcher import Main, RankContext, RankProcess
+from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.host_map import HostMap
@@ -80,7 +80,7 @@ class HostProcess:
         self.agent.await_end(self.number, timeout_s)
 
 
-class HostsLauncher:
+class HostsLauncher(Launcher):
     """Starts ranks on the hosts of ``cluster.hosts``, each by its agent. A host that dies is lost for good.
 
     Args:
@@ -134,7 +134,7 @@ class HostsLauncher:
             if theirs is not None:
                 remove_probe(folder, theirs)
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+    def spawn(self, context: RankContext, main: Main) -> RankProcess:
         """Start the process of a rank on its host, that of a spare on the living one with the fewest processes."""
         while True:
             self.check()
@@ -142,7 +142,7 @@ class HostsLauncher:
             if is_trainer(context.rank):
                 self._trainers[context.rank] = agent
             try:
-                number, pid = agent.spawn(context, main, work)
+                number, pid = agent.spawn(context, main)
             except HostLost:
                 continue
             return HostProcess(pid, number, agent)

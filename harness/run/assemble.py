@@ -15,9 +15,8 @@ from typing import Any, Literal
 
 from harness.cluster import rpc
 from harness.cluster.effects import Effects
-from harness.cluster.launcher import Launcher, Main
+from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
-from harness.cluster.processes import RankJob
 from harness.cluster.protocol import Cluster
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.supervisor import Ranks, Supervisor
@@ -72,7 +71,7 @@ class Parts:
         make_server: makes the server of a PS rank, on engine ``local``.
         make_ranks: makes the ranks of engine ``local`` from their number and ``make_server``.
         launcher: starts the ranks of engine ``rpc``; None: the one named by ``cluster.launcher``.
-        ps_main: main function of a PS rank's process, on engine ``rpc``.
+        ps_main: main function of a PS rank's process on engine ``rpc``, called with its spec and context.
         clock: the supervisor's, in seconds, monotonic.
     """
 
@@ -80,7 +79,7 @@ class Parts:
     make_server: Callable[[RankSpec, Rank], RankServer] = RankServer
     make_ranks: Callable[[int, Callable[[Rank], RankServer]], LocalRanks] = LocalRanks
     launcher: Launcher | None = None
-    ps_main: Main = rpc.ps_main
+    ps_main: Callable[[RankSpec, RankContext], None] = rpc.ps_main
     clock: Callable[[], float] = time.monotonic
 
 
@@ -330,8 +329,8 @@ def make_world(
         world = World(
             config.num_ps,
             launcher,
-            ps=RankJob(parts.ps_main, spec),
-            trainer=RankJob(rpc.trainer_main, job),
+            ps=partial(parts.ps_main, spec),
+            trainer=partial(rpc.trainer_main, job),
             options=cluster,
             network=_private_network(cluster),
             may_cut=may_cut,

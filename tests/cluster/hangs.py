@@ -42,7 +42,7 @@ def stop_self(note: Path) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def newborn(note: Path, stage: str, which: Callable[[int], bool], context: RankContext, spec: RankSpec) -> None:
+def newborn(note: Path, stage: str, which: Callable[[int], bool], spec: RankSpec, context: RankContext) -> None:
     """Main function of a PS rank; one born into a generation of ``which`` stops before it publishes key ``stage``."""
     real = group.ControlStore.set
 
@@ -55,7 +55,7 @@ def newborn(note: Path, stage: str, which: Callable[[int], bool], context: RankC
         if not stage:
             stop_self(note)
         group.ControlStore.set = stopping
-    rpc.ps_main(context, spec)
+    rpc.ps_main(spec, context)
 
 
 def is_first(generation: int) -> bool:
@@ -166,11 +166,11 @@ def run_until_killed(config: Config, root: Path, note: Path) -> None:
     worlds.run_job(config, root, partial(kill_the_supervisor, note))
 
 
-def ticking(note: Path, context: RankContext, spec: RankSpec) -> None:
+def ticking(note: Path, spec: RankSpec, context: RankContext) -> None:
     """Main function of a PS rank; a thread of ps1 notes how often it has run."""
     if context.rank == "ps1" and context.formation is not None and context.formation.generation == 0:
         threading.Thread(target=_tick, args=(note,), daemon=True).start()
-    rpc.ps_main(context, spec)
+    rpc.ps_main(spec, context)
 
 
 def _tick(note: Path) -> None:

@@ -58,9 +58,9 @@ class TimedLauncher(ForkLauncher):
         progress, now_s = self._world._progress, self._world._clock._total_s
         self.kills.setdefault(pid, Kill(now_s - progress.heard_s, now_s - progress._advanced_s))
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+    def spawn(self, context: RankContext, main: Main) -> Any:
         """Fork a timed process."""
-        return Noted(super().spawn(context, main, work), self._note)
+        return Noted(super().spawn(context, main), self._note)
 
     def watched(self, processes: Iterable[RankProcess]) -> list[Any]:
         """Of the inner ones."""

@@ -28,9 +28,9 @@ class Noting:
     def end_hosts(self, hosts: Sequence[int]) -> None:
         """A no-op: there is no other host."""
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+    def spawn(self, context: RankContext, main: Main) -> RankProcess:
         """Write it down, and fork."""
-        process = Noted(self._fork.spawn(context, main, work), lambda pid: self.notes.append(("kill", pid)))
+        process = Noted(self._fork.spawn(context, main), lambda pid: self.notes.append(("kill", pid)))
         self.notes.append(
             ("spawn", context.rank, context.formation.generation if context.formation else None, process.pid)
         )

@@ -53,9 +53,9 @@ class Watching(ForkLauncher):
         self.seen: list[tuple[str, int, int]] = []
         self._note, self._problem = note, problem
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+    def spawn(self, context: RankContext, main: Main) -> Any:
         """Fork a process."""
-        process = Watched(super().spawn(context, main, work), self._note, self.seen)
+        process = Watched(super().spawn(context, main), self._note, self.seen)
         return process if self._problem is None else Refusing(process, self._problem)
 
     def watched(self, processes: Iterable[Any]) -> list[Any]:

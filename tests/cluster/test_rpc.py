@@ -196,6 +196,6 @@ def test_a_rank_whose_supervisor_has_ended_ends_with_it(main: Callable[..., None
         options=ClusterConfig(rpc_timeout_s=1.0, join_timeout_s=1.0),
         entrance=Entrance((f"/proc/{supervisor}/fd/3",)),
     )
-    assert os.waitstatus_to_exitcode(os.waitpid(forked(lambda: main(context, None)), 0)[1]) == ORPHANED
+    assert os.waitstatus_to_exitcode(os.waitpid(forked(lambda: main(None, context)), 0)[1]) == ORPHANED
     if not is_reaped:
         os.waitpid(supervisor, 0)

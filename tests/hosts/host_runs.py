@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from harness.cluster.deadlines import ListeningClock
 from harness.cluster.launcher import Main, RankContext, RankProcess
@@ -33,13 +32,13 @@ class NotingLauncher(HostsLauncher):
         self._file = run_dir.with_name("spawned")
         self.clock = clock
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> RankProcess:
+    def spawn(self, context: RankContext, main: Main) -> RankProcess:
         """Note both, and start it."""
         if context.formation is not None and context.formation.generation:
             left = [pid for host in self.lost_hosts() for pid in processes(host)]
             with self._file.open("a") as file:
                 file.write(f"{self.clock.read()} {len(left)}\n")
-        return super().spawn(context, main, work)
+        return super().spawn(context, main)
 
 
 def run_and(

@@ -139,7 +139,7 @@ def test_a_silent_host_is_lost_at_the_deadline_with_all_its_processes() -> None:
     """Law: who waits for a process of it waits for that; the process counts as ended, nobody knows how."""
     link, theirs = linked()
     theirs.send(("answer", 42, None))
-    assert link.spawn(None, None, None) == (0, 42)
+    assert link.spawn(None, None) == (0, 42)
     with own_time() as clock:
         with link._changed:  # meanwhile it is not counted as lost, however late this thread is
             while not link.is_silent:
@@ -162,7 +162,7 @@ def test_beats_come_back_and_keep_a_host() -> None:
     """
     link, theirs = linked()
     theirs.send(("answer", 42, None))
-    link.spawn(None, None, None)
+    link.spawn(None, None)
     assert theirs.recv()[0] == "spawn"
     for number in range(15):
         theirs.send(("beat", number))
@@ -225,7 +225,7 @@ def test_an_order_that_failed_is_an_error_with_the_agents_words() -> None:
     link, theirs = linked()
     theirs.send(("answer", None, "ps1 could not be started: no memory"))
     with pytest.raises(RunFailed, match=r"^host b: ps1 could not be started: no memory$"):
-        link.spawn(None, None, None)
+        link.spawn(None, None)
     assert link.num_running == 0
     theirs.close()
 

@@ -133,9 +133,9 @@ class Continued(Noted):
 class Continuing(ForkLauncher):
     """Forks processes that do not stay stopped."""
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+    def spawn(self, context: RankContext, main: Main) -> Any:
         """Fork one."""
-        return Continued(super().spawn(context, main, work))
+        return Continued(super().spawn(context, main))
 
     def watched(self, processes: Iterable[Any]) -> list[Any]:
         """Of the inner ones."""
@@ -227,9 +227,9 @@ class Pausing(ForkLauncher):
         super().__init__()
         self.counts: dict[str, list[int]] = {}
 
-    def spawn(self, context: RankContext, main: Main, work: Any) -> Any:
+    def spawn(self, context: RankContext, main: Main) -> Any:
         """Fork a process that counts."""
-        return Paused(super().spawn(context, main, work), context.rank, self.counts)
+        return Paused(super().spawn(context, main), context.rank, self.counts)
 
     def watched(self, processes: Iterable[Any]) -> list[Any]:
         """Of the inner ones."""

@@ -66,7 +66,7 @@ class MortalRanks(LocalRanks):
     def die(self, rank: str) -> None:
         """Drop the shard."""
         self.died.append(rank)
-        self.drop(rank)
+        self.kill([rank])
 
 
 def run_mortal(
