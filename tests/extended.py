@@ -68,7 +68,7 @@ def differences_of_delta(values: dict[str, Any], out: Path) -> list[str]:
     (out / "one.csv").write_text("hour,rank\n20,ps1\n")
     changes: dict[str, Any] = {"data": {**values["data"], "max_train_samples": 160}, "cluster": {"num_ps": 2}}
     changes["trace"] = {"path": str(out / "one.csv")}
-    return list(verify(Config.model_validate({**values, **changes}), out / "verify").differences)
+    return verify(Config.model_validate({**values, **changes}), out / "verify")
 
 
 def torn_files(values: dict[str, Any], out: Path) -> dict[str, Any]:

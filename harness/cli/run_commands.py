@@ -168,11 +168,11 @@ def verify(options: argparse.Namespace) -> int:
     for number, config in enumerate(configs, start=1):
         name = config.strategy.name
         with progress.runs_progress(f"verify {name} ({number} of {len(configs)})") as on_status:
-            verdict = verification.verify(config, Path(f"{config.out}-verify"), on_status=on_status)
-        console.say(f"{name:<12} {'identical' if verdict.identical else 'DIFFERENT'}")
-        for difference in verdict.differences:
+            differences = verification.verify(config, Path(f"{config.out}-verify"), on_status=on_status)
+        console.say(f"{name:<12} {'DIFFERENT' if differences else 'identical'}")
+        for difference in differences:
             console.say(f"  {difference}")
-        is_identical &= verdict.identical
+        is_identical &= not differences
     return OK if is_identical else FAILED
 
 

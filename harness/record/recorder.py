@@ -56,7 +56,7 @@ class Recorder:
     ) -> None:
         self._fsync = config.store.fsync
         self._now = now
-        self._is_finished = False
+        self.finished: Finished | None = None
         if since is None:
             env = environment(
                 num_threads=config.trainer.num_threads,
@@ -124,7 +124,7 @@ class Recorder:
             self.place.check()
         self._num_events += 1
         self._digest.update(line)
-        self._is_finished |= isinstance(event, Finished)
+        self.finished = event if isinstance(event, Finished) else self.finished
         self._view.record(event)
 
     def done(self) -> None:
@@ -138,7 +138,7 @@ class Recorder:
         """
         if self._stream.closed:
             return
-        assert not ok or self._is_finished, "a run that succeeded has a Finished event"
+        assert not ok or self.finished is not None, "a run that succeeded has a Finished event"
         is_written = False
         try:
             self._close_record(ok, reason)

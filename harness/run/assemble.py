@@ -7,7 +7,7 @@ import socket
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from harness.cluster.world import World
 from harness.config.derived import host_map
 from harness.config.model import ClusterConfig, Config
 from harness.core.errors import ConfigError, RunFailed, StoreError
-from harness.core.events import Finished, Machine
+from harness.core.events import Finished
 from harness.core.faults import FaultTime
 from harness.core.host_map import HostMap
 from harness.core.plans import Rank
@@ -32,16 +32,14 @@ from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
 from harness.record.code import current_code
-from harness.record.folder import empty_run, has_resume_point
 from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
-from harness.run.last_event import LastEvent
 from harness.run.launchers import LAUNCHERS
-from harness.run.resume_points import PointKeeper, usable_point
+from harness.run.resume_points import PointKeeper, point_to_go_on_from
 from harness.run.spec import RunSpec
 from harness.run.trainer import train, with_data
-from harness.run.validity import problem_of
+from harness.run.validity import damage_in, problem_of
 from harness.store import CheckpointStore, ResumeFolder, ResumePoint
 
 _log = logging.getLogger(__name__)
@@ -51,11 +49,11 @@ _log = logging.getLogger(__name__)
 class RunStatus:
     """The progress of a run, for display."""
 
-    step: int
-    num_steps: int
-    loss: float | None
-    phase: Literal["start", "train", "save", "evaluate", "recover", "done"]
-    generation: int
+    step: int = 0
+    num_steps: int = 0
+    loss: float | None = None
+    phase: Literal["start", "train", "save", "evaluate", "recover", "done"] = "start"
+    generation: int = 0
 
 
 TrainerJob = Callable[[Config, Path, tuple[FaultTime, ...], Cluster, Effects], None]
@@ -111,91 +109,131 @@ def run(
     run_spec.validate()
     run_spec.dataset.verify()
     config = run_spec.config  # resolved, as it is recorded
-    status = _Status(on_status)
     folder = ResumeFolder(RunDir(run_dir).resume, fsync=config.store.fsync)
-    point = _point_of(run_spec, RunDir(run_dir), folder, place) if resumes else None
+    point = point_to_go_on_from(run_spec, RunDir(run_dir), folder, place) if resumes else None
     place.check()
-    facts = {"data": run_spec.data_facts, "trace": run_spec.trace_facts}
-    with Recorder(run_dir, config, **facts, since=point and point.events) as recorder:
-        finished = _carry_out(run_spec, recorder, folder, point=point, status=status, parts=parts, stop=stop)
+    with Recorder(run_dir, config, **run_spec.facts, since=point and point.events) as recorder:
+        one = _Run(run_spec, recorder, folder, point, parts, on_status, stop)
+        finished = one.carry_out()
     for left in (folder.root, *([] if config.store.keep_finished else [recorder.run.checkpoints])):
         if recorder.place.is_own:
             shutil.rmtree(left, ignore_errors=True)  # what is left of it is in nobody's way
-    status(phase="done")
+    one.report(phase="done")
     return finished
 
 
-def _carry_out(
-    run_spec: RunSpec,
-    recorder: Recorder,
-    folder: ResumeFolder,
-    *,
-    point: ResumePoint | None,
-    status: "_Status",
-    parts: Parts,
-    stop: StopRequest | None,
-) -> Finished:
-    """Carry out a run from its beginning, or from ``point`` on, and end its record; returns its last event."""
-    config = run_spec.config
-    store = CheckpointStore(
-        recorder.run.checkpoints,
-        keep=config.store.keep,
-        fsync=config.store.fsync,
-        check=recorder.place.check,
-    )
-    if point is not None:
-        store.rewind(point.checkpoint)
-    points = PointKeeper(folder, point, config_hash=run_spec.result_hash, recorder=recorder, store=store)
-    sink = LastEvent(recorder)
+@dataclass
+class _Run:
+    """One run, whose record has begun: from its beginning, or from ``point`` on."""
 
-    def make_supervisor(ranks: Ranks, machine: Machine) -> Supervisor:
+    spec: RunSpec
+    recorder: Recorder
+    folder: ResumeFolder
+    point: ResumePoint | None
+    parts: Parts
+    on_status: Callable[[RunStatus], None] | None
+    stop: StopRequest | None
+
+    def __post_init__(self) -> None:
+        config, place = self.spec.config, self.recorder.place
+        self._status = RunStatus()
+        self._store = CheckpointStore(
+            self.recorder.run.checkpoints,
+            keep=config.store.keep,
+            fsync=config.store.fsync,
+            check=place.check,
+        )
+
+    def carry_out(self) -> Finished:
+        """Carry out the run and end its record; returns its last event."""
+        if self.point is not None:
+            self._store.rewind(self.point.checkpoint)
+        try:
+            supervisor = self._on_rpc() if self.spec.config.engine == "rpc" else self._on_local()
+        except StoreError as error:
+            if words := damage_in(str(error), self.recorder.run.events):
+                raise RunFailed(f"{error}; {words}") from error
+            raise
+        finally:
+            self._store.wait()
+        finished = self.recorder.finished
+        assert finished is not None, "a run ends with its last event"
+        if problem := problem_of(self.spec, supervisor):
+            self.recorder.place.check()
+            shutil.rmtree(self.folder.root, ignore_errors=True)  # who went on from there would end here again
+            raise RunFailed(problem)
+        with suppress(OSError):  # what is left of a killed rank does no harm
+            self._store.remove_unfinished()
+        self.recorder.done()
+        return finished
+
+    def report(self, **values: Any) -> None:
+        """Report the progress of the run: the fields of its status that have changed."""
+        self._status = replace(self._status, **values)
+        if self.on_status is not None:
+            self.on_status(self._status)
+
+    def _on_local(self) -> Supervisor:
+        if self.spec.config.trace.inject == "wall":
+            raise ConfigError(
+                "trace.inject: expected boundary on engine local, got wall; only the processes of engine rpc can be "
+                "killed at any moment"
+            )
+        make_server = partial(self.parts.make_server, self.spec.rank_spec(self._store.root))
+        ranks = self.parts.make_ranks(self.spec.config.num_ps, make_server)
+        supervisor = self._supervisor_of(ranks)
+        try:
+            self._train()(LocalCluster(ranks), Effects(LocalChannel(supervisor, self.stop)))
+        finally:
+            ranks.close()
+        return supervisor
+
+    def _on_rpc(self) -> Supervisor:
+        config = self.spec.config
+        _check_interface(config.cluster)
+        job = partial(with_data, config.data.path, self.spec.dataset.digest, self._train())
+        hosts = self.spec.hosts_after(self.point.supervisor["carried_out"] if self.point else ())
+        may_cut = any(fault.cuts_network for planned in self.spec.planned_faults for fault in planned.ranks_by_fault)
+        rank_spec = self.spec.rank_spec(self._store.root)
+        world = make_world(config, rank_spec, job, self.parts, hosts, may_cut=may_cut)
+        try:
+            world.start()
+            places = {"port": world.port, "network": world.network_words, **world.places}
+            supervisor = self._supervisor_of(world, pids=world.pids, **places)
+            world.serve(supervisor, self.stop, supervisor.strike_by_second)
+        finally:
+            world.close()
+        return supervisor
+
+    def _train(self) -> Callable[[Cluster, Effects], None]:
+        """The trainer's job. It stops for planned faults, unless the supervisor kills at a second."""
+        config = self.spec.config
+        planned = self.spec.planned_faults if config.trace.inject == "boundary" else ()
+        return partial(self.parts.train, config, self._store.root, tuple(each.time for each in planned))
+
+    def _supervisor_of(self, ranks: Ranks, **machine: Any) -> Supervisor:
+        """The supervisor of ``ranks``. It has recorded the first event, or goes on; ``machine``: of the ranks."""
+        spec, recorder, trace = self.spec, self.recorder, self.spec.config.trace
+        points = PointKeeper(self.folder, self._store, recorder, spec.result_hash, self.point)
         supervisor = Supervisor(
             ranks=ranks,
-            sink=sink.record,
-            store=store,
-            planned_faults=run_spec.planned_faults,
-            on_status=status,
-            seconds_per_hour=config.trace.seconds_per_hour if config.trace.inject == "wall" else None,
-            clock=parts.clock,
+            sink=recorder.record,
+            store=self._store,
+            planned_faults=spec.planned_faults,
+            on_status=self.report,
+            seconds_per_hour=trace.seconds_per_hour if trace.inject == "wall" else None,
+            clock=self.parts.clock,
             resumption=points.resumption,
             commit_point=points.commit,
         )
-        _begin_record(supervisor, run_spec, point, machine | {"env": recorder.env_digest})
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        machine = {"time": now, "host": socket.gethostname(), "pid": os.getpid(), **machine, "env": recorder.env_digest}
+        if self.point is None:
+            supervisor.record(spec.started(machine))
+        else:
+            supervisor.load(self.point.supervisor)
+            supervisor.note_resumption(machine)
         return supervisor
-
-    engine = _run_rpc if config.engine == "rpc" else _run_local
-    try:
-        hosts = run_spec.hosts_after(point.supervisor["carried_out"] if point else ())
-        supervisor = engine(run_spec, store, parts, make_supervisor, stop, hosts=hosts)
-    except StoreError as error:
-        if words := sink.damage_in(str(error)):
-            raise RunFailed(f"{error}; {words}") from error
-        raise
-    finally:
-        store.wait()
-    finished = sink.finished
-    assert finished is not None, "a run ends with its last event"
-    if problem := problem_of(run_spec, supervisor):
-        recorder.place.check()
-        shutil.rmtree(folder.root, ignore_errors=True)  # who went on from there would end here again
-        raise RunFailed(problem)
-    with suppress(OSError):  # what is left of a killed rank does no harm
-        store.remove_unfinished()
-    recorder.done()
-    return finished
-
-
-def _point_of(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
-    """The resume point that the run goes on from. Where there is none, the folder is emptied for a new start."""
-    point = usable_point(run_spec, run, folder)
-    if point is None:
-        place.check()
-        if has_resume_point(run.path):
-            _log.info("%s: starts afresh", run.path)
-        empty_run(run.path)
-    else:
-        _log.info("%s: goes on from step %d of %d", run.path, point.step, run_spec.num_steps)
-    return point
 
 
 def prepare_fork_server() -> None:
@@ -212,100 +250,17 @@ def starts_processes(config: Config) -> bool:
     return config.engine == "rpc"
 
 
-class _Status:
-    """Completes the status fields that a run reports to a RunStatus."""
-
-    def __init__(self, on_status: Callable[[RunStatus], None] | None) -> None:
-        self._on_status = on_status
-        self._values: dict[str, Any] = {"step": 0, "num_steps": 0, "loss": None, "phase": "start", "generation": 0}
-
-    def __call__(self, **values: Any) -> None:
-        self._values |= values
-        if self._on_status is not None:
-            self._on_status(RunStatus(**self._values))
-
-
-def _machine(**values: Any) -> Machine:
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"time": now, "host": socket.gethostname(), "pid": os.getpid(), **values}
-
-
-MakeSupervisor = Callable[[Ranks, Machine], Supervisor]
-"""Makes the supervisor of a run, whose record has begun, from its ranks and the machine's part of the first event."""
-
-
-def _run_local(
-    run_spec: RunSpec,
-    store: CheckpointStore,
-    parts: Parts,
-    make_supervisor: MakeSupervisor,
-    stop: StopRequest | None,
-    *,
-    hosts: HostMap,
-) -> Supervisor:
-    if run_spec.config.trace.inject == "wall":
+def _check_interface(cluster: ClusterConfig) -> None:
+    """Raise ConfigError for a network interface that is not there, or that others reach and may not."""
+    if cluster.interface != "lo" and cluster.network != "open":
         raise ConfigError(
-            "trace.inject: expected boundary on engine local, got wall; only the processes of engine rpc can be killed "
-            "at any moment"
-        )
-    spec = run_spec.rank_spec(store.root)
-    ranks = parts.make_ranks(run_spec.config.num_ps, partial(parts.make_server, spec))
-    supervisor = make_supervisor(ranks, _machine())
-    try:
-        effects = Effects(LocalChannel(supervisor, stop))
-        parts.train(run_spec.config, store.root, _fault_times(run_spec), LocalCluster(ranks), effects)
-    finally:
-        ranks.close()
-    return supervisor
-
-
-def _run_rpc(
-    run_spec: RunSpec,
-    store: CheckpointStore,
-    parts: Parts,
-    make_supervisor: MakeSupervisor,
-    stop: StopRequest | None,
-    *,
-    hosts: HostMap,
-) -> Supervisor:
-    config = run_spec.config
-    if config.cluster.interface != "lo" and config.cluster.network != "open":
-        raise ConfigError(
-            f"cluster.interface: expected lo, got {config.cluster.interface}: others reach the ranks there, and RPC "
+            f"cluster.interface: expected lo, got {cluster.interface}: others reach the ranks there, and RPC "
             "authenticates nobody; on a network that you trust, set cluster.network=open"
         )
     interfaces = [name for _, name in socket.if_nameindex()]
-    if config.cluster.interface not in (None, *interfaces):
+    if cluster.interface not in (None, *interfaces):
         there = ", ".join(interfaces)
-        raise ConfigError(f"cluster.interface: unknown interface {config.cluster.interface!r}; expected one of {there}")
-    train_there = partial(parts.train, config, store.root, _fault_times(run_spec))
-    job = partial(with_data, config.data.path, run_spec.dataset.digest, train_there)
-    may_cut = any(fault.cuts_network for planned in run_spec.planned_faults for fault in planned.ranks_by_fault)
-    world = make_world(config, run_spec.rank_spec(store.root), job, parts, hosts, may_cut=may_cut)
-    try:
-        world.start()
-        machine = _machine(pids=world.pids, port=world.port, network=world.network_words, **world.places)
-        supervisor = make_supervisor(world, machine)
-        world.serve(supervisor, stop, supervisor.strike_by_second)
-    finally:
-        world.close()
-    return supervisor
-
-
-def _begin_record(supervisor: Supervisor, run_spec: RunSpec, point: ResumePoint | None, machine: Machine) -> None:
-    """Record the first event, or take up the supervisor's state where the record goes on, and note ``machine``."""
-    if point is None:
-        supervisor.record(run_spec.started(machine))
-    else:
-        supervisor.load(point.supervisor)
-        supervisor.note_resumption(machine)
-
-
-def _fault_times(run_spec: RunSpec) -> tuple[FaultTime, ...]:
-    """Faults for which the trainer stops: none where the supervisor kills at a second."""
-    if run_spec.config.trace.inject == "wall":
-        return ()
-    return tuple(planned.time for planned in run_spec.planned_faults)
+        raise ConfigError(f"cluster.interface: unknown interface {cluster.interface!r}; expected one of {there}")
 
 
 def make_world(

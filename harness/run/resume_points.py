@@ -6,8 +6,8 @@ tracker and no event, so a run that goes on from one ends with the record of a r
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.effects import Effects, Resumption
@@ -16,10 +16,13 @@ from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, Store
 from harness.core.plans import CHIEF, Progress, Rank
 from harness.core.resumable import State, Stateful
 from harness.record.code import current_code, difference_of
+from harness.record.folder import empty_run, has_resume_point
+from harness.record.place import Place
 from harness.record.recorder import Recorder, check_environment, check_position
 from harness.record.rundir import RunDir
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.failover import FailoverClient
+from harness.run.spec import RunSpec
 from harness.store import (
     CheckpointStore,
     FileRecord,
@@ -30,12 +33,10 @@ from harness.store import (
     write_state,
 )
 
-if TYPE_CHECKING:
-    from harness.run.spec import RunSpec
-
 _log = logging.getLogger(__name__)
 
 
+@dataclass(kw_only=True)
 class ResumePoints:
     """The trainer's side: writes the resume points of a run, and loads the one that it goes on from.
 
@@ -44,32 +45,23 @@ class ResumePoints:
         every_s: seconds between points; 0: one before every save; None: only where the run is to stop.
     """
 
-    def __init__(
-        self,
-        *,
-        parts: Mapping[str, Stateful],
-        client: EmbeddingClient,
-        failover: FailoverClient,
-        checkpoints: Checkpoints,
-        effects: Effects,
-        every_s: float | None,
-        fsync: bool,
-    ) -> None:
-        self._parts = parts
-        self._client = client
-        self._failover = failover
-        self._checkpoints = checkpoints
-        self._effects = effects
-        self._every_s = every_s
-        self._fsync = fsync
-        self._resumption = effects.resumption()
+    parts: Mapping[str, Stateful]
+    client: EmbeddingClient
+    failover: FailoverClient
+    checkpoints: Checkpoints
+    effects: Effects
+    every_s: float | None
+    fsync: bool
+
+    def __post_init__(self) -> None:
+        self._resumption = self.effects.resumption()
         self._number = self._resumption.next_number
-        self._began_s = self._last_s = effects.clock()
+        self._began_s = self._last_s = self.effects.clock()
         self._written_s = 0.0
 
     def measured_s(self) -> dict[str, float]:
         """Seconds of this machine: of the run, without the time between two starts, and of its resume points."""
-        return {"seconds": self._effects.clock() - self._began_s, "resume_seconds": self._written_s}
+        return {"seconds": self.effects.clock() - self._began_s, "resume_seconds": self._written_s}
 
     def resume(self) -> bool:
         """Load the point that the run goes on from; False if it starts. Raises StoreError, RunFailed."""
@@ -77,12 +69,12 @@ class ResumePoints:
         if point is None:
             return False
         state = read_state(root, point.files[CHIEF])
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             part.load(state[name])
         self._began_s -= state["measured_s"]["seconds"]
         self._written_s = state["measured_s"]["resume_seconds"]
-        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self._failover.ranks}
-        if self._failover.ask_once(requests) is None:
+        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.failover.ranks}
+        if self.failover.ask_once(requests) is None:
             raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
         return True
 
@@ -92,8 +84,8 @@ class ResumePoints:
         To be called where it does not matter which message is in flight, before what is due at the boundary. Raises
         RunStopped if the run is asked to stop, RolledBack if a failure was found.
         """
-        is_stopping = self._effects.is_stopping()
-        if self._checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
+        is_stopping = self.effects.is_stopping()
+        if self.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
             is_written = self._write(progress)
@@ -106,58 +98,53 @@ class ResumePoints:
                 raise RunStopped(progress.step)
 
     def _is_due(self, *, saves: bool) -> bool:
-        if not self._every_s:
-            return saves and self._every_s is not None
-        return self._effects.has_passed(self._every_s, self._last_s)
+        if not self.every_s:
+            return saves and self.every_s is not None
+        return self.effects.has_passed(self.every_s, self._last_s)
 
     def _write(self, progress: Progress) -> bool:
         """Write and commit a point; False if a rank is dead, which the next step finds. Raises StoreError."""
-        began_s = self._last_s = self._effects.clock()
+        began_s = self._last_s = self.effects.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
-        for name, part in self._parts.items():
+        for name, part in self.parts.items():
             if not isinstance(part, Stateful):
                 raise StoreError(f"{name} {type(part).__name__}: expected methods state and load, got none")
-        self._client.settle(progress)
+        self.client.settle(progress)
         request = WriteState(root=root, number=number)
-        files: Mapping[str, FileRecord] | None = self._failover.ask_once(dict.fromkeys(self._failover.ranks, request))
+        files: Mapping[str, FileRecord] | None = self.failover.ask_once(dict.fromkeys(self.failover.ranks, request))
         if files is None:
             return False
-        state: State = {name: part.state() for name, part in self._parts.items()}
+        state: State = {name: part.state() for name, part in self.parts.items()}
         state["measured_s"] = self.measured_s()
-        write = partial(write_state, root, CHIEF, number, progress.step, state, fsync=self._fsync)
-        own = self._effects.once(write)
-        newest = self._checkpoints.newest
-        self._effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
-        self._last_s = self._effects.clock()
+        write = partial(write_state, root, CHIEF, number, progress.step, state, fsync=self.fsync)
+        own = self.effects.once(write)
+        newest = self.checkpoints.newest
+        self.effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
+        self._last_s = self.effects.clock()
         self._written_s += self._last_s - began_s
         return True
 
 
+@dataclass
 class PointKeeper:
     """The supervisor's side: commits the resume points of one run. Checkpoint files that the newest needs stay.
 
     Args:
-        point: that the run goes on from; None: it starts.
+        newest: at first the point that the run goes on from; None: it starts.
     """
 
-    def __init__(
-        self,
-        folder: ResumeFolder,
-        point: ResumePoint | None,
-        *,
-        config_hash: str,
-        recorder: Recorder,
-        store: CheckpointStore,
-    ) -> None:
-        self._folder = folder
-        self._newest = point
-        self._config_hash = config_hash
-        self._recorder = recorder
-        self._store = store
-        folder.prepare()
-        self._pin(point)
-        self.resumption = Resumption(root=folder.root, next_number=folder.next_number(), point=point)
+    folder: ResumeFolder
+    store: CheckpointStore
+    recorder: Recorder
+    config_hash: str
+    newest: ResumePoint | None
+
+    def __post_init__(self) -> None:
+        self.folder.prepare()
+        self._pin(self.newest)
+        next_number = self.folder.next_number()
+        self.resumption = Resumption(root=self.folder.root, next_number=next_number, point=self.newest)
 
     def commit(
         self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
@@ -166,27 +153,28 @@ class PointKeeper:
         point = ResumePoint(
             number=number,
             step=step,
-            config_hash=self._config_hash,
+            config_hash=self.config_hash,
             code=current_code().fingerprint,
-            events=self._recorder.position(),
+            events=self.recorder.position(),
             checkpoint=checkpoint,
             files=dict(files),
             supervisor=supervisor,
         )
-        self._pin(self._newest, point)
-        self._folder.commit(point)
-        self._newest = point
-        self._folder.keep_only(point)
+        self._pin(self.newest, point)
+        self.folder.commit(point)
+        self.newest = point
+        self.folder.keep_only(point)
         self._pin(point)
 
     def _pin(self, *points: ResumePoint | None) -> None:
-        self._store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
+        self.store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
 
 
-def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> ResumePoint | None:
+def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
     """The newest resume point of a run whose bytes are whole; of a newer one, the damage is logged, a line each.
 
-    Raises PointKept if the run cannot go on from it now: a file cannot be read, or the code or the record is another.
+    Where there is none, the run starts afresh: its folder is emptied. Raises PointKept if the run cannot go on from it
+    now: a file cannot be read, or the code or the record is another.
     """
     for path in folder.paths():
         try:
@@ -199,11 +187,16 @@ def usable_point(run_spec: "RunSpec", run: RunDir, folder: ResumeFolder) -> Resu
                 f"{error}; the resume point stays: put this right, or remove {folder.root} to start afresh"
             ) from error
         else:
+            _log.info("%s: goes on from step %d of %d", run.path, point.step, run_spec.num_steps)
             return point
+    place.check()
+    if has_resume_point(run.path):
+        _log.info("%s: starts afresh", run.path)
+    empty_run(run.path)
     return None
 
 
-def _check(point: ResumePoint, name: str, *, run_spec: "RunSpec", run: RunDir) -> None:
+def _check(point: ResumePoint, name: str, *, run_spec: RunSpec, run: RunDir) -> None:
     """Raise StoreError unless ``point`` is of this config, code and record; Damaged unless its checkpoint is whole."""
     where = run.resume / name
     if point.config_hash != run_spec.result_hash:

@@ -155,22 +155,19 @@ class RunSpec:
         return OPTIMIZERS[self.config.trainer.optimizer]
 
     @property
-    def data_facts(self) -> dict[str, Any]:
-        """Facts about the click log for env.json, as plain JSON types. ``synthetic`` is None for real logs."""
-        meta = self.dataset.meta
-        synthetic = dataclasses.asdict(meta.synthetic) if meta.synthetic else None
-        return {
+    def facts(self) -> dict[str, Any]:
+        """Facts about the click log and the trace for env.json, as plain JSON types.
+
+        ``synthetic`` is None for real logs, ``trace`` without a trace. Raises TraceError.
+        """
+        meta, digest = self.dataset.meta, trace_digest(self.config)
+        data = {
             "num_samples": meta.num_rows,
             "num_table_rows": self.num_rows,
             "digest": meta.digest,
-            "synthetic": synthetic,
+            "synthetic": dataclasses.asdict(meta.synthetic) if meta.synthetic else None,
         }
-
-    @property
-    def trace_facts(self) -> dict[str, Any] | None:
-        """Facts about the failure trace for env.json, as plain JSON types; None without a trace. Raises TraceError."""
-        digest = trace_digest(self.config)
-        return None if digest is None else {"digest": digest}
+        return {"data": data, "trace": None if digest is None else {"digest": digest}}
 
     @property
     def num_rows(self) -> int:

@@ -1,6 +1,7 @@
 """The losses of finished steps: recorded in batches, and compared when steps are repeated."""
 
 import struct
+from dataclasses import KW_ONLY, dataclass
 
 from harness.cluster.effects import Effects
 from harness.core.errors import RunFailed
@@ -8,6 +9,7 @@ from harness.core.events import Trained
 from harness.core.resumable import Resumable
 
 
+@dataclass(eq=False)
 class StepLog(Resumable):
     """The number of finished steps, and their losses, also of steps that a rollback undid.
 
@@ -18,21 +20,15 @@ class StepLog(Resumable):
 
     _state = ("step", "losses", "_recorded", "_rerun_until")
 
-    def __init__(
-        self,
-        effects: Effects,
-        *,
-        num_steps: int,
-        batch_size: int,
-        every_steps: int,
-        repeats_exactly: bool = True,
-    ) -> None:
-        self._effects = effects
-        self._num_steps = num_steps
-        self._batch_size = batch_size
-        self._every_steps = every_steps
-        self._repeats_exactly = repeats_exactly
-        self._began_s = effects.clock()
+    effects: Effects
+    _: KW_ONLY
+    num_steps: int
+    batch_size: int
+    every_steps: int
+    repeats_exactly: bool = True
+
+    def __post_init__(self) -> None:
+        self._began_s = self.effects.clock()
         self._recorded = 0  # finished steps that are on record
         self._rerun_until = 0  # steps up to here had run before the last rollback
         self.step = 0
@@ -44,11 +40,11 @@ class StepLog(Resumable):
         Raises RunFailed if it had, with a different loss, and repeats are exact.
         """
         self.step += 1
-        self._effects.advanced(self.step)
+        self.effects.advanced(self.step)
         is_rerun = self.step <= len(self.losses)
         if not is_rerun:
             self.losses.append(loss)
-        elif not self._repeats_exactly:
+        elif not self.repeats_exactly:
             self.losses[self.step - 1] = loss
         elif struct.pack("d", first := self.losses[self.step - 1]) != struct.pack("d", loss):
             raise RunFailed(
@@ -58,7 +54,7 @@ class StepLog(Resumable):
 
     def flush_if_due(self) -> None:
         """Record the new steps at every multiple of ``every_steps``, and where a rerun ends."""
-        if self.step == self._rerun_until or self.step % self._every_steps == 0:
+        if self.step == self._rerun_until or self.step % self.every_steps == 0:
             self.flush()
 
     def flush(self) -> None:
@@ -66,18 +62,18 @@ class StepLog(Resumable):
         if self._recorded == self.step:
             return
         losses = self.losses[self._recorded : self.step]
-        now_s = self._effects.clock()
-        self._effects.record(
+        now_s = self.effects.clock()
+        self.effects.record(
             Trained(
                 step=self.step,
-                samples=self.step * self._batch_size,
+                samples=self.step * self.batch_size,
                 first_step=self._recorded,
                 losses=losses,
                 rerun=self._recorded < self._rerun_until,
                 machine={"seconds": now_s - self._began_s},
             )
         )
-        self._effects.status(phase="train", step=self.step, num_steps=self._num_steps, loss=losses[-1])
+        self.effects.status(phase="train", step=self.step, num_steps=self.num_steps, loss=losses[-1])
         self._recorded, self._began_s = self.step, now_s
 
     def roll_back(self, step: int) -> None:

@@ -1,10 +1,13 @@
-"""Whether the result of a run that has ended is valid."""
+"""Whether the result of a run that has ended is valid, and whether its trace is why it failed."""
 
 import logging
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from harness.cluster.supervisor import Supervisor
-from harness.core.faults import PlannedFault
+from harness.core.events import Injected
+from harness.core.faults import FAULTS, PlannedFault
+from harness.record.recorder import read_events
 from harness.run.spec import RunSpec
 
 _log = logging.getLogger(__name__)
@@ -48,3 +51,17 @@ def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> Iterat
                 f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
                 "phase"
             )
+
+
+def damage_in(problem: str, events: Path) -> str:
+    """Which faults of the trace damaged the file that ``problem`` names, in words; empty if none did.
+
+    ``events``: the record of the run, which is read if there is a damage at all.
+    """
+    lines: dict[str, list[str]] = {}
+    record = read_events(events) if ": damaged" in problem else []
+    for event in (each for each in record if isinstance(each, Injected)):
+        what = FAULTS[event.fault].damage
+        if what and f"{event.details['path']}: damaged" in problem:
+            lines.setdefault(what, []).append(str(event.line))
+    return "; ".join(f"{what} by line {', '.join(which)} of the trace" for what, which in lines.items())

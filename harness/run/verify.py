@@ -75,29 +75,18 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
     )
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """Whether one strategy gave the same bits on every engine and data path, and the first differences if not."""
-
-    strategy: str
-    differences: tuple[str, ...]
-
-    @property
-    def identical(self) -> bool:
-        """Whether there is no difference."""
-        return not self.differences
-
-
 def verify(
     config: Config,
     work_dir: Path,
     *,
     on_status: OnRunStatus | None = None,
     run: Callable[..., object] = assemble.run,
-) -> Verdict:
-    """Run ``config`` on both engines, without a cache and with each, and with the other mode of saves; compare losses,
-    parameters, AUC, PLS and all events. Exact variants are compared with the run on ``local`` without a cache. Each
-    difference, and the error of a run that failed, names the strategy, the engine and the keys of the variant.
+) -> list[str]:
+    """The first differences between runs of ``config`` on both engines, without a cache and with each, and with the
+    other mode of saves: in losses, parameters, AUC, PLS and all events. None if all gave the same bits.
+
+    Exact variants are compared with the run on ``local`` without a cache. Each difference, and the error of a run that
+    failed, names the strategy, the engine and the keys of the variant.
 
     The trace is the config's own (the busy one if it names none), plus a kill right before and one right after a save;
     on the wall clock, overhead brings these two forward.
@@ -135,7 +124,7 @@ def verify(
         )
         against = _named(reference.of(config, "local", trace))
         differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
-    return Verdict(name, tuple(differences))
+    return differences
 
 
 def _between_variants(cell: Config) -> frozenset[str]:

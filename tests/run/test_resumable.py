@@ -92,11 +92,11 @@ CASES = [*((strategy, "none") for strategy in STRATEGIES), ("cpr_mass", "lookahe
 class Watching(ResumePoints):
     """Looks at the trainer's objects when a point is written."""
 
-    parts: dict[str, Stateful] = {}  # noqa: RUF012 - set by each run
+    seen: dict[str, Stateful] = {}  # noqa: RUF012 - set by each run
 
     def __init__(self, *, parts: dict[str, Stateful], **others: Any) -> None:
         super().__init__(parts=parts, **others)
-        Watching.parts = parts
+        Watching.seen = parts
 
 
 class Fresh(Watching):
@@ -123,7 +123,7 @@ def looked_at(config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(assemble, "Supervisor", SeenSupervisor)
     run(config, run_dir, Parts(make_server=Seen))
-    return [*found, *Watching.parts.values()]
+    return [*found, *Watching.seen.values()]
 
 
 def name_of(thing: Stateful) -> str:
@@ -195,11 +195,11 @@ def test_a_state_is_the_same_after_a_file(
     config = changed(config, strategy__name=strategy, cache__mode=cache, cache__max_rows=500, cache__lookahead=8)
     config = saving_every(changed(config, data__max_train_samples=160), 60)
     server = [thing for thing in looked_at(config, tmp_path / "run", monkeypatch) if isinstance(thing, RankServer)][-1]
-    things = {"server": server, **Watching.parts}
+    things = {"server": server, **Watching.seen}
     monkeypatch.setattr(job, "ResumePoints", Fresh)
     with pytest.raises(RunStopped):
         run(config, tmp_path / "fresh")
-    others = {"server": RankServer(RunSpec(config).rank_spec(tmp_path), server.rank), **Watching.parts}
+    others = {"server": RankServer(RunSpec(config).rank_spec(tmp_path), server.rank), **Watching.seen}
     for number, (name, thing) in enumerate(things.items()):
         before = thing.state()
         after = read_state(tmp_path, write_state(tmp_path, "ps3", number, 40, before, fsync=False))

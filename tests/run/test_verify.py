@@ -63,7 +63,7 @@ def test_a_strategy_is_identical_on_every_engine_and_path(config: Config, tmp_pa
     config = changed(config, eval__every_steps=25, cache__lookahead=24)
     config = changed(config, cache__staleness=3, cache__workers=3, cache__max_rows=300)
     config = saving_every(changed(config, strategy__name=strategy), 40)
-    assert verify.verify(config, tmp_path) == verify.Verdict(strategy, ())
+    assert verify.verify(config, tmp_path) == []
     events = read_events(tmp_path / f"{strategy}-rpc-lookahead" / "events.jsonl")
     saves = {event.step for event in events if isinstance(event, Saved)}
     kills = [event for event in events if is_loss(event)]
@@ -93,8 +93,8 @@ def test_verifying_leaves_nothing_out(config: Config, tmp_path: Path) -> None:
 
     paths = [(engine, path.name) for path in verify.variants_of(config) for engine in path.engines]
     assert {(engine, name) for engine in ("local", "rpc") for name in ("none", "lookahead", "stale")} < {*paths}
-    verdict = verify.verify(config, tmp_path / "one", run=note, on_status=lambda *told: followed.append(told))
-    assert verdict == verify.Verdict("full", ())
+    differences = verify.verify(config, tmp_path / "one", run=note, on_status=lambda *told: followed.append(told))
+    assert differences == []
     assert followed == [(number, len(paths), status) for number in range(1, len(paths) + 1)]
     assert ran == [("full", engine, f"full-{engine}-{path}") for engine, path in paths]
 
@@ -113,10 +113,10 @@ def test_a_difference_is_named(config: Config, tmp_path: Path) -> None:
         verify.verify(config, tmp_path, run=run_all)
     by_run = verify.compare_records(tmp_path / "partial-local-none", tmp_path / "partial-rpc-lookahead")
     assert any("train" in line and ": losses: expected [" in line and ", got [" in line for line in by_run)
-    verdict = verify.verify(
+    differences = verify.verify(
         config, tmp_path, run=lambda cell, run_dir, **_: run_all(changed(cell, save__mode="sync"), run_dir)
     )
-    (head,) = {line.partition(": event")[0] for line in verdict.differences}
+    (head,) = {line.partition(": event")[0] for line in differences}
     assert head == (
         "partial on rpc (cache.mode=lookahead save.mode=sync), compared with "
         "partial on local (cache.mode=none save.mode=sync)"
