@@ -249,29 +249,18 @@ def from_json(values: dict[str, Any]) -> Event:
     return event
 
 
-_FAULTS_OF_BEFORE: dict[str, tuple[str, ...]] = {
-    "kill": (),
-    "slow": ("factor", "last_hour", "last_step"),
-    "write_failed": (),
-    "bitflip": ("path", "bit"),
-}
-"""Kinds of events in records of before the kind ``fault``, and their fields that are details now."""
+_FAULTS_OF_BEFORE = ("kill", "slow", "write_failed", "bitflip")
+"""Kinds of events in records of before the kind ``fault``."""
 
 
 def _fault_upgraded(values: dict[str, Any]) -> dict[str, Any]:
     """The fields of an event of a kind of before as those of ``fault``."""
-    kind = values["event"]
-    fault = values.get("fault", kind)
-    names = _FAULTS_OF_BEFORE[kind]
-    others = {name: value for name, value in values.items() if name not in names}
-    return {
-        "phase": "save" if kind == "write_failed" else "boundary",
-        "loss": ("dead" if fault == "kill" else "mute") if kind == "kill" else None,
-        **others,
-        "event": Injected.kind,
-        "fault": fault,
-        "details": {name: values[name] for name in names},
-    }
+    name = values.get("fault", values["event"])
+    fault = FAULTS[name]
+    others = {key: value for key, value in values.items() if key not in fault.details}
+    details = {key: values[key] for key in fault.details}
+    facts = {"phase": fault.phases[0], "loss": fault.loss}
+    return {**facts, **others, "event": Injected.kind, "fault": name, "details": details}
 
 
 def _upgraded(values: dict[str, Any]) -> dict[str, Any]:

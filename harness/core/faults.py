@@ -136,7 +136,6 @@ class Fault:
         goes on."""
 
 
-@dataclass(frozen=True, kw_only=True)
 class Death(Fault):
     """The ranks are lost, at a boundary or in any phase."""
 
@@ -146,11 +145,8 @@ class Death(Fault):
     aim: ClassVar[str] = "to kill"
 
 
-@dataclass(frozen=True, kw_only=True)
 class Kill(Death):
     """The ranks end."""
-
-    name: str = "kill"
 
     takes_hosts: ClassVar[bool] = True
 
@@ -158,11 +154,8 @@ class Kill(Death):
         return _hits(powers.ranks.kill(ranks, planned.hosts))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Hang(Death):
     """The ranks stand still."""
-
-    name: str = "hang"
 
     loss: ClassVar[Loss | None] = "mute"
 
@@ -170,11 +163,8 @@ class Hang(Death):
         return _hits(powers.ranks.hang(ranks))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Partition(Death):
     """The ranks run, and no packet reaches them any more."""
-
-    name: str = "partition"
 
     loss: ClassVar[Loss | None] = "mute"
     cuts_network: ClassVar[bool] = True
@@ -183,11 +173,8 @@ class Partition(Death):
         return _hits(powers.ranks.cut_off(ranks))
 
 
-@dataclass(frozen=True, kw_only=True)
 class Slow(Fault):
     """For a time the ranks take ``slowness`` times as long. No result changes."""
-
-    name: str = "slow"
 
     columns: ClassVar[tuple[str, ...]] = ("factor",)
     lasts: ClassVar[bool] = True
@@ -221,7 +208,6 @@ class Slow(Fault):
         powers.ranks.slow({rank: each.fault.slowness for each in by_factor for rank in each.ranks})
 
 
-@dataclass(frozen=True, kw_only=True)
 class WriteFailure(Fault):
     """The first write of each rank's part of the next save fails with the error ``write_errno``."""
 
@@ -239,7 +225,6 @@ class WriteFailure(Fault):
 class BitFlip(Fault):
     """The bit of this ``number`` of the ranks' newest files changes on disk."""
 
-    name: str = "bitflip"
     number: int = 0
 
     damage: ClassVar[str] = "a bit of it was flipped"
@@ -260,7 +245,7 @@ def _hits(machines: Mapping[Rank, Mapping[str, Any]]) -> dict[Rank, Hit]:
 
 _ERRNOS = {"disk_full": errno.ENOSPC, "disk_error": errno.EIO}
 
-KILL = Kill()
+KILL = Kill(name="kill")
 FAULTS: dict[str, type[Fault]] = {
     "kill": Kill,
     "hang": Hang,

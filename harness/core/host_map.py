@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from harness.core.plans import Rank, all_ranks
 
 
-class HostMap:
+class HostMap(dict[Rank, int]):
     """The host of each rank. A rank that dies alone is replaced on its own host; ranks of a lost host move.
 
     At first each rank is, PS ranks before the trainer, on the host that ``place`` names, or else on the one with the
@@ -20,25 +20,15 @@ class HostMap:
         place: host by rank.
 
     Attributes:
-        ranks: all that have a host: PS ranks by number, then the trainer.
         lost: hosts that were lost, in order.
     """
 
     def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int]) -> None:
-        self.ranks = all_ranks(num_ps) if num_hosts else ()
+        super().__init__()
         self._left = [*range(num_hosts)]
         self.lost: list[int] = []
-        self._host: dict[Rank, int] = {}
-        for rank in self.ranks:
-            self._host[rank] = place[rank] if rank in place else self._emptiest()
-
-    def __contains__(self, rank: Rank) -> bool:
-        """Whether ``rank`` has a host: a spare has none here."""
-        return rank in self._host
-
-    def __getitem__(self, rank: Rank) -> int:
-        """The host of ``rank``."""
-        return self._host[rank]
+        for rank in all_ranks(num_ps) if num_hosts else ():
+            self[rank] = place[rank] if rank in place else self._emptiest()
 
     @property
     def left(self) -> Sequence[int]:
@@ -47,7 +37,7 @@ class HostMap:
 
     def on(self, host: int) -> tuple[Rank, ...]:
         """The ranks on a host: PS ranks by number, then the trainer."""
-        return tuple(rank for rank in self.ranks if self._host[rank] == host)
+        return tuple(rank for rank, its_host in self.items() if its_host == host)
 
     def lose(self, host: int) -> None:
         """A host is lost: each of its ranks, in order, moves to the one with the fewest. The last host keeps them.
@@ -59,10 +49,10 @@ class HostMap:
         self._left.remove(host)
         self.lost.append(host)
         for rank in self.on(host) if self._left else ():
-            self._host[rank] = self._emptiest()
+            self[rank] = self._emptiest()
 
     def _emptiest(self) -> int:
-        num = Counter(self._host.values())
+        num = Counter(self.values())
         return min(self._left, key=lambda host: (num[host], host))
 
 

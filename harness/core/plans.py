@@ -19,12 +19,7 @@ def ps_index(rank: Rank) -> int:
     return int(rank.removeprefix("ps"))
 
 
-def trainer_rank(index: int) -> Rank:
-    """Name of trainer rank number ``index``."""
-    return f"trainer{index}"
-
-
-CHIEF: Rank = trainer_rank(0)
+CHIEF: Rank = "trainer0"
 """The trainer rank whose files and digests stand for those of the dense network."""
 
 

@@ -4,6 +4,7 @@ A new strategy is one class, in ``core.whole_strategies`` or ``core.priority_str
 ``STRATEGIES``; its ``Options`` are its keys under ``strategy:`` in a configuration.
 """
 
+from functools import partial
 from typing import Any, Literal
 
 from pydantic import Field, create_model
@@ -41,11 +42,7 @@ class _Named(StrategyOptions):
     """Options that can be pickled, although their class has no import path."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _options_from, (self.model_dump(),)
-
-
-def _options_from(values: dict[str, Any]) -> StrategyOptions:
-    return OPTIONS[values["name"]].model_validate(values)
+        return partial(options_of, self.name, **self.model_dump()), ()
 
 
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
@@ -66,10 +63,9 @@ OPTIONS: dict[str, type[StrategyOptions]] = {}
 
 def name_options() -> None:
     """Complete ``OPTIONS`` after entries were added to ``STRATEGIES``."""
-    for name in STRATEGIES.keys() - OPTIONS.keys():
-        OPTIONS[name] = _named(name, STRATEGIES[name])
-    for name in STRATEGIES:
-        OPTIONS[name] = OPTIONS.pop(name)  # in the table's order
+    for name, strategy in STRATEGIES.items():
+        if name not in OPTIONS:
+            OPTIONS[name] = _named(name, strategy)
 
 
 name_options()

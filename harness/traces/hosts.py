@@ -72,4 +72,4 @@ def placement_facts(config: Config) -> list[int] | None:
     if config.trace.path is None or not any(entry.names_host for entry in read_trace(Path(config.trace.path)).entries):
         return None
     hosts = host_map(config)
-    return [len(hosts.left), *(hosts[rank] for rank in hosts.ranks)]
+    return [len(hosts.left), *hosts.values()]

@@ -20,7 +20,7 @@ from tests.cluster.test_hangs import short
 from tests.injected import is_loss
 from tests.runs import changed
 
-ONE_CUT = (PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2, Partition())}),)
+ONE_CUT = (PlannedFault(step=5, strikes={"ps1": Strike(1.0, 2, Partition(name="partition"))}),)
 
 
 class Watched(Noted):

@@ -117,7 +117,9 @@ def test_a_rank_that_is_mute_is_given_up_first(name: str) -> None:
     """A failure with a rank that hangs or is cut off costs ``detect_h`` more, once; one of ranks that end does not."""
     job = replace(JOB, costs=replace(COSTS, detect_h=0.5))
     ends = PlannedFault(step=50, strikes={"ps1": Strike(0.0, 1)})
-    mute = PlannedFault(step=90, strikes={"ps0": Strike(0.0, 2, Hang()), "ps1": Strike(0.0, 2, Partition())})
+    mute = PlannedFault(
+        step=90, strikes={"ps0": Strike(0.0, 2, Hang(name="hang")), "ps1": Strike(0.0, 2, Partition(name="partition"))}
+    )
     outcome = simulate(make_strategy(options_of(name), COSTS), job, (ends, mute))
     assert outcome.reschedule_h == pytest.approx(0.05 + 0.05 + 0.5)
 

@@ -176,7 +176,7 @@ def test_a_flip_needs_a_checkpoint(tmp_path: Path) -> None:
         ranks=LocalRanks(0, pytest.fail),
         sink=lambda _: None,
         store=CheckpointStore(tmp_path, keep=1, fsync=False),
-        planned_faults=[PlannedFault(step=5, strikes={"ps1": Strike(2.0, 3, BitFlip(number=17))})],
+        planned_faults=[PlannedFault(step=5, strikes={"ps1": Strike(2.0, 3, BitFlip(name="bitflip", number=17))})],
         on_status=lambda **_: None,
     )
     with pytest.raises(RunFailed, match=r"line 3 of the trace: expected a checkpoint of ps1 at step 5"):
