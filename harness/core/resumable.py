@@ -45,7 +45,8 @@ class Resumable:
 
     Class attributes:
         _state: names of fields.
-        _state_in_place: names of arrays, and of dicts of arrays, that other objects share: loaded into their memory.
+        _state_in_place: names of arrays that other objects share, loaded into their memory; of dicts of these, or of
+            objects with a state.
         _state_types: dataclasses and named tuples that the fields' values hold.
     """
 
@@ -62,11 +63,7 @@ class Resumable:
         _check_names(state, [key for key, _, _ in self._named()], type(self).__name__)
         for key, name, where in self._named():
             present, packed = getattr(self, name), state[key]
-            if isinstance(present, Stateful):
-                if not isinstance(packed, dict):
-                    raise StoreError(f"{where}: expected the state of a {type(present).__name__}, got {packed!r}")
-                present.load(packed)
-            elif name in self._state_in_place:
+            if isinstance(present, Stateful) or name in self._state_in_place:
                 _load_into(present, packed, where)
             else:
                 setattr(self, name, _unpack(packed, self._state_types, where))
@@ -145,7 +142,12 @@ def _parts_of(kind: type) -> tuple[str, ...]:
 
 
 def _load_into(present: Any, packed: Any, where: str) -> None:
-    """Copy an array, or a dict of arrays, into the memory of the present one."""
+    """Load an object with a state, an array, or a dict of these, into the present one."""
+    if isinstance(present, Stateful):
+        if not isinstance(packed, dict):
+            raise StoreError(f"{where}: expected the state of a {type(present).__name__}, got {packed!r}")
+        present.load(packed)
+        return
     if isinstance(present, dict):
         loaded = dict(packed["of"])
         _check_names(loaded, present, where)

@@ -7,7 +7,7 @@ from torch import Tensor
 from harness.cluster.protocol import Ask, Request
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan, ps_rank, rank_order
-from harness.core.resumable import State
+from harness.core.resumable import Resumable
 from harness.core.strategy import Lost, Strategy
 from harness.recovery.kinds.base import LostRanks, Recovery, RunFacts, Serve, UploadedRows
 from harness.recovery.kinds.mirror import Mirror
@@ -80,11 +80,13 @@ def losing(plan: RecoveryPlan) -> list[Rank]:
     return [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].loses_updates]
 
 
-class Recoveries:
+class Recoveries(Resumable):
     """The kinds of recovery of one run: those that its strategy declares, and ``initial``.
 
     Iteration is over the kinds, for hooks that concern each of them.
     """
+
+    _state_in_place = ("_kinds",)
 
     def __init__(self, run: RunFacts) -> None:
         names = dict.fromkeys(("initial", *run.strategy.recoveries))
@@ -127,12 +129,3 @@ class Recoveries:
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """See Recovery.prepare_save."""
         return {rank: rows for kind in self for rank, rows in kind.prepare_save(ask, progress).items()}
-
-    def state(self) -> State:
-        """See :class:`harness.core.resumable.Stateful`."""
-        return {"kinds": {name: kind.state() for name, kind in self._kinds.items()}}
-
-    def load(self, state: State) -> None:
-        """See :class:`harness.core.resumable.Stateful`."""
-        for name, kind in self._kinds.items():
-            kind.load(state["kinds"][name])
