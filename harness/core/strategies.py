@@ -47,7 +47,7 @@ class _Named(StrategyOptions):
 
 def _named(name: str, strategy: type[Strategy]) -> type[StrategyOptions]:
     """The options model of ``strategy`` whose field ``name`` has ``name`` as its default and only value."""
-    title = "".join(word.capitalize() for word in name.split("_"))
+    title = name.title().replace("_", "")
     named: Any = (Literal[name], Field(name, description=StrategyOptions.model_fields["name"].description))
     # Every field has its description; a search for docstrings would walk all modules, half a second for all models.
     no_search = {"use_attribute_docstrings": False}

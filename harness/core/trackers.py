@@ -60,14 +60,10 @@ class RandomTracker(MfuTracker):
         pending_T, first, budget = self._scored(table)
         pending = pending_T.numpy()
         rng = generator(self._shard.seed, "random", self._shard.rank_index, table, step)
-        if self._pool == "all":
-            drawn = np.sort(rng.choice(len(pending), budget, replace=False))
-            rows = drawn[pending[drawn] > 0]
-        else:
-            rows = np.flatnonzero(pending)
-            if len(rows) > budget:
-                rows = np.sort(rng.choice(rows, budget, replace=False))
-        return torch.from_numpy(rows.astype(np.int64)) + first
+        rows = np.arange(len(pending)) if self._pool == "all" else np.flatnonzero(pending)
+        if len(rows) > budget:
+            rows = np.sort(rng.choice(rows, budget, replace=False))
+        return torch.from_numpy(rows[pending[rows] > 0]) + first
 
 
 class SsuTracker(Tracker):
@@ -189,11 +185,8 @@ class ScarTracker(TopTracker):
     def saved(self, table: int, rows: Tensor | slice) -> None:
         """Copy the rows as they are now, which is as the save has them, also where it is written later."""
         if table in self._saved:
-            first = self._shard.span(table).start
-            if isinstance(rows, slice):
-                self._saved[table].copy_(self._shard.values_MD[rows])
-            else:
-                self._saved[table][rows - first] = self._shard.values_MD[rows]
+            own = slice(None) if isinstance(rows, slice) else rows - self._shard.span(table).start
+            self._saved[table][own] = self._shard.values_MD[rows]
 
     def reset(self) -> None:
         """Copy all tracked rows: restored ones are as the files have them, initial ones have not moved."""
