@@ -132,7 +132,7 @@ class OverheadLedger(Resumable):
     """Totals of one emulated run: hours in each overhead bucket, saves and failures charged, bytes moved.
 
     Attributes:
-        payload_bytes, load_bytes: bytes that saves wrote and loads read.
+        payload_bytes, load_bytes: bytes that saves wrote and loads read. All cross the network.
     """
 
     _state = (
@@ -245,8 +245,3 @@ class OverheadLedger(Resumable):
             return None
         num_nodes = costs.num_ps + costs.num_trainers + costs.num_spares
         return self.total_h * num_nodes + costs.job_h * costs.num_spares
-
-    @property
-    def wire_bytes(self) -> int:
-        """Bytes of saves and loads, which all cross the network; messages of training are not counted."""
-        return self.payload_bytes + self.load_bytes

@@ -17,8 +17,6 @@ class CprPriority(CprVanilla):
     """
 
     class Options(CprVanilla.Options):
-        """Options of the strategies with priority saves."""
-
         r: Annotated[float, Field(gt=0, le=1)] = 0.125
         """Fraction of each tracked table that a priority save writes; a save is due every ``r * interval``."""
         untracked: Literal["priority", "interval"] = "priority"
@@ -55,8 +53,6 @@ class CprRandom(CprPriority):
     """``cpr_random``, a control: priority saves of rows drawn at random."""
 
     class Options(CprPriority.Options):
-        """Options of ``cpr_random``."""
-
         pool: Literal["touched", "all"] = "touched"
         """Rows to draw from: `touched` since their last save, or `all`, of which untouched ones are skipped."""
 
@@ -68,8 +64,6 @@ class CprSsu(CprPriority):
     """``cpr_ssu``: priority saves of the rows that a sub-sample of the inputs touched."""
 
     class Options(CprPriority.Options):
-        """Options of ``cpr_ssu``."""
-
         period: Annotated[int, Field(ge=1)] = 2
         """The sub-sample is each input whose global sample index is a multiple of this (reconstructed: docs/CPR.md)."""
         eviction: Literal["random", "oldest"] = "random"
@@ -103,8 +97,6 @@ class CprMirror(CprPriority):
     """
 
     class Options(CprPriority.Options):
-        """Options of ``cpr_mirror``."""
-
         untracked: Literal["interval"] = "interval"  # pyright: ignore[reportIncompatibleVariableOverride] - it is frozen
         """Untracked tables are mirrored, so they are written by saves that close an `interval`."""
         share: Annotated[float, Field(gt=0, le=1)] = 0.01

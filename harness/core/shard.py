@@ -5,7 +5,7 @@ M rows of the shard, N rows of a request, D embedding dim, X = D + the optimizer
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
 import torch
@@ -29,18 +29,15 @@ class Taken:
     tracked: int = 0
 
 
+@dataclass(eq=False)
 class Shard(Resumable):
     """Embedding rows of one rank.
 
-    Args:
+    Attributes:
         placement: which rows of which tables the rank owns.
-        rank_index: number of the rank.
-        dim: D.
         seed: of the initial values.
         count_updates: whether ``pending_M`` is kept.
         optimizer: how gradients change rows.
-
-    Attributes:
         rows_MD: float32 (M, X), table after table, each table's rows in order.
         pending_M: int32 (M,), updates of each row since it was last saved, one per sample that touched it; None if
             they are not counted.
@@ -55,28 +52,22 @@ class Shard(Resumable):
     _state_types = (Taken,)
     _state_in_place = ("rows_MD", "pending_M")
 
-    def __init__(
-        self,
-        placement: Placement,
-        rank_index: int,
-        dim: int,
-        *,
-        seed: int,
-        count_updates: bool,
-        optimizer: RowOptimizer = OPTIMIZERS["sgd"],
-    ) -> None:
-        self.placement = placement
-        self.rank_index = rank_index
-        self.seed = seed
-        self._dim = dim
-        self._optimizer = optimizer
-        num_rows, width = placement.num_rows(rank_index), row_width(optimizer, dim)
+    placement: Placement
+    rank_index: int
+    dim: int
+    _: KW_ONLY
+    seed: int
+    count_updates: bool
+    optimizer: RowOptimizer = OPTIMIZERS["sgd"]
+
+    def __post_init__(self) -> None:
+        num_rows, width = self.placement.num_rows(self.rank_index), row_width(self.optimizer, self.dim)
         # numpy's memory: it asks the system for huge pages, torch does not, and random rows cost a fifth less in them.
         # They begin on a cache line, so that a row of 16 values is one and not two: a tenth less.
         memory = np.empty(num_rows * width + _LINE, np.float32)
         first = -memory.ctypes.data // memory.itemsize % _LINE
         self.rows_MD = torch.from_numpy(memory[first : first + num_rows * width].reshape(num_rows, width))
-        self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if count_updates else None
+        self.pending_M = torch.from_numpy(np.zeros(num_rows, np.int32)) if self.count_updates else None
         self.taken = Taken()
         self.applied_step = 0
         self.mirrored_N = torch.empty(0, dtype=torch.int64)
@@ -90,7 +81,7 @@ class Shard(Resumable):
     @property
     def values_MD(self) -> Tensor:
         """The rows without the optimizer's state columns: a view, float32 (M, D)."""
-        return self.rows_MD[:, : self._dim]
+        return self.rows_MD[:, : self.dim]
 
     def mirrored(self, table: int) -> Tensor:
         """The rows of ``table`` among ``mirrored_N``."""
@@ -106,7 +97,7 @@ class Shard(Resumable):
         A value depends on (seed, table, row, column) only: not on the rank, the number of ranks or the engine. State
         columns take the optimizer's initial value. All counts of unsaved updates become 0.
         """
-        rows_MX, dim = self.rows_MD.numpy(), self._dim
+        rows_MX, dim = self.rows_MD.numpy(), self.dim
         self.reset_states()
         columns_D = np.arange(dim, dtype=np.uint64)
         for table, cardinality in enumerate(self.placement.cardinalities):
@@ -127,7 +118,7 @@ class Shard(Resumable):
 
     def reset_states(self) -> None:
         """Set the optimizer's state of every row to its initial value; the D values stay."""
-        self.rows_MD[:, self._dim :] = self._optimizer.initial_state
+        self.rows_MD[:, self.dim :] = self.optimizer.initial_state
 
     def reset_counts(self, *, applied_step: int) -> None:
         """Set all counts of unsaved updates to 0; the next step to apply is ``applied_step + 1``."""
@@ -161,7 +152,7 @@ class Shard(Resumable):
         assert step == self.applied_step + 1, f"step {step} after {self.applied_step}"
         self.before_change(rows_N)
         counters = {"pending_M": self.pending_M, "counts_N": counts_N, "norms_N": norms_N}
-        self._optimizer.step(self.rows_MD, rows_N, grads_ND, learning_rate, **counters)
+        self.optimizer.step(self.rows_MD, rows_N, grads_ND, learning_rate, **counters)
         self.applied_step = step
         return True
 

@@ -37,8 +37,6 @@ class _Saving(Strategy):
     """Saves at the multiples of ``r * interval`` samples; the base of all strategies that save."""
 
     class Options(StrategyOptions):
-        """Options of every strategy that saves."""
-
         interval_samples: Annotated[int, Field(ge=1)] | None = None
         """Samples between saves; null computes the interval from the profile. The record states which it was."""
 
@@ -93,8 +91,6 @@ class Partial(_Saving):
     _recovery = "checkpoint"
 
     class Options(_Saving.Options):
-        """Options of every strategy with partial recovery."""
-
         restore_optimizer: Literal["with_rows", "reset"] = "with_rows"
         """Optimizer state of a shard that is restored alone: `with_rows` as it was saved with each row, `reset` the
         initial state. `sgd` has none."""
@@ -110,8 +106,6 @@ class CprVanilla(Partial):
     recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
-        """Options of the strategies that choose their interval by a PLS target."""
-
         pls_target: Annotated[float, Field(gt=0, lt=1)] | None = None
         """Portion of lost samples that CPR may cost; null takes the profile's."""
         interval_counts_ranks: bool = True
@@ -134,8 +128,6 @@ class Differential(Partial):
     recoveries = ("checkpoint", "rollback")
 
     class Options(Partial.Options):
-        """Options of ``differential``."""
-
         bits: Literal[32, 8, 4, 2] = 32
         """Bits of a saved value: 32 are exact, fewer are steps of a scale of the row's own. With fewer, what a failure
         restores is rounded, and with full recovery the run no longer equals `none`. Only 32 where rows have optimizer
@@ -163,8 +155,6 @@ class Buddy(_Saving):
     recoveries = ("replica", "checkpoint")
 
     class Options(_Saving.Options):
-        """Options of ``buddy``."""
-
         interval_samples: Annotated[int, Field(ge=1)] | None = None
         """Samples between saves; null: no save after the initial one."""
 

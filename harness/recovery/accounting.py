@@ -224,7 +224,7 @@ class Accounting(Resumable):
             "num_lost_ranks": self._num_lost_ranks,
             **counted,
             **{name: getattr(overhead, name) for name in charged},
-            "wire_bytes": overhead.wire_bytes + sum(kind.wire_bytes for kind in recoveries),
+            "wire_bytes": overhead.payload_bytes + overhead.load_bytes + sum(kind.wire_bytes for kind in recoveries),
             "memory_bytes": None if self.memory_bytes is None else max(self.memory_bytes, trainer_bytes),
             **{name: value for kind in recoveries for name, value in kind.summary().items()},
         }

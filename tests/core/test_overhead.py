@@ -234,4 +234,4 @@ def test_bytes_on_the_wire_are_those_of_saves_and_loads() -> None:
     ledger = OverheadLedger(COSTS)
     ledger.charge_save(100, 1000)
     ledger.charge_failure(load_bytes=20, bytes_full=1000)
-    assert ledger.wire_bytes == 120
+    assert ledger.payload_bytes + ledger.load_bytes == 120

@@ -58,7 +58,7 @@ REBUILT: dict[str, set[str]] = {
     "Rollback": {"run"},
     "RowCache": {"max_rows"},
     "ScarTracker": {"shard", "r"},
-    "Shard": {"placement", "rank_index", "seed", "dim", "optimizer", "before_change"},
+    "Shard": {"placement", "rank_index", "seed", "dim", "count_updates", "optimizer", "before_change"},
     "SsuTracker": {"index", "lists_1", "lists", "tables_T"},  # the last as tables_TX
     "StaleClient": {
         *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
