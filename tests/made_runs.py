@@ -301,7 +301,7 @@ class _Walk:
             reschedule_h=self.overhead.reschedule_h,
             overhead_frac=self.overhead.overhead_frac,
             node_h=self.overhead.node_h,
-            wire_bytes=self.overhead.wire_bytes,
+            wire_bytes=self.overhead.payload_bytes + self.overhead.load_bytes,
             memory_bytes=None if self.strategy.tracker else 0,
             generation=self.generation,
             cache=None if self.config.cache.mode == "none" else CACHE,

@@ -139,16 +139,16 @@ class Fault:
 class Death(Fault):
     """The ranks are lost, at a boundary or in any phase."""
 
-    loss: ClassVar[Loss | None] = "dead"
-    phases: ClassVar[tuple[Phase, ...]] = PHASES
-    title: ClassVar[str] = "kill"
-    aim: ClassVar[str] = "to kill"
+    loss = "dead"
+    phases = PHASES
+    title = "kill"
+    aim = "to kill"
 
 
 class Kill(Death):
     """The ranks end."""
 
-    takes_hosts: ClassVar[bool] = True
+    takes_hosts = True
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
         return _hits(powers.ranks.kill(ranks, planned.hosts))
@@ -157,7 +157,7 @@ class Kill(Death):
 class Hang(Death):
     """The ranks stand still."""
 
-    loss: ClassVar[Loss | None] = "mute"
+    loss = "mute"
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
         return _hits(powers.ranks.hang(ranks))
@@ -166,8 +166,8 @@ class Hang(Death):
 class Partition(Death):
     """The ranks run, and no packet reaches them any more."""
 
-    loss: ClassVar[Loss | None] = "mute"
-    cuts_network: ClassVar[bool] = True
+    loss = "mute"
+    cuts_network = True
 
     def strike(self, ranks: Sequence[Rank], planned: "PlannedFault", powers: Powers) -> Mapping[Rank, Hit]:
         return _hits(powers.ranks.cut_off(ranks))
@@ -176,10 +176,10 @@ class Partition(Death):
 class Slow(Fault):
     """For a time the ranks take ``slowness`` times as long. No result changes."""
 
-    columns: ClassVar[tuple[str, ...]] = ("factor",)
-    lasts: ClassVar[bool] = True
+    columns = ("factor",)
+    lasts = True
     details: ClassVar[Mapping[str, Any]] = {"factor": float, "last_hour": float, "last_step": int}
-    words: ClassVar[str] = "{factor:g} times as slow until step {last_step}"
+    words = "{factor:g} times as slow until step {last_step}"
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
@@ -211,10 +211,10 @@ class Slow(Fault):
 class WriteFailure(Fault):
     """The first write of each rank's part of the next save fails with the error ``write_errno``."""
 
-    phases: ClassVar[tuple[Phase, ...]] = ("save",)
-    words: ClassVar[str] = "{fault}, its part was written again"
-    title: ClassVar[str] = "write_failed"
-    aim: ClassVar[str] = "a write fails of"
+    phases = ("save",)
+    words = "{fault}, its part was written again"
+    title = "write_failed"
+    aim = "a write fails of"
 
     @classmethod
     def of(cls, name: str, values: Mapping[str, str]) -> Self:
@@ -227,9 +227,9 @@ class BitFlip(Fault):
 
     number: int = 0
 
-    damage: ClassVar[str] = "a bit of it was flipped"
+    damage = "a bit of it was flipped"
     details: ClassVar[Mapping[str, Any]] = {"path": str, "bit": int}
-    words: ClassVar[str] = "bit {bit} of {path} flipped"
+    words = "bit {bit} of {path} flipped"
 
     def drawn(self, make_generator: Callable[[], np.random.Generator]) -> Self:
         return replace(self, number=int(make_generator().integers(_NUM_BITS)))

@@ -3,7 +3,7 @@
 M rows of the shard, N rows of a call, K rows chosen, T rows of a table, D embedding dim.
 """
 
-from typing import ClassVar, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -29,7 +29,7 @@ class MfuTracker(TopTracker):
     and are cleared when the row is saved. Rows that the trainer's mirror holds (``Shard.mirrored_N``) are never chosen.
     """
 
-    needs_counts: ClassVar[bool] = True
+    needs_counts = True
 
     @staticmethod
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
@@ -74,7 +74,7 @@ class SsuTracker(Tracker):
     Memory: 4 bytes per list entry, which is r of MFU's counter, and a bit per row for membership.
     """
 
-    needs_samples: ClassVar[bool] = True
+    needs_samples = True
     _state_in_place = ("_tables_TX", "_slots_S", "_is_member_W")  # the compiled loop has their addresses
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -202,7 +202,7 @@ class MassTracker(TopTracker):
     that moves to and fro has mass and no distance.
     """
 
-    needs_norms: ClassVar[bool] = True
+    needs_norms = True
     _state_in_place = ("_mass_M",)
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
@@ -242,7 +242,7 @@ class ChangedTracker(Tracker):
         num_delta_rows: rows in all these deltas together.
     """
 
-    needs_counts: ClassVar[bool] = True
+    needs_counts = True
     _state = ("_held", "num_deltas", "num_delta_rows")
 
     def __init__(self, shard: Shard, spec: TrackerSpec) -> None:
