@@ -4,7 +4,7 @@ Both engines ask this module who dies with a host. A host is named by its index 
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from harness.core.plans import Rank, all_ranks
 
@@ -20,20 +20,16 @@ class HostMap(dict[Rank, int]):
         place: host by rank.
 
     Attributes:
+        left: hosts that are not lost, ascending.
         lost: hosts that were lost, in order.
     """
 
     def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int]) -> None:
         super().__init__()
-        self._left = [*range(num_hosts)]
+        self.left = [*range(num_hosts)]
         self.lost: list[int] = []
         for rank in all_ranks(num_ps) if num_hosts else ():
             self[rank] = place[rank] if rank in place else self._emptiest()
-
-    @property
-    def left(self) -> Sequence[int]:
-        """The hosts that are not lost, ascending."""
-        return tuple(self._left)
 
     def on(self, host: int) -> tuple[Rank, ...]:
         """The ranks on a host: PS ranks by number, then the trainer."""
@@ -44,16 +40,16 @@ class HostMap(dict[Rank, int]):
 
         A no-op if it was lost before.
         """
-        if host not in self._left:
+        if host not in self.left:
             return
-        self._left.remove(host)
+        self.left.remove(host)
         self.lost.append(host)
-        for rank in self.on(host) if self._left else ():
+        for rank in self.on(host) if self.left else ():
             self[rank] = self._emptiest()
 
     def _emptiest(self) -> int:
         num = Counter(self.values())
-        return min(self._left, key=lambda host: (num[host], host))
+        return min(self.left, key=lambda host: (num[host], host))
 
 
 def host_name(index: int) -> str:

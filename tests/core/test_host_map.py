@@ -32,11 +32,11 @@ def test_ranks_of_a_lost_host_move_to_the_emptiest_and_no_other_rank_moves() -> 
     assert hosts.on(1) == ("ps1", "ps4")
     hosts.lose(1)
     hosts.lose(1)
-    assert (hosts.left, placed(hosts)) == ((0, 2), [0, 0, 2, 0, 0, 2, 2])
+    assert (hosts.left, placed(hosts)) == ([0, 2], [0, 0, 2, 0, 0, 2, 2])
     hosts.lose(0)
-    assert (hosts.left, placed(hosts)) == ((2,), [2] * 7)
+    assert (hosts.left, placed(hosts)) == ([2], [2] * 7)
     hosts.lose(2)
-    assert (hosts.left, placed(hosts)) == ((), [2] * 7)
+    assert (hosts.left, placed(hosts)) == ([], [2] * 7)
 
 
 def test_every_rank_has_a_living_host_whatever_is_lost() -> None:
