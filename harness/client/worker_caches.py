@@ -116,8 +116,6 @@ class WorkerCaches(Resumable):
         entries_N = self._entry_of_M[keys_N] - 1
         slots_NW = np.where(entries_N[:, None] < 0, -1, self._slot_EW[entries_N])
         row_P, worker_P = np.nonzero((slots_NW >= 0) & (self._updates_S[slots_NW] > 0))
-        if not len(row_P):
-            return row_P, torch.empty((0, self._dim))
         starts = _starts(row_P)
         return row_P[starts], self._sums(slots_NW[row_P, worker_P].astype(np.int64), starts)
 
@@ -172,8 +170,6 @@ class WorkerCaches(Resumable):
         nothing: tuple[Keys, Slots] = (np.empty(0, np.int64), np.empty(0, np.int64))
         keys_P, slots_P = map(np.concatenate, zip(nothing, *self._flushed, strict=True))
         self._flushed = []
-        if not len(keys_P):
-            return Pending(keys_P, torch.empty((0, self._dim)), np.empty(0, np.int32), np.empty(0, bool))
         order = np.lexsort((self._worker_S[slots_P], keys_P))
         keys_P, slots_P = keys_P[order], slots_P[order]
         starts = _starts(keys_P)

@@ -83,16 +83,8 @@ def bytes_of(tensor: Tensor) -> memoryview:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """``float32`` for ``torch.float32``."""
+    """``float32`` for ``torch.float32``; ``getattr(torch, name)`` is the inverse."""
     return str(dtype).removeprefix("torch.")
-
-
-def dtype_of(name: str) -> torch.dtype:
-    """The inverse of ``dtype_name``."""
-    dtype = getattr(torch, name, None)
-    if not isinstance(dtype, torch.dtype):
-        raise StoreError(f"expected the name of a torch dtype, got {name!r}")
-    return dtype
 
 
 def read_text(path: Path) -> str:

@@ -74,7 +74,7 @@ class FileRecord:
     encoding: str = RAW
 
 
-def chain_problem(records: Sequence[FileRecord]) -> str | None:
+def _chain_problem(records: Sequence[FileRecord]) -> str | None:
     """Why the files of one shard are not a base and its deltas, oldest first; None if they are."""
     if not records or records[0].kind != "base":
         return f"expected a base as the first file of a shard, got {records[0].kind if records else 'no file'}"
@@ -164,13 +164,12 @@ class Manifest(Described):
 
     def __post_init__(self) -> None:
         where = manifest_name(self.sequence)
-        check_version(self.version, where)
         if self.trainer.kind != "dense":
             raise StoreError(
                 f"{where}: trainer: expected a file of kind dense, got {self.trainer.path} of kind {self.trainer.kind}"
             )
         for rank, records in self.shards.items():
-            if problem := chain_problem(records):
+            if problem := _chain_problem(records):
                 raise StoreError(f"{where}: {rank}: {problem}")
         newest = {rank: records[-1] for rank, records in self.shards.items()} | {"trainer": self.trainer}
         for rank, record in newest.items():

@@ -21,11 +21,10 @@ from harness.store.format import (
     HashingWriter,
     discard,
     dtype_name,
-    dtype_of,
     reading,
     write_content,
 )
-from harness.store.manifest import FileKind, FileRecord, chain_problem
+from harness.store.manifest import FileKind, FileRecord
 from harness.store.row_sources import CHUNK_BYTES, Part, RowSource, empty_rows, rows_in
 
 _MAX_BLOCK_ROWS = 1 << 14  # a compaction holds the ids of one block of every delta: 64 KiB each
@@ -116,7 +115,6 @@ class ShardStore:
         ``records`` is a base and its deltas, oldest first. After an error the rows are part old, part new: read
         another checkpoint into them before use.
         """
-        self._check_chain(records)
         scratch_WD = empty_rows(rows_in(self._chunk_bytes, rows_ND) if len(records) > 1 else 0, rows_ND)
         for record in records:
             with reading(self._root, record) as reader:
@@ -134,15 +132,10 @@ class ShardStore:
         Memory holds only a window that moves over the shard, filled from every file in turn. The old files stay until a
         commit deletes them.
         """
-        self._check_chain(records)
         with ExitStack() as stack:
             readers = [stack.enter_context(reading(self._root, record)) for record in records]
             merged = _Merged(readers, self._chunk_bytes)
             return self.write_base(sequence, records[-1].applied_step, merged)
-
-    def _check_chain(self, records: Sequence[FileRecord]) -> None:
-        if problem := chain_problem(records):
-            raise StoreError(f"{self._root / self._rank}: {problem}")
 
 
 class _Merged(RowSource):
@@ -177,7 +170,7 @@ def _source(rows: Tensor | RowSource) -> RowSource:
 
 def _like(reader: ContentReader) -> Tensor:
     """A tensor without memory, of the shape and dtype of the shard whose file is read."""
-    return torch.empty(reader.header["shape"], dtype=dtype_of(reader.header["dtype"]), device="meta")
+    return torch.empty(reader.header["shape"], dtype=getattr(torch, reader.header["dtype"]), device="meta")
 
 
 def _check_form(reader: ContentReader, like_ND: Tensor) -> None:

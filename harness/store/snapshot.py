@@ -130,16 +130,10 @@ class FrozenRows(RowSource):
     def before_change(self, rows_N: Tensor) -> None:
         """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
         with self._moved:
-            left_N = self._put_aside(rows_N)
-            if len(left_N):
+            while self._snapshot is not None and len(rows_N := self._snapshot.put_aside(rows_N)):
                 began_s = time.monotonic()
-                while len(left_N):
-                    self._moved.wait()
-                    left_N = self._put_aside(left_N)
+                self._moved.wait()
                 self.waited_s += time.monotonic() - began_s
-
-    def _put_aside(self, rows_N: Tensor) -> Tensor:
-        return rows_N[:0] if self._snapshot is None else self._snapshot.put_aside(rows_N)
 
     def read(self, part: Part) -> Iterator[Tensor]:
         """Rows as of the snapshot. Raises GivenUp after :meth:`give_up`."""

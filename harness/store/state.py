@@ -14,7 +14,7 @@ from torch import Tensor
 
 from harness.core.errors import StoreError
 from harness.core.resumable import State
-from harness.store.format import HashingWriter, bytes_of, dtype_name, dtype_of, reading, write_content
+from harness.store.format import HashingWriter, bytes_of, dtype_name, reading, write_content
 from harness.store.manifest import FileKind, FileRecord
 
 _ARRAY = "#"  # the only key of a mapping that stands for an array
@@ -52,7 +52,7 @@ def read_state(root: Path, record: FileRecord) -> State:
     with reading(root, record) as reader:
         arrays: list[Any] = []
         for of, dtype, shape in reader.header["arrays"]:
-            tensor = torch.empty(shape, dtype=dtype_of(dtype))
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
             reader.read_into(bytes_of(tensor))
             arrays.append(tensor.numpy() if of == _NUMPY else tensor)
         reader.finish()

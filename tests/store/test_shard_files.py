@@ -9,7 +9,7 @@ from torch import Tensor
 
 from harness.core.errors import StoreError
 from harness.store import FileRecord, Part, ShardStore, shard_files, wants_compaction
-from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
+from tests.store.helpers import DIM, NUM_ROWS, chosen, manifest, rows_of, write_dense
 
 ROW_BYTES = DIM * 4
 CHUNKS_BYTES = [ROW_BYTES, 7 * ROW_BYTES, 1 << 20]
@@ -145,21 +145,19 @@ def test_files_of_another_shape_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_chain_must_be_a_base_and_ordered_deltas(tmp_path: Path) -> None:
-    """Deltas without their base, or older deltas after newer ones, are refused and not applied."""
+    """Deltas without their base, or older deltas after newer ones, are in no manifest."""
     store = ShardStore(tmp_path, "ps0")
     base = store.write_base(0, 0, rows_of(0))
     first, second = (store.write_delta(s, s, rows_of(s), [chosen(1)]) for s in (1, 2))
-    rows_ND = torch.zeros(NUM_ROWS, DIM)
+    dense = write_dense(tmp_path, 2, 2, tensors={}, extra={})
     for records, why in [
-        ([first], "a base as the first file"),
-        ([base, second, first], "order"),
-        ([base, base], "only deltas"),
+        ((), "a base as the first file of a shard, got no file"),
+        ((first,), "a base as the first file"),
+        ((base, second, first), "order"),
+        ((base, base), "only deltas"),
     ]:
         with pytest.raises(StoreError, match=why):
-            store.read_into(records, rows_ND)
-        with pytest.raises(StoreError, match=why):
-            store.compact(records, 9)
-    assert not rows_ND.any()
+            manifest(2, 2, {"ps0": records}, dense)
 
 
 def test_a_content_file_is_never_rewritten(tmp_path: Path) -> None:
