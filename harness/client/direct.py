@@ -17,11 +17,10 @@ from harness.recovery.failover import StartedRequests
 class DirectClient(EmbeddingClient):
     """Sends the gradients of a step and looks up the rows of the step after the next one in the same message.
 
-    The message travels while the next step is computed. The rows that it brings and that the next step changes lack one
-    update. The trainer has these rows and their gradients, and makes that update itself, by the same
-    optimizer. Rows are never looked up past a boundary. When a shard is restored alone, rows that were looked up
-    ahead are void, and the gradients of finished steps are lost with everything that the shard had not saved, also
-    those of a message that is sent again: it is sent before the ledger counts its step, or its updates are lost too.
+    The trainer makes the one update that these rows lack itself, by the same optimizer. Rows are never looked up past a
+    boundary. When a shard is restored alone, rows that were looked up ahead are void, and the gradients of finished
+    steps are lost with everything that the shard had not saved, also those of a message that is sent again: it is sent
+    before the ledger counts its step, or its updates are lost too.
     """
 
     def __init__(self, spec: ClientSpec) -> None:

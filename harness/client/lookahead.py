@@ -1,17 +1,9 @@
 """The lookahead cache: the trainer holds rows that coming batches share (BagPipe, SOSP 2023, arXiv 2202.12429).
 
-The order of batches is known, so an oracle (``client.oracle``) plans for each window of steps which rows it needs,
-which of them the next window needs too, and which are evicted. A window trains on the cache alone. One message per rank
-and window writes back what is evicted and fetches, in the background, what the next window needs. The client is exact:
-the cache updates a row as the optimizer of its PS rank would, and a batch always reads the newest version of a row.
-
-A window ends at each boundary at which a save, an evaluation, a tracker's choice or a kill is due. Every dirty row and
-every recorded touch is then sent to the ranks, so that these actions see the same rows as without a cache. After them,
+docs/ARCHITECTURE.md, "The lookahead cache", has the whole. The client is exact: the cache updates a row as the
+optimizer of its PS rank would, and a batch always reads the newest version of a row. After what is due at a boundary
 every rank is sent a message, so that a kill is detected at its own boundary. Only then may the forecast of boundaries
 have changed; if it has for a window that is planned, all windows are planned anew.
-
-When a shard is restored alone, its cached rows are discarded and fetched again: the run equals the uncached run with
-the same kills.
 
 Keys are rows in the rank-major order of all rows (``Placement.rank_base_R``). U distinct keys of a window, H rows that
 are held, N distinct rows of a batch, D embedding dim, X columns of a row: D values, then state of the optimizer.
@@ -137,13 +129,13 @@ class LookaheadClient(EmbeddingClient):
         """Plan the window again, and those after it that were planned, to end where they were to end."""
         if not self._stops:
             return
-        self._window = self._submit(self._before, min(self._stops)).result()
+        self._window = self._plan(self._before, min(self._stops)).result()
         self._held = self._window.after.held
         if self._window.stop in self._stops:
-            self._following = self._submit(self._window.after, self._window.stop).result()
+            self._following = self._plan(self._window.after, self._window.stop).result()
             self._held = self._following.after.held
             if self._following.stop in self._stops:
-                self._planned = self._submit(self._following.after, self._following.stop)
+                self._planned = self._plan(self._following.after, self._following.stop)
 
     # --- windows ------------------------------------------------------------------------------------------------------
 
@@ -193,10 +185,8 @@ class LookaheadClient(EmbeddingClient):
 
     def _plan(self, before: Placing, first: int) -> Future[Window]:
         """Plan the window that begins at ``first``, in the background: numpy mostly runs without interpreter lock."""
-        self._stops[first] = self._stop_of(first)
-        return self._submit(before, first)
-
-    def _submit(self, before: Placing, first: int) -> Future[Window]:
+        if first not in self._stops:  # a run that goes on plans it again
+            self._stops[first] = self._stop_of(first)
         stop, is_flushed = self._stops[first]
         return self._planner.submit(self._oracle.plan, before, first, stop, is_flushed=is_flushed)
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from harness.core.resumable import Resumable
 
@@ -109,8 +111,10 @@ class Recency(Resumable):
         self._num_queued = sum(len(slots) for _, slots in self._queue)
 
 
-def grown(array: NDArray[Any], length: int, *, fill: int = 0) -> NDArray[Any]:
-    """A longer copy of ``array``, whose new rows hold ``fill``."""
+def grown(array: Any, length: int, *, fill: int = 0) -> Any:
+    """A longer copy of an array, whose new rows hold ``fill``, or of a tensor, whose new rows hold anything."""
+    if isinstance(array, Tensor):
+        return torch.cat([array, torch.empty((length - len(array), *array.shape[1:]))])
     longer = np.full((length, *array.shape[1:]), fill, array.dtype)
     longer[: len(array)] = array
     return longer

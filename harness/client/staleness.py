@@ -25,10 +25,7 @@ Differences from HET:
 - A batch counts as one update of a row; in Hetu every occurrence of the row in the batch does.
 - In Hetu's release a row that is too old is replaced without a push, and pending gradients are added to the new value.
 
-Failures: before a save, everything pending is pushed with that step and all caches are emptied. So a save and a
-tracker's choice include every update, and what follows a checkpoint depends on it alone: full recovery ends bit-equal
-to no failure. Evaluations and kills change nothing: an evaluation reads rows with everything pending, which stays
-pending. When a shard is restored alone, copies of its rows are discarded; their pending updates count as lost.
+What saves, evaluations and failures do to the caches: docs/ARCHITECTURE.md, "Bounded staleness".
 
 N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
 """
@@ -101,14 +98,21 @@ class StaleClient(EmbeddingClient):
             wanted_K = self._wanted(step)  # a shard may have been restored meanwhile
         batch, plan = self._batches(step)
         slots_N = self._caches.find(step, plan.keys_N)
-        self._observe(slots_N)
+        behind_N = self._caches.behind(slots_N)
+        self.traffic.total_staleness += int(behind_N.sum())
+        self.traffic.max_staleness = max(self.traffic.max_staleness, int(behind_N.max()))
+        self.traffic.access(len(slots_N))
         rows_ND = self._caches.use(slots_N, step)
         self._pulled = plan, slots_N, rows_ND
         return Pulled(batch, plan, rows_ND)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
         """Update the worker's copies; one message a rank pushes gradients and fetches rows of the next worker."""
-        plan = self._update(grads_ND)
+        assert self._pulled is not None
+        plan, slots_N, rows_ND = self._pulled
+        updated_ND = self._spec.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
+        most_pending = self._caches.update(slots_N, updated_ND, grads_ND, plan)
+        self.traffic.max_pending = max(self.traffic.max_pending, most_pending)
         step = progress.step + 1
         if self._spec.needs_all(step):
             assert is_boundary, "caches are emptied where a save is due"
@@ -145,15 +149,6 @@ class StaleClient(EmbeddingClient):
     def _wanted(self, step: int) -> Keys:
         """Keys of the rows that the worker of ``step`` must fetch for its batch."""
         return self._caches.wanted(step, self._batches(step)[1].keys_N)
-
-    def _update(self, grads_ND: Tensor) -> BatchPlan:
-        """The worker's own update of its copies; push what is over the bound. Returns the batch's plan."""
-        assert self._pulled is not None
-        plan, slots_N, rows_ND = self._pulled
-        updated_ND = self._spec.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
-        most_pending = self._caches.update(slots_N, updated_ND, grads_ND, plan)
-        self.traffic.max_pending = max(self.traffic.max_pending, most_pending)
-        return plan
 
     def _store(self, step: int, keys_K: Keys, replies: dict[Rank, Tensor]) -> None:
         self._caches.insert(step, keys_K, torch.cat(list(replies.values())))
@@ -200,9 +195,3 @@ class StaleClient(EmbeddingClient):
     def _local(self, keys_N: Keys) -> list[Tensor]:
         """The local rows of each rank."""
         return [local_rows(keys_N, first, last) for first, last in self._spans.values()]
-
-    def _observe(self, slots_N: Keys) -> None:
-        behind_N = self._caches.behind(slots_N)
-        self.traffic.total_staleness += int(behind_N.sum())
-        self.traffic.max_staleness = max(self.traffic.max_staleness, int(behind_N.max()))
-        self.traffic.access(len(slots_N))

@@ -31,15 +31,10 @@ class Traffic:
         """Bytes of a row: its values and its optimizer's state."""
         return VALUE_BYTES * self.width
 
-    @property
-    def gradient_bytes(self) -> int:
-        """Bytes of a row's gradient."""
-        return VALUE_BYTES * self.dim
-
     def access(self, num_rows: int) -> None:
         """Count reads of distinct rows; without a cache each costs a lookup and the push of a gradient."""
         self.accessed_rows += num_rows
-        moved_bytes = 2 * ID_BYTES + self.row_bytes + self.gradient_bytes + COUNT_BYTES + FLAG_BYTES
+        moved_bytes = 2 * ID_BYTES + self.row_bytes + VALUE_BYTES * self.dim + COUNT_BYTES + FLAG_BYTES
         self.uncached_bytes += num_rows * moved_bytes
 
     def fetch(self, num_rows: int) -> None:
@@ -56,7 +51,7 @@ class Traffic:
     def push(self, num_rows: int) -> None:
         """Count gradients that are sent to the ranks, each with its number of updates and a flag."""
         self.written_rows += num_rows
-        self.sent_bytes += num_rows * (ID_BYTES + self.gradient_bytes + COUNT_BYTES + FLAG_BYTES)
+        self.sent_bytes += num_rows * (ID_BYTES + VALUE_BYTES * self.dim + COUNT_BYTES + FLAG_BYTES)
 
     def peak(self, num_rows: int) -> None:
         """Record that ``num_rows`` rows are cached or in flight now."""

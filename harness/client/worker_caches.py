@@ -8,6 +8,7 @@ A row is found by one look-up in an array of 4 bytes a row (only pages in use ta
 not depend on the number of cached rows.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,6 +24,11 @@ from harness.core.resumable import Resumable
 Flags = NDArray[np.bool_]
 
 _FIRST_CAPACITY = 1024
+_OF_ENTRIES = ("_key_E", "_clock_E", "_slot_EW")
+_OF_SLOTS = (
+    *("_entry_S", "_worker_S", "_version_S", "_updates_S", "_counts_S", "_sampled_S"),
+    *("_grads_SD", "_values_SX"),
+)
 
 
 @dataclass(frozen=True)
@@ -47,10 +53,7 @@ class WorkerCaches(Resumable):
     at the same step, the lower key. Rows of the current batch are kept, even if they alone exceed the bound.
     """
 
-    _state = (
-        *("_key_E", "_clock_E", "_slot_EW", "_entry_S", "_worker_S", "_version_S", "_updates_S", "_counts_S"),
-        *("_sampled_S", "_grads_SD", "_values_SX", "_entries", "_slots", "_recency"),
-    )
+    _state = (*_OF_ENTRIES, *_OF_SLOTS, "_entries", "_slots", "_recency")
     _state_types = (SlotPool,)
 
     def __init__(self, spec: ClientSpec) -> None:
@@ -241,29 +244,19 @@ class WorkerCaches(Resumable):
         return slots_N
 
     def _grow_entries(self, needed: int) -> None:
-        if needed <= self._entries.capacity:
-            return
-        capacity = max(needed, 2 * self._entries.capacity)
-        self._entries.grow(capacity)
-        self._key_E = grown(self._key_E, capacity, fill=-1)
-        self._clock_E = grown(self._clock_E, capacity)
-        self._slot_EW = grown(self._slot_EW, capacity, fill=-1)
+        self._grow(self._entries, needed, 2 * self._entries.capacity, _OF_ENTRIES, fill=-1)
 
     def _grow_slots(self, needed: int) -> None:
-        if needed <= self._slots.capacity:
-            return
-        capacity = max(needed, 2 * self._slots.capacity)
-        if self._cache.max_rows is not None:  # at most the bound of copies, unless one batch needs more
-            capacity = max(needed, min(capacity, self._cache.max_rows))
-        self._slots.grow(capacity)
-        self._entry_S = grown(self._entry_S, capacity)
-        self._worker_S = grown(self._worker_S, capacity)
-        self._version_S = grown(self._version_S, capacity)
-        self._updates_S = grown(self._updates_S, capacity)
-        self._counts_S = grown(self._counts_S, capacity)
-        self._sampled_S = grown(self._sampled_S, capacity)
-        self._grads_SD = torch.cat([self._grads_SD, torch.empty((capacity - len(self._grads_SD), self._dim))])
-        self._values_SX = torch.cat([self._values_SX, torch.empty((capacity - len(self._values_SX), self._width))])
+        """To at most the bound of copies, unless one batch needs more."""
+        twice, most = 2 * self._slots.capacity, self._cache.max_rows
+        self._grow(self._slots, needed, twice if most is None else min(twice, most), _OF_SLOTS)
+
+    def _grow(self, pool: SlotPool, needed: int, spacious: int, names: Sequence[str], *, fill: int = 0) -> None:
+        """Have ``pool``, and the arrays that its numbers index, hold ``needed``, or ``spacious`` if that is more."""
+        if needed > pool.capacity:
+            pool.grow(max(needed, spacious))
+            for name in names:
+                setattr(self, name, grown(getattr(self, name), pool.capacity, fill=fill))
 
     def _sums(self, slots_P: Keys, starts_N: Keys) -> Tensor:
         return sum_runs(self._grads_SD, torch.from_numpy(slots_P), torch.from_numpy(starts_N))

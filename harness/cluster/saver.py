@@ -74,7 +74,7 @@ class Saver:
         """Abandon the pending save, if there is one: its thread is ended and its files are removed."""
         if self._pending is not None:
             request, rows, writing = self._pending
-            rows.give_up()
+            rows.release()
             wait([writing])
             self._forget()
             self._store.discard(request.sequence)

@@ -162,9 +162,9 @@ class CheckpointStore:
     def _collect(self, kept: list[Manifest], newest_sequence: int) -> None:
         names = {manifest.name for manifest in kept}
         named = {record.path for manifest in kept for record in manifest.files}
-        # A file above the newest sequence belongs to a save that is still to be committed.
         stale = [path for _, path in numbered_paths(self.root, "manifest") if path.name not in names]
         for number, path in content_paths(self.root):
+            # A file above the newest sequence belongs to a save that is still to be committed.
             if number <= newest_sequence and f"{path.parent.name}/{path.name}" not in named:
                 stale.append(path)
         # The commit stands whether or not the old files go; the next one tries again.

@@ -1,9 +1,5 @@
 """Kinds of save: which rows of a shard a save writes, in what encoding, and which older files it builds on.
 
-To add one, write one class and enter it in :data:`SAVE_KINDS`; a strategy's :class:`SavePlan` names it. Another
-encoding of rows is one class in :mod:`harness.store.encoding`. Reading needs no kind: a shard's files are a base and
-its deltas, oldest first, and the record of each names its encoding.
-
 K rows chosen.
 """
 

@@ -164,10 +164,6 @@ class Manifest(Described):
 
     def __post_init__(self) -> None:
         where = manifest_name(self.sequence)
-        if self.trainer.kind != "dense":
-            raise StoreError(
-                f"{where}: trainer: expected a file of kind dense, got {self.trainer.path} of kind {self.trainer.kind}"
-            )
         for rank, records in self.shards.items():
             if problem := _chain_problem(records):
                 raise StoreError(f"{where}: {rank}: {problem}")

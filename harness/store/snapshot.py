@@ -1,8 +1,7 @@
 """Rows of a shard as of one step, while the shard goes on changing.
 
-Nothing is copied beforehand. The writer walks the shard once, in ascending order of rows, a chunk at a time. Before
-rows change, the values of those that the writer has still to read are set aside, and laid over the chunk once the
-writer has copied it.
+The writer walks the shard once, in ascending order, a chunk at a time. Before rows change, the values of those that it
+has still to read are set aside, and laid over the chunk once it has been copied.
 
 Shapes: N rows about to change, M rows of the shard, D embedding dim, W rows of a chunk, C slots for rows set aside.
 """
@@ -124,7 +123,6 @@ class FrozenRows(RowSource):
         self.waited_s = 0.0
         """Seconds that changes of rows waited for free space in the buffer."""
         self._snapshot: Snapshot | None = snapshot
-        self._is_given_up = False
         self._moved = threading.Condition()
 
     def before_change(self, rows_N: Tensor) -> None:
@@ -136,27 +134,21 @@ class FrozenRows(RowSource):
                 self.waited_s += time.monotonic() - began_s
 
     def read(self, part: Part) -> Iterator[Tensor]:
-        """Rows as of the snapshot. Raises GivenUp after :meth:`give_up`."""
+        """Rows as of the snapshot. Raises GivenUp after :meth:`release`."""
         snapshot = self._snapshot
         if snapshot is None:
             raise GivenUp
         for chunk in snapshot.chunks(part):
             chunk_WD = snapshot.copy(chunk)
             with self._moved:
-                if self._is_given_up:
+                if self._snapshot is None:
                     raise GivenUp
                 snapshot.lay_over(chunk, chunk_WD)
                 self._moved.notify()
             yield chunk_WD
 
     def release(self) -> None:
-        """End the snapshot: rows may change freely, and its buffer is freed."""
+        """End the snapshot, also before all of it was read: rows may change freely, and its buffer is freed."""
         with self._moved:
             self._snapshot = None
             self._moved.notify()
-
-    def give_up(self) -> None:
-        """Abandon the save: the next read raises GivenUp, and changes no longer wait."""
-        with self._moved:
-            self._is_given_up = True
-            self.release()

@@ -131,7 +131,7 @@ def test_what_is_given_up_leaves_no_file_and_nobody_waiting(tmp_path: Path) -> N
     rows_MD = rows_of(3, num_rows=8000)
     rows = FrozenRows(Snapshot(rows_MD, None, buffer_bytes=1))
     step = in_background("step", lambda: rows.before_change(torch.arange(8000)))  # no room for it
-    rows.give_up()
+    rows.release()
     step.result()
     with pytest.raises(GivenUp):
         ShardStore(tmp_path, "ps0").write_base(1, 10, rows)
