@@ -148,19 +148,18 @@ class Batches:
 
     def __init__(self, dataset: Dataset, placement: Placement, *, batch_size: int, sample_period: int) -> None:
         self.placement = placement
-        self._dataset = dataset
-        self._batch_size = batch_size
-        self._sample_period = sample_period
-        self._plan = lru_cache(maxsize=4)(self._planned)
+
+        @lru_cache(maxsize=4)
+        def planned(step: int) -> tuple[Batch, BatchPlan]:
+            batch = dataset.train_batch(step, batch_size)
+            index_B = batch.first_sample + np.arange(len(batch.ids_BF))
+            return batch, plan_batch(batch.ids_BF, placement, index_B % sample_period == 0)
+
+        self._planned = planned
 
     def __call__(self, step: int) -> tuple[Batch, BatchPlan]:
         """Batch number ``step``, from 0."""
-        return self._plan(step)
-
-    def _planned(self, step: int) -> tuple[Batch, BatchPlan]:
-        batch = self._dataset.train_batch(step, self._batch_size)
-        index_B = batch.first_sample + np.arange(len(batch.ids_BF))
-        return batch, plan_batch(batch.ids_BF, self.placement, index_B % self._sample_period == 0)
+        return self._planned(step)
 
 
 def within(keys_N: Keys, first: int, last: int) -> slice:

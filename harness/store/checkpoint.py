@@ -191,7 +191,7 @@ def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
             manifest = _load(path)
             for record in manifest.files:
                 if record not in whole:
-                    verify(root, record)
+                    verify(root, [record])
                     whole.add(record)
         except WrongFormatVersion:
             raise
@@ -205,8 +205,7 @@ def newest_checkpoint(root: Path) -> tuple[Manifest | None, list[str]]:
 def read_checkpoint(root: Path, sequence: int) -> Manifest:
     """The checkpoint of that number, all its files verified. Raises StoreError."""
     manifest = _load(root / manifest_name(sequence))
-    for record in manifest.files:
-        verify(root, record)
+    verify(root, manifest.files)
     return manifest
 
 

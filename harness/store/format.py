@@ -311,7 +311,8 @@ class ContentReader:
         return header
 
 
-def verify(root: Path, record: FileRecord) -> None:
-    """Read the whole file in bounded memory; raise ``StoreError`` naming it unless it matches ``record``."""
-    with reading(root, record) as reader:
-        reader.finish()
+def verify(root: Path, records: Iterable[FileRecord]) -> None:
+    """Read the whole files in bounded memory; raise ``StoreError`` naming one unless it matches its record."""
+    for record in records:
+        with reading(root, record) as reader:
+            reader.finish()

@@ -107,6 +107,5 @@ class ResumeFolder:
     def read(self, path: Path) -> ResumePoint:
         """The point of ``path``, with all its files verified. Raises Damaged that names the file, StoreError."""
         point = ResumePoint.from_text(read_text(path), str(path))
-        for record in point.files.values():
-            verify(self.root, record)
+        verify(self.root, point.files.values())
         return point
