@@ -13,17 +13,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union
 from pydantic import (
     BaseModel,
     ConfigDict,
-    Discriminator,
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    Tag,
     model_validator,
 )
 from pydantic_core.core_schema import CoreSchema, no_info_after_validator_function
 
 from harness.config.jobs import JobsConfig
-from harness.config.profiles import MAX_PS, PROFILES, Profile, refuse_a_copy_without_network, refuse_both
+from harness.config.profiles import MAX_PS, Profile, resolved
 from harness.core.clock import FailureClock
 from harness.core.names import CLIENT_NAMES, LAUNCHER_NAMES, OPTIMIZER_NAMES
 from harness.core.strategies import DEFAULT, OPTIONS, options_of
@@ -61,19 +59,10 @@ class _Model(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-def _strategy_name(value: object) -> str | None:
-    """Key of ``OPTIONS`` for the ``strategy`` group ``value``; None if ``value`` is not a group."""
-    if isinstance(value, dict):
-        name = value.get("name", DEFAULT)
-        return name if isinstance(name, str) else None
-    return value.name if isinstance(value, StrategyOptions) else None
-
-
 if TYPE_CHECKING:
     StrategyChoice = StrategyOptions
 else:  # one model of the table, chosen by the name
-    _MODELS = tuple(Annotated[options, Tag(name)] for name, options in OPTIONS.items())
-    StrategyChoice = Annotated[Union[_MODELS], Discriminator(_strategy_name)]  # noqa: UP007 - a tuple of types
+    StrategyChoice = Annotated[Union[tuple(OPTIONS.values())], Field(discriminator="name")]  # noqa: UP007
 
 
 class DataConfig(_Model):
@@ -348,32 +337,16 @@ class Config(_Model):
 
     @model_validator(mode="before")
     @classmethod
-    def _resolve_profile(cls, values: object) -> object:
+    def _resolve(cls, values: object) -> object:
         if not isinstance(values, dict):
             return values
-        profile = values.get("profile", "cpr56")
-        if isinstance(profile, str):
-            profile = {"base": profile}
-        if not isinstance(profile, dict):
-            return values
-        base = str(profile.get("base", "cpr56"))
-        if base not in PROFILES:
-            raise ValueError(f"profile: unknown profile {base!r}; expected one of {', '.join(sorted(PROFILES))}")
-        changed = {key: value for key, value in profile.items() if key != "base"}
-        if not changed:
-            return {**values, "profile": PROFILES[base]}
-        merged = {**PROFILES[base].model_dump(), "name": f"{base}*", **changed}
-        refuse_both(changed, from_trace=bool(merged["from_trace"]))
-        refuse_a_copy_without_network(merged)
-        return {**values, "profile": merged}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _resolve_trace(cls, values: object) -> object:
-        trace = values.get("trace") if isinstance(values, dict) else None
-        if not isinstance(values, dict) or not isinstance(trace, dict) or not isinstance(trace.get("path"), str):
-            return values
-        return {**values, "trace": {**trace, "path": trace["path"].replace("{seed}", str(values.get("seed", 0)))}}
+        values = {**values, "profile": resolved(values.get("profile", "cpr56"))}
+        if isinstance(strategy := values.get("strategy"), dict):
+            values["strategy"] = {"name": DEFAULT, **strategy}
+        trace = values.get("trace")
+        if isinstance(trace, dict) and isinstance(trace.get("path"), str):
+            values["trace"] = {**trace, "path": trace["path"].replace("{seed}", str(values.get("seed", 0)))}
+        return values
 
     @property
     def emulated(self) -> Profile:

@@ -1,6 +1,5 @@
 """Constants of emulated clusters, in hours; the source of each number is noted beside it."""
 
-from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -98,18 +97,30 @@ PROFILES: dict[str, Profile] = {
 }
 
 
-def refuse_both(changed: Mapping[str, object], *, from_trace: bool) -> None:
-    """Refuse a constant besides ``from_trace``, which sets it; a mapping of all constants is a config read back."""
+def resolved(profile: object) -> object:
+    """The profile that key ``profile`` means: a name, or a mapping with ``base: NAME`` and the constants that differ.
+
+    Raises ValueError for an unknown name, and for constants that exclude each other. Another value stays.
+    """
+    if isinstance(profile, str):
+        profile = {"base": profile}
+    if not isinstance(profile, dict):
+        return profile
+    base = str(profile.get("base", "cpr56"))
+    if base not in PROFILES:
+        raise ValueError(f"profile: unknown profile {base!r}; expected one of {', '.join(sorted(PROFILES))}")
+    changed = {key: value for key, value in profile.items() if key != "base"}
+    if not changed:
+        return PROFILES[base]
+    merged = {**PROFILES[base].model_dump(), "name": f"{base}*", **changed}
     both = sorted(changed.keys() & {"mtbf_h", "ranks_per_failure"})
-    if from_trace and both and changed.keys() < Profile.model_fields.keys():
+    # A mapping of all constants is a config read back.
+    if merged["from_trace"] and both and changed.keys() < Profile.model_fields.keys():
         raise ValueError(
             f"profile.from_trace: sets {both[0]} by the trace, and profile.{both[0]} is given too; keep one"
         )
-
-
-def refuse_a_copy_without_network(profile: Mapping[str, object]) -> None:
-    """Refuse a snapshot's bandwidth alone: a snapshot is priced by its ratio to the network's."""
-    if profile["snapshot_gbps"] is not None and profile["network_gbps"] is None:
+    if merged["snapshot_gbps"] is not None and merged["network_gbps"] is None:
         raise ValueError(
             "profile.snapshot_gbps: expected profile.network_gbps too, got null; a snapshot is priced by their ratio"
         )
+    return merged

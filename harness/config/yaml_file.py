@@ -9,7 +9,7 @@ import math
 import re
 import warnings
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +71,7 @@ def read_settings(path: Path, groups: Collection[str]) -> tuple[list[Setting], l
     grids: list[list[Setting]] | None = None
     for key, node in document.pairs(document.root):
         if key == "grids":
-            grids = [list(document.settings("", item)) for item in document.grids(node)]
+            grids = document.grids(node)
         else:
             settings += document.settings(key, node)
     for group in (settings, *(grids or [])):
@@ -92,11 +92,10 @@ def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
         document = _Document(text, source, groups)
     except NotYaml:
         raise ConfigError(f"{source}: expected a YAML value, got {text[:_MAX_SHOWN]!r}") from None
-    found = [(key.strip(), None)] if document.root is None else document.flat(key.strip(), document.root)
-    return [
-        Setting(key=each, value=document.value(each, node), where="command line", argument=shown)
-        for each, node in found
-    ]
+    found = [Setting(key=key.strip(), value=None, where=source)]
+    if document.root is not None:
+        found = document.settings(key.strip(), document.root)
+    return [replace(each, where="command line", argument=shown) for each in found]
 
 
 def read_mapping(text: str, source: str) -> Any:
@@ -184,27 +183,22 @@ class _Document:
             first_lines[key] = line
             yield key, value_node
 
-    def grids(self, node: Node) -> list[Node]:
-        """The mappings under ``grids:``."""
+    def grids(self, node: Node) -> list[list[Setting]]:
+        """The settings of each mapping under ``grids:``."""
         if not isinstance(node, SequenceNode) or not node.value:
             raise self.error(node, "grids: expected a list of mappings, e.g. `- {seed: [0, 1]}`")
         for item in node.value:
             if not isinstance(item, MappingNode):
                 raise self.error(item, "grids: expected a mapping of dotted keys to lists as each item")
-        return node.value
-
-    def flat(self, key: str, node: Node) -> Iterator[tuple[str, Node]]:
-        """Dotted keys and nodes at and below ``key``. A group whose keys are all commented out has none."""
-        if isinstance(node, MappingNode) and (not key or key in self._groups):
-            for inner, value in self.pairs(node):
-                yield from self.flat(f"{key}.{inner}".lstrip("."), value)
-        elif not (key in self._groups and isinstance(node, ScalarNode) and self.value(key, node) is None):
-            yield key, node
+        return [[*self.settings("", item)] for item in node.value]
 
     def settings(self, key: str, node: Node) -> Iterator[Setting]:
-        """The settings at and below ``key``."""
-        for each, inner in self.flat(key, node):
-            yield Setting(key=each, value=self.value(each, inner), where=self.where(inner))
+        """The settings at and below ``key``. A group whose keys are all commented out has none."""
+        if isinstance(node, MappingNode) and (not key or key in self._groups):
+            for inner, value in self.pairs(node):
+                yield from self.settings(f"{key}.{inner}".lstrip("."), value)
+        elif not (key in self._groups and isinstance(node, ScalarNode) and self.value(key, node) is None):
+            yield Setting(key=key, value=self.value(key, node), where=self.where(node))
 
     def value(self, key: str, node: Node | None) -> Any:
         """The plain value of a node. Raises ConfigError for a value that no key accepts."""

@@ -13,26 +13,7 @@ from harness.core.resumable import Resumable
 from harness.run.spec import RunSpec
 
 
-@dataclass(frozen=True, kw_only=True)
-class Due:
-    """The actions due at one boundary, in this order; ``save`` as known at the time of the call."""
-
-    save: bool
-    evaluate: bool
-    fault: bool
-    is_last: bool
-
-    @property
-    def anything(self) -> bool:
-        """Whether any action is due: the ranks must then hold the same state as without a cache."""
-        return self.save or self.evaluate or self.fault or self.is_last
-
-    @property
-    def needs_all(self) -> bool:
-        """Whether all updates must have reached the ranks, even from a client with bounded staleness."""
-        return self.save or self.is_last
-
-
+@dataclass(eq=False)
 class Boundaries(Resumable):
     """The actions due at each boundary: a forecast for later boundaries, a decision for the present one.
 
@@ -46,41 +27,37 @@ class Boundaries(Resumable):
 
     _state = ("_num_taken", "_evaluated_step")
 
-    def __init__(
-        self,
-        run_spec: RunSpec,
-        faults: Sequence[FaultTime],
-        progress: Callable[[], Progress],
-        overhead_h: Callable[[], float],
-    ) -> None:
-        self._run_spec = run_spec
-        self._progress = progress
-        self._overhead_h = overhead_h
-        self._at_boundaries = [(number, fault) for number, fault in enumerate(faults) if fault.is_at_boundary]
+    run_spec: RunSpec
+    faults: Sequence[FaultTime]
+    progress: Callable[[], Progress]
+    overhead_h: Callable[[], float]
+
+    def __post_init__(self) -> None:
+        self._at_boundaries = [(number, fault) for number, fault in enumerate(self.faults) if fault.is_at_boundary]
         self._num_taken = 0  # planned faults at boundaries that were given
         self._strikes = lru_cache(maxsize=1)(self._strikes_with)
         self._evaluated_step = 0
 
-    def at(self, step: int) -> Due:
-        """The actions due at the later boundary ``step``, as known now.
+    def is_due(self, step: int) -> bool:
+        """Whether anything is due at the later boundary ``step``, as known now: the ranks must then hold the same state
+        as without a cache.
 
         Results change only where a save is due, or with the clock ``wall`` where hours of overhead are charged: at a
         save, or in the recovery from a failure.
         """
-        return Due(
-            save=self._saves_at(step),
-            evaluate=self.evaluates_at(step),
-            fault=self.faults_at(step),
-            is_last=step == self._run_spec.num_steps,
-        )
+        return self.needs_all(step) or self.evaluates_at(step) or self.faults_at(step)
+
+    def needs_all(self, step: int) -> bool:
+        """Whether all updates must have reached the ranks at ``step``, even from a client with bounded staleness."""
+        return step == self.run_spec.num_steps or self.saves_at(step)
 
     def plan_save(self, *, announced: bool) -> SavePlan | None:
         """The strategy's decision at the present boundary; called once per boundary.
 
         Raises RunFailed for a save that was not ``announced``: requests may have run ahead of this boundary.
         """
-        progress = self._progress()
-        plan = self._run_spec.strategy.plan_save(progress)
+        progress = self.progress()
+        plan = self.run_spec.strategy.plan_save(progress)
         if plan is not None and not announced:
             raise RunFailed(
                 f"step {progress.step}: the strategy plans a save at {progress.samples} samples; "
@@ -94,33 +71,33 @@ class Boundaries(Resumable):
         One that the clock has passed in hours of overhead is due at the next boundary.
         """
         strikes = self._pending()
-        if step <= self._progress().step + 1:
-            return bool(strikes) and strikes[0] <= step < self._run_spec.num_steps
-        return step < self._run_spec.num_steps and step in strikes
+        if step <= self.progress().step + 1:
+            return bool(strikes) and strikes[0] <= step < self.run_spec.num_steps
+        return step < self.run_spec.num_steps and step in strikes
 
     def take_faults(self) -> list[int]:
         """The numbers of the faults due at the present boundary, each of which is given once."""
-        num_due = bisect_right(self._pending(), self._progress().step)
+        num_due = bisect_right(self._pending(), self.progress().step)
         due = self._at_boundaries[self._num_taken : self._num_taken + num_due]
         self._num_taken += num_due
         return [number for number, _ in due]
 
     def _pending(self) -> tuple[int, ...]:
         """The boundaries of the faults at boundaries to come, ascending, if nothing more is charged before."""
-        is_wall = self._run_spec.config.trace.clock == "wall"
-        return self._strikes(self._num_taken, self._overhead_h() if is_wall else 0.0)
+        is_wall = self.run_spec.config.trace.clock == "wall"
+        return self._strikes(self._num_taken, self.overhead_h() if is_wall else 0.0)
 
     def _strikes_with(self, num_taken: int, overhead_h: float) -> tuple[int, ...]:
         faults = [fault for _, fault in self._at_boundaries[num_taken:]]
-        if self._run_spec.config.trace.clock == "samples":
+        if self.run_spec.config.trace.clock == "samples":
             return tuple(fault.step for fault in faults)
         return tuple(
             strike_step(
                 fault.hour,
-                job_h=self._run_spec.costs.job_h,
-                total_samples=self._run_spec.total_samples,
-                batch_size=self._run_spec.config.trainer.batch_size,
-                num_steps=self._run_spec.num_steps,
+                job_h=self.run_spec.costs.job_h,
+                total_samples=self.run_spec.total_samples,
+                batch_size=self.run_spec.config.trainer.batch_size,
+                num_steps=self.run_spec.num_steps,
                 overhead_h=overhead_h,
             )
             for fault in faults
@@ -133,16 +110,17 @@ class Boundaries(Resumable):
         """
         self._evaluated_step = step
 
-    def _saves_at(self, step: int) -> bool:
-        size = self._run_spec.config.trainer.batch_size
-        due = self._run_spec.strategy.next_save(self._progress(), after=(step - 1) * size)
-        return due is not None and due <= step * size < self._run_spec.total_samples
+    def saves_at(self, step: int) -> bool:
+        """Whether a save is due at the later boundary ``step``, as known now."""
+        size = self.run_spec.config.trainer.batch_size
+        due = self.run_spec.strategy.next_save(self.progress(), after=(step - 1) * size)
+        return due is not None and due <= step * size < self.run_spec.total_samples
 
     def evaluates_at(self, step: int) -> bool:
         """Whether an evaluation for the curve is due; steps that run again are not evaluated again."""
-        every, last = self._run_spec.evaluate_every_steps, self._run_spec.num_steps
+        every, last = self.run_spec.evaluate_every_steps, self.run_spec.num_steps
         if every is None or step <= self._evaluated_step:
             return False
         if step < last:
             return step % every == 0
-        return self._run_spec.num_curve_samples < self._run_spec.num_eval_samples  # else the result is this point
+        return self.run_spec.num_curve_samples < self.run_spec.num_eval_samples  # else the result is this point

@@ -1,6 +1,7 @@
 """Quality of the model on the fixed evaluation set, or on its first samples."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -15,17 +16,17 @@ from harness.model.metrics import Quality, measure
 from harness.run.spec import RunSpec
 
 
+@dataclass
 class Evaluator:
-    """Evaluates the dense network and the embedding rows at a boundary. Changes no tracker, no counter and no cache."""
+    """Evaluates the dense network and the embedding rows at a boundary. Changes no tracker, no counter and no cache.
 
-    def __init__(
-        self, run_spec: RunSpec, network: DenseNetwork, client: EmbeddingClient, on_batch: Callable[[], None]
-    ) -> None:
-        """``on_batch`` is called after each batch."""
-        self._run_spec = run_spec
-        self._network = network
-        self._client = client
-        self._on_batch = on_batch
+    ``on_batch`` is called after each batch.
+    """
+
+    run_spec: RunSpec
+    network: DenseNetwork
+    client: EmbeddingClient
+    on_batch: Callable[[], None]
 
     def __call__(self, progress: Progress, *, is_whole: bool) -> Quality:
         """AUC, log loss and accuracy on the whole set, or on its first samples for the curve.
@@ -33,19 +34,19 @@ class Evaluator:
         Raises RolledBack if a failure voided it.
         """
         logits, labels = [], []
-        for batch, plan in self._batches(self._run_spec.num_eval_samples) if is_whole else self._curve:
-            rows_ND = self._client.look_up(plan, progress)
-            logits.append(self._network.predict(batch.dense_BI, rows_ND, plan))
+        for batch, plan in self._batches(self.run_spec.num_eval_samples) if is_whole else self._curve:
+            rows_ND = self.client.look_up(plan, progress)
+            logits.append(self.network.predict(batch.dense_BI, rows_ND, plan))
             labels.append(batch.labels_B)
-            self._on_batch()
+            self.on_batch()
         return measure(torch.cat(logits), torch.cat(labels))
 
     @cached_property
     def _curve(self) -> list[tuple[Batch, BatchPlan]]:
         """The batches of the curve: the same at each of its points, so they are kept."""
-        return list(self._batches(self._run_spec.num_curve_samples))
+        return list(self._batches(self.run_spec.num_curve_samples))
 
     def _batches(self, num_samples: int) -> Iterator[tuple[Batch, BatchPlan]]:
-        config, placement = self._run_spec.config.eval, self._run_spec.placement
-        for batch in self._run_spec.dataset.eval_batches(config.split, config.batch_size, num_samples):
+        config, placement = self.run_spec.config.eval, self.run_spec.placement
+        for batch in self.run_spec.dataset.eval_batches(config.split, config.batch_size, num_samples):
             yield batch, plan_batch(batch.ids_BF, placement, np.zeros(len(batch.ids_BF), dtype=bool))

@@ -8,6 +8,7 @@ from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
 from harness.core.faults import FaultTime
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
@@ -104,11 +105,11 @@ class Job:
                 sample_period=run_spec.strategy.sample_period or 1,
             ),
             dim=run_spec.size.embedding_dim,
-            optimizer=run_spec.row_optimizer,
+            optimizer=OPTIMIZERS[config.trainer.optimizer],
             learning_rate=config.trainer.learning_rate,
             num_steps=run_spec.num_steps,
-            is_boundary=lambda step: self.boundaries.at(step).anything,
-            needs_all=lambda step: self.boundaries.at(step).needs_all,
+            is_boundary=self.boundaries.is_due,
+            needs_all=self.boundaries.needs_all,
             cache=config.cache,
             count_updates=run_spec.count_updates,
             tracker=TRACKERS[run_spec.strategy.tracker],
@@ -148,26 +149,28 @@ class Job:
 def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
     """The ledgers of the run, with nothing charged yet."""
     metrics = run_spec.config.metrics
+    shards = {rank: run_spec.row_bytes * rows for rank, rows in zip(cluster.ranks, run_spec.rank_rows, strict=True)}
     return Accounting(
         overhead=OverheadLedger(run_spec.costs),
         pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
         updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
         count_updates=run_spec.count_updates,
-        sizes=ModelBytes(full=run_spec.bytes_full, shards=run_spec.shard_bytes),
+        sizes=ModelBytes(full=run_spec.bytes_full, shards=shards),
         memory_bytes=run_spec.memory_bytes,
     )
 
 
 def _make_recoveries(run_spec: RunSpec) -> Recoveries:
     """The kinds of recovery of the strategy."""
+    config = run_spec.config
     return Recoveries(
         RunFacts(
             strategy=run_spec.strategy,
             placement=run_spec.placement,
             tracked=run_spec.tracked,
             dim=run_spec.size.embedding_dim,
-            optimizer=run_spec.row_optimizer,
-            learning_rate=run_spec.config.trainer.learning_rate,
+            optimizer=OPTIMIZERS[config.trainer.optimizer],
+            learning_rate=config.trainer.learning_rate,
             has_counts=run_spec.counts_updates,
             count_updates=run_spec.count_updates,
         )

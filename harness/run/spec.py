@@ -5,7 +5,7 @@ import glob
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,9 +22,8 @@ from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
 from harness.core.host_map import HostMap
-from harness.core.optimizers import OPTIMIZERS, RowOptimizer
 from harness.core.placement import Placement, tracked_tables
-from harness.core.plans import Costs, Rank, ps_rank
+from harness.core.plans import Costs, Rank
 from harness.core.pls import UpdateCounter
 from harness.core.strategies import make_strategy
 from harness.core.strategy import Strategy
@@ -150,11 +149,6 @@ class RunSpec:
         return UpdateCounter(self.placement, self.tracked)
 
     @property
-    def row_optimizer(self) -> RowOptimizer:
-        """The optimizer of the tables."""
-        return OPTIMIZERS[self.config.trainer.optimizer]
-
-    @property
     def facts(self) -> dict[str, Any]:
         """Facts about the click log and the trace for env.json, as plain JSON types.
 
@@ -184,10 +178,10 @@ class RunSpec:
         """Payload of one row in a full save, state of the optimizer included."""
         return 4 * self.footprint.row_width
 
-    @property
-    def shard_bytes(self) -> dict[Rank, int]:
-        """Payload of the rows of each PS rank in a full save."""
-        return {ps_rank(k): self.placement.num_rows(k) * self.row_bytes for k in range(self.config.num_ps)}
+    @cached_property
+    def rank_rows(self) -> list[int]:
+        """Embedding rows of each PS rank."""
+        return [self.placement.num_rows(k) for k in range(self.config.num_ps)]
 
     @property
     def keeps_replicas(self) -> bool:
@@ -205,8 +199,8 @@ class RunSpec:
         num_bytes = tracker_bytes(self.tracker_spec, self.placement, self.size.embedding_dim)
         if num_bytes is None or not self.keeps_replicas:
             return num_bytes
-        most_rows = max(self.placement.num_rows(k) for k in range(self.placement.num_ps))
-        return num_bytes + num_copied_bytes(most_rows, self.footprint.row_width, has_counts=self.counts_updates)
+        copied_bytes = num_copied_bytes(max(self.rank_rows), self.footprint.row_width, has_counts=self.counts_updates)
+        return num_bytes + copied_bytes
 
     @cached_property
     def result_hash(self) -> str:
@@ -226,19 +220,6 @@ class RunSpec:
         refuse_combinations(self.config, self.strategy)
         check_declared({self.config.strategy.name: type(self.strategy)})
         _ = self.size, self.num_steps, self.strategy, self.planned_faults
-
-    def remarks(self) -> Iterator[str]:
-        """Sentences on settings that are valid, and do not have the effect that one might expect."""
-        config, interval = self.config, self.strategy.interval
-        every_samples = None if interval.samples is None else interval.samples / interval.divisor
-        if every_samples is not None and every_samples < config.trainer.batch_size:
-            yield (
-                f"strategy {config.strategy.name} is to save every {every_samples:,.0f} samples, which is less than a "
-                f"step of {config.trainer.batch_size}: it saves after every step, fewer times than planned"
-            )
-        resets = isinstance(config.strategy, Partial.Options) and config.strategy.restore_optimizer == "reset"
-        if resets and self.footprint.row_width == self.size.embedding_dim:
-            yield f"strategy.restore_optimizer=reset changes nothing: {config.trainer.optimizer} has no state in rows"
 
     def rank_spec(self, checkpoints: Path) -> RankSpec:
         """The parameters from which PS ranks are built."""
@@ -280,7 +261,7 @@ class RunSpec:
             tracked_tables=list(self.tracked),
             num_rows=self.num_rows,
             num_tracked_rows=sum(self.dataset.cardinalities[table] for table in self.tracked),
-            rank_rows=[self.placement.num_rows(k) for k in range(config.num_ps)],
+            rank_rows=self.rank_rows,
             bytes_full=self.bytes_full,
             restores_exactly=self.strategy.restores_exactly,
             recoveries={name: RECOVERIES[name].facts() for name in ("initial", *self.strategy.recoveries)},
@@ -329,10 +310,24 @@ def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
 
 
 def check(config: Config) -> list[str]:
-    """Validate ``config`` against its data and trace, without running; returns remarks. Raises UserError."""
+    """Validate ``config`` against its data and trace, without running. Raises UserError.
+
+    Returns sentences on settings that are valid, and do not have the effect that one might expect.
+    """
     run_spec = RunSpec(config)
     run_spec.validate()
-    return [*run_spec.remarks()]
+    strategy, interval, remarks = config.strategy, run_spec.strategy.interval, list[str]()
+    every_samples = None if interval.samples is None else interval.samples / interval.divisor
+    if every_samples is not None and every_samples < config.trainer.batch_size:
+        remarks.append(
+            f"strategy {strategy.name} is to save every {every_samples:,.0f} samples, which is less than a step of "
+            f"{config.trainer.batch_size}: it saves after every step, fewer times than planned"
+        )
+    resets = isinstance(strategy, Partial.Options) and strategy.restore_optimizer == "reset"
+    if resets and run_spec.footprint.row_width == run_spec.size.embedding_dim:
+        name = config.trainer.optimizer
+        remarks.append(f"strategy.restore_optimizer=reset changes nothing: {name} has no state in rows")
+    return remarks
 
 
 def _write_faults(planned: Iterable[PlannedFault]) -> dict[Rank, dict[int, int]]:

@@ -131,17 +131,18 @@ class Trainer:
         pulled = self._client.pull(self._progress())
         batch, plan = pulled.batch, pulled.plan
         loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
-        due = self._boundaries.at(self._steps.step + 1)
+        step = self._steps.step + 1
+        is_due, saves = self._boundaries.is_due(step), self._boundaries.saves_at(step)
         for kind in self._recoveries:
-            kind.begin_step(self._steps.step + 1, plan, grads_ND)
-        self._client.push(grads_ND, self._progress(), is_boundary=due.anything, overlap=self._overlap)
+            kind.begin_step(step, plan, grads_ND)
+        self._client.push(grads_ND, self._progress(), is_boundary=is_due, overlap=self._overlap)
         self._finish_step(loss, plan, began_s)
-        self._injections.reach(self._steps.step)
-        if due.anything:
+        self._injections.reach(step)
+        if is_due:
             self._checkpointer.finish_pending(self._progress())
         if not self._injections.depend_on_messages:
-            self._resume_points.at_boundary(self._progress(), saves=due.save)
-        self._act(announced=due.save)
+            self._resume_points.at_boundary(self._progress(), saves=saves)
+        self._act(announced=saves)
 
     def _finish_step(self, loss: float, plan: BatchPlan, began_s: float) -> None:
         seconds = self._effects.clock() - began_s

@@ -15,13 +15,16 @@ _log = logging.getLogger(__name__)
 
 def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
     """Why the result of a run that has ended is invalid; None if it is valid."""
-    unfired = supervisor.unfired
-    if unfired and run_spec.config.trace.inject == "wall":
+    unfired, trace = supervisor.unfired, run_spec.config.trace
+    if unfired and trace.inject == "wall":
         lines = ", ".join(str(strike.line) for kill in unfired for strike in kill.strikes.values())
         _log.info("note: the run ended before kills of the trace (trace.inject=wall): lines %s", lines)
-    elif unfired := _missed(run_spec, unfired):
-        return "\n".join(_unfired_words(run_spec, unfired))
-    if supervisor.num_unplanned and not run_spec.config.trace.allow_unplanned:
+        unfired = []
+    if trace.clock == "wall":  # later ones may lie after the job's end
+        unfired = [kill for kill in unfired if kill.hour <= run_spec.costs.job_h]
+    if unfired:
+        return "\n".join(_unfired_words(trace.path, unfired))
+    if supervisor.num_unplanned and not trace.allow_unplanned:
         return (
             f"trace: expected only planned deaths of ranks, got {supervisor.num_unplanned} others; "
             "the record is kept; trace.allow_unplanned=true accepts such runs: start it again with --afresh"
@@ -29,13 +32,7 @@ def problem_of(run_spec: RunSpec, supervisor: Supervisor) -> str | None:
     return None
 
 
-def _missed(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> list[PlannedFault]:
-    """Those planned kills that had to happen: with ``trace.clock: wall`` later ones may lie after the job's end."""
-    job_h = run_spec.costs.job_h
-    return [kill for kill in unfired if kill.hour <= job_h or run_spec.config.trace.clock == "samples"]
-
-
-def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> Iterator[str]:
+def _unfired_words(path: str | None, unfired: Sequence[PlannedFault]) -> Iterator[str]:
     """A line about kills at boundaries, and one for each phase that never came."""
     if steps := [str(kill.step) for kill in unfired if kill.phase == "boundary"]:
         yield (
@@ -46,8 +43,7 @@ def _unfired_words(run_spec: RunSpec, unfired: Sequence[PlannedFault]) -> Iterat
         if kill.phase != "boundary":
             line = min(strike.line for strike in kill.strikes.values())
             yield (
-                f"{run_spec.config.trace.path}:{line}: expected a phase {kill.phase} after step "
-                f"{kill.step}, in which {kill.fault.aim} "
+                f"{path}:{line}: expected a phase {kill.phase} after step {kill.step}, in which {kill.fault.aim} "
                 f"{', '.join(kill.ranks)}, got none; the result is invalid; give the line an earlier hour or another "
                 "phase"
             )

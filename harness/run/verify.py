@@ -1,7 +1,7 @@
 """Checks that engines and data paths compute the same bits, by comparing the events of runs on each of them."""
 
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
@@ -116,21 +116,17 @@ def verify(
         except (RunFailed, RankFailed) as error:
             raise type(error)(f"{_named(cell)}: {error}") from error
         reference = variants[0] if variant.is_exact else variant
+        # Between variants, the bytes that messages take differ too.
+        of_messages = {"replica_bytes", "wire_bytes"} if RunSpec(cell).keeps_replicas else set[str]()
         found = compare_records(
             work_dir / f"{name}-local-{reference.name}",
             run_dir,
-            ignored=frozenset() if variant is reference else _between_variants(cell),
+            ignored=set() if variant is reference else {"cache", "config_hash", *of_messages},
             moves_saves=variant.moves_saves,
         )
         against = _named(reference.of(config, "local", trace))
         differences += [f"{_named(cell)}, compared with {against}: {difference}" for difference in found]
     return differences
-
-
-def _between_variants(cell: Config) -> frozenset[str]:
-    """Keys of events that differ between variants: of the variant itself, and of the bytes that its messages take."""
-    replicas = {"replica_bytes", "wire_bytes"} if RunSpec(cell).keeps_replicas else set[str]()
-    return frozenset({"cache", "config_hash", *replicas})
 
 
 def _named(cell: Config) -> str:
@@ -143,7 +139,7 @@ def _named(cell: Config) -> str:
 
 
 def compare_records(
-    run_dir: Path, other_dir: Path, *, ignored: frozenset[str] = frozenset(), moves_saves: bool = False
+    run_dir: Path, other_dir: Path, *, ignored: Set[str] = frozenset(), moves_saves: bool = False
 ) -> list[str]:
     """The first few differences between the events of two runs, one sentence each; ``machine`` parts are ignored.
 
@@ -184,17 +180,17 @@ def _trace_around_a_save(config: Config) -> str:
     boundaries: the messages of a phase depend on the variant.
     """
     trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
-    step = _save_in_the_middle(config)
-    kills = [(_hour_of(config, step - 1), "ps1", ""), (_hour_of(config, step), "ps0", "")]
+    step, batch_size, total_samples = (
+        _save_in_the_middle(config),
+        config.trainer.batch_size,
+        RunSpec(config).total_samples,
+    )
+    hour_of = partial(samples_to_hours, job_h=config.emulated.job_h, total_samples=total_samples)
+    # A kill at an hour half a step before a boundary happens there.
+    kills = [(hour_of((step - 1.5) * batch_size), "ps1", ""), (hour_of((step - 0.5) * batch_size), "ps0", "")]
     own = [(each.hour, each.who, "" if each.repair_h is None else repr(each.repair_h)) for each in trace.failures]
     lines = (f"{hour!r},{who},{repair_h}" for hour, who, repair_h in sorted([*own, *kills], key=lambda line: line[0]))
     return "\n".join(["# provenance: run.py verify", "hour,rank,repair_h", *lines]) + "\n"
-
-
-def _hour_of(config: Config, step: int) -> float:
-    """An hour whose kill happens at boundary ``step``: half a step before it."""
-    samples = (step - 0.5) * config.trainer.batch_size
-    return samples_to_hours(samples, job_h=config.emulated.job_h, total_samples=RunSpec(config).total_samples)
 
 
 def _save_in_the_middle(config: Config) -> int:

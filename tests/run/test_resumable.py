@@ -22,7 +22,7 @@ from tests.runs import changed, run, saving_every
 
 REBUILT: dict[str, set[str]] = {
     "Accounting": {"count_updates", "sizes", "memory_bytes"},
-    "Boundaries": {"run_spec", "progress", "overhead_h", "strikes", "at_boundaries"},
+    "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run"},
     "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
