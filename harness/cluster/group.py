@@ -27,10 +27,6 @@ from harness.config.model import ClusterConfig
 from harness.core.errors import HarnessError
 from harness.core.plans import Rank
 
-MAX_WORLDS = 32_000
-"""Maximum number of ranks in a world: torch rejects worker ids above 32,767."""
-
-
 Meet = Callable[[bytes], Mapping[Rank, bytes]]
 """Publishes the address of this process, and waits for those of all members of a generation. Raises WorldBroken."""
 
@@ -95,7 +91,7 @@ def join(rank: Rank, formation: Formation, *, meet: Meet, options: ClusterConfig
         # 1.39 ms with this one, 1.56 with cma, 3.99 with mpt_uv (LOG, 2026-11-21).
         _channels=["basic"],
     )
-    _init_autograd_once(index)
+    init_autograd(0)  # requests need it; the number names contexts of distributed autograd, which is not used
     worker = worker_name(rank, formation.generation)
     try:
         agent = TensorPipeAgent(store, worker, index, len(formation.members), backend, {}, [])
@@ -103,20 +99,6 @@ def join(rank: Rank, formation: Formation, *, meet: Meet, options: ClusterConfig
         raise WorldBroken(f"generation {formation.generation} of the RPC world could not be formed: {error}") from error
     api._init_rpc_states(agent)
     return store
-
-
-_is_autograd_ready = False
-
-
-def _init_autograd_once(index: int) -> None:
-    """Requests need it. A process cannot be given another number later, as a spare that takes a rank's name would be.
-
-    The number only names contexts of distributed autograd, which is not used.
-    """
-    global _is_autograd_ready  # noqa: PLW0603 - the state is torch's, and one for each process
-    if not _is_autograd_ready:
-        init_autograd(index)
-        _is_autograd_ready = True
 
 
 def leave() -> None:

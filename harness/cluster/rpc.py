@@ -249,15 +249,14 @@ class RpcCluster(Cluster):
         seeks = self._seeks_dead and self._generation >= 0
         probes = {rank: self._call(rank, no_op) for rank in self.ranks if rank not in proven} if seeks else {}
         replies, detail = _wait(underway)
-        self._seeks_dead = False
+        self._seeks_dead = self._was_in_flight = False
         if seeks:
             detail = {**_wait(probes)[1], **detail}
             detail |= dict.fromkeys(self._link.call("survivors", [*detail]), _CONTINUED)
         return replies, detail
 
     def expect_losses(self) -> None:
-        is_first = not self._seeks_dead
-        self._was_in_flight = self._num_in_flight > 0 or (self._was_in_flight and not is_first)
+        self._was_in_flight |= self._num_in_flight > 0
         self._seeks_dead = True
 
     def replace(self, lost: Iterable[Rank]) -> None:

@@ -30,9 +30,9 @@ from harness.cluster.protocol import (
     WriteBack,
     WriteState,
 )
-from harness.cluster.replica import Replica, copy_shard, read_shard
+from harness.cluster.replica import Reach, Replica, copy_shard, read_shard
 from harness.cluster.saver import Saver
-from harness.core.errors import HarnessError, RankFailed, RankLost
+from harness.core.errors import HarnessError, RankFailed
 from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement
 from harness.core.plans import Rank, buddy_of, ps_index
@@ -71,11 +71,11 @@ class RankServer(Resumable):
         reach: sends a request to another PS rank. Set by the engine.
     """
 
+    reach: Reach
     _state = ("shard", "_tracker", "replica")
 
     def __init__(self, spec: RankSpec, rank: Rank) -> None:
         self.rank = rank
-        self.reach = _unreachable
         make_tracker = TRACKERS[spec.tracker.kind]
         make_shard = partial(
             Shard,
@@ -203,23 +203,14 @@ class RankServer(Resumable):
     def _write_back(self, written: WriteBack) -> None:
         if not self.shard.write(written.step, written.rows_N, written.values_ND, written.counts_N):
             return
-        touched = {step: (rows_N, counts_N) for step, rows_N, counts_N in written.touched}
-        moved = {step: (rows_N, norms_N) for step, rows_N, norms_N in written.moved}
-        sampled = dict(written.sampled)
-        for step in sorted(touched.keys() | moved.keys() | sampled.keys()):  # as from a client that sends every step
-            if step in touched:
-                self._tracker.touched(step, *touched[step])
-            if step in moved:
-                self._tracker.moved(step, *moved[step])
-            if step in sampled:
-                is_sampled_N = torch.ones(len(sampled[step]), dtype=torch.bool)
-                self._tracker.sampled(step, sampled[step], is_sampled_N)
+        ones = ((step, rows_N, torch.ones(len(rows_N), dtype=torch.bool)) for step, rows_N in written.sampled)
+        tracker = self._tracker
+        found = ((tracker.touched, written.touched), (tracker.moved, written.moved), (tracker.sampled, ones))
+        calls = [(take, update) for take, updates in found for update in updates]
+        for take, update in sorted(calls, key=lambda call: call[1][0]):  # as from a client that sends every step
+            take(*update)
 
 
 def digest_of_rows(shard: Shard) -> str:
     """The xxh3 of all rows, 16 hex digits."""
     return xxhash.xxh3_64_hexdigest(bytes_of(shard.rows_MD))
-
-
-def _unreachable(rank: Rank, request: Request) -> Reply:
-    raise RankLost([rank], {}, {rank: "no engine connects the ranks"})

@@ -18,6 +18,7 @@ from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Failure, Push, Reply, Request, WriteBack
@@ -54,43 +55,54 @@ def words_of(exchange: Exchange) -> Tensor:
     assert isinstance(push, Push | None)
     num_rows, dim = (0, 0) if push is None else push.grads_ND.shape
     num_lookups = 0 if pull_N is None else len(pull_N)
-    first = _HEADER_WORDS + num_rows + num_lookups
     words_W = np.empty(_num_words(num_rows, num_lookups, dim), np.int64)
     what = (-1 if push is None else num_rows, -1 if pull_N is None else num_lookups, dim)
     how = (0, 0.0) if push is None else (push.step, push.learning_rate)
     words_W[:_HEADER_WORDS].view(HEADER)[0] = (*what, *how)
+    rows_N, lookups_P, counts_N, grads_ND, sampled_N = _views(words_W, num_rows, num_lookups, dim)
     if pull_N is not None:
-        words_W[first - num_lookups : first] = pull_N.numpy()
+        lookups_P[:] = pull_N.numpy()
     if push is not None:
-        words_W[_HEADER_WORDS : _HEADER_WORDS + num_rows] = push.rows_N.numpy()
-        halves = words_W[first:].view(np.int32)
-        halves[:num_rows] = push.counts_N.numpy()
-        halves[num_rows : num_rows * (1 + dim)].view(np.float32)[:] = push.grads_ND.numpy().reshape(-1)
-        halves[num_rows * (1 + dim) :].view(np.bool_)[:num_rows] = push.sampled_N.numpy()
+        rows_N[:] = push.rows_N.numpy()
+        counts_N[:] = push.counts_N.numpy()
+        grads_ND[:] = push.grads_ND.numpy()
+        sampled_N[:] = push.sampled_N.numpy()
     return torch.from_numpy(words_W)
 
 
 def exchange_of(words_W: Tensor) -> Exchange:
     """Decode an exchange that :func:`words_of` encoded; its tensors share memory with ``words_W``."""
     words = words_W.numpy()
-    num_rows, num_lookups, dim, step, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
-    num_words = max(num_rows, 0)
-    first = _HEADER_WORDS + num_words + max(num_lookups, 0)
-    pull_N = None if num_lookups < 0 else words_W[_HEADER_WORDS + num_words : first]
-    num_own = _num_words(num_words, max(num_lookups, 0), dim)
-    replica = exchange_of(words_W[num_own:]).push if num_own < len(words) else None
-    if num_rows < 0:
-        return Exchange(pull_N=pull_N, replica=replica)
-    halves = words[first:].view(np.int32)
+    has_rows, has_lookups, dim, step, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
+    num_rows, num_lookups = max(has_rows, 0), max(has_lookups, 0)
+    num_own = _num_words(num_rows, num_lookups, dim)
+    rows_N, lookups_P, counts_N, grads_ND, sampled_N = map(torch.from_numpy, _views(words, num_rows, num_lookups, dim))
     push = Push(
         step=step,
-        rows_N=words_W[_HEADER_WORDS : _HEADER_WORDS + num_rows],
-        grads_ND=torch.from_numpy(halves[num_rows : num_rows * (1 + dim)].view(np.float32).reshape(num_rows, dim)),
-        counts_N=torch.from_numpy(halves[:num_rows]),
-        sampled_N=torch.from_numpy(halves[num_rows * (1 + dim) :].view(np.bool_)[:num_rows]),
+        rows_N=rows_N,
+        grads_ND=grads_ND,
+        counts_N=counts_N,
+        sampled_N=sampled_N,
         learning_rate=learning_rate,
     )
-    return Exchange(push=push, pull_N=pull_N, replica=replica)
+    return Exchange(
+        push=None if has_rows < 0 else push,
+        pull_N=None if has_lookups < 0 else lookups_P,
+        replica=exchange_of(words_W[num_own:]).push if num_own < len(words) else None,
+    )
+
+
+def _views(words: NDArray[np.int64], num_rows: int, num_lookups: int, dim: int) -> tuple[NDArray[Any], ...]:
+    """The parts of a message after its header: rows, lookups, counts, gradients, whether sampled."""
+    first = _HEADER_WORDS + num_rows + num_lookups
+    halves, last = words[first:].view(np.int32), num_rows * (1 + dim)
+    return (
+        words[_HEADER_WORDS : _HEADER_WORDS + num_rows],
+        words[_HEADER_WORDS + num_rows : first],
+        halves[:num_rows],
+        halves[num_rows:last].view(np.float32).reshape(num_rows, dim),
+        halves[last:].view(np.bool_)[:num_rows],
+    )
 
 
 def _num_words(num_rows: int, num_lookups: int, dim: int) -> int:

@@ -99,9 +99,10 @@ class World:
         return self._processes.pids
 
     @property
-    def places(self) -> Machine:
-        """For the record: ``hosts``, the host of each rank and spare, where they are on several; empty otherwise."""
-        return {"hosts": self._processes.hosts} if self._processes.hosts else {}
+    def machine(self) -> Machine:
+        """For the record: pids and, where they are on several, hosts of ranks and spares; the control port."""
+        hosts = self._processes.hosts
+        return {"pids": self.pids, "port": self.port, **({"hosts": hosts} if hosts else {})}
 
     def start(self) -> None:
         """Start all ranks and spares into generation 0. Raises RunFailed."""
@@ -201,8 +202,8 @@ class World:
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
-        hosts = {**self.places, **({"lost_hosts": lost_hosts} if lost_hosts else {})}
-        return {"pids": self.pids, "replaced": replaced, "spares": takeovers, "mute": mute, "port": self.port, **hosts}
+        lost = {"lost_hosts": lost_hosts} if lost_hosts else {}
+        return {**self.machine, "replaced": replaced, "spares": takeovers, "mute": mute, **lost}
 
     def _begin_generation(self, fresh: Sequence[Rank] = ()) -> None:
         """Order all PS ranks and connected spares to join the next generation; start ``fresh`` ranks into it."""
