@@ -28,7 +28,7 @@ class Resumption:
 
 
 class Channel(Protocol):
-    """The supervisor as a trainer reaches it. Each engine has its own."""
+    """The supervisor as a trainer reaches it. Each engine has its own; by default nobody watches, and no spares are."""
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor and wait for its result. Raises the HarnessError that it raises."""
@@ -40,7 +40,6 @@ class Channel(Protocol):
 
     def advanced(self, step: int) -> None:
         """Something was finished, after ``step`` finished steps. Sends nothing by itself."""
-        ...
 
     def is_stopping(self) -> bool:
         """Whether the supervisor has said that the run is to stop. Does not wait."""
@@ -48,7 +47,7 @@ class Channel(Protocol):
 
     def take_spares(self) -> bool:
         """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
-        ...
+        return False
 
 
 class Effects:

@@ -1,19 +1,21 @@
 """The local engine: shards are objects in this process, and a kill drops the object."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from harness.cluster.effects import Channel
 from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
-from harness.cluster.supervisor import Supervisor
+from harness.cluster.supervisor import Ranks, Supervisor
 from harness.core.errors import RankLost
 from harness.core.events import Machine
 from harness.core.plans import Rank, ps_rank
 from harness.processes.stop import StopRequest
 
 
-class LocalRanks:
-    """The :class:`Ranks` of engine ``local``: the server of each rank is an object in this process."""
+class LocalRanks(Ranks):
+    """The ranks of engine ``local``: the server of each is an object in this process."""
 
     def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
         self._make_server = make_server
@@ -37,9 +39,6 @@ class LocalRanks:
         """Drop all ranks."""
         self.kill(self.names)
 
-    def reached(self, step: int) -> None:
-        """A no-op: there are no spares."""
-
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Create new servers with empty shards for ``ranks``."""
         self._make(ranks)
@@ -59,31 +58,24 @@ class LocalRanks:
         return reply
 
 
-class LocalChannel:
-    """The :class:`harness.cluster.effects.Channel` of engine ``local``: the supervisor is an object in this process."""
+@dataclass(frozen=True)
+class LocalChannel(Channel):
+    """The channel of engine ``local``: the supervisor is an object in this process."""
 
-    def __init__(self, supervisor: Supervisor, stop: StopRequest | None) -> None:
-        self._supervisor = supervisor
-        self._stop = stop
+    supervisor: Supervisor
+    stop: StopRequest | None
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor."""
-        return getattr(self._supervisor, name)(*args)
+        return getattr(self.supervisor, name)(*args)
 
     def tell(self, name: str, **values: Any) -> None:
         """Call a method of the supervisor."""
-        getattr(self._supervisor, name)(**values)
-
-    def advanced(self, step: int) -> None:
-        """A no-op: a trainer in this process cannot be watched."""
+        getattr(self.supervisor, name)(**values)
 
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop."""
-        return self._stop is not None and self._stop.is_set
-
-    def take_spares(self) -> bool:
-        """There are none."""
-        return False
+        return self.stop is not None and self.stop.is_set
 
 
 class LocalCluster(Cluster):

@@ -7,6 +7,7 @@ updates and applied step. A save takes counts from both. A tracker is not part o
 from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
 from harness.cluster.protocol import Failure, Push, ReadShard, Reply, Request, Save, ShardRows, WriteBack
 from harness.core.plans import Rank, owner_of, ps_index
@@ -22,6 +23,16 @@ Reach = Callable[[Rank, Request], Reply]
 """Sends a request to another rank and waits for the reply. Raises RankLost if that rank is dead."""
 
 
+def apply(shard: Shard, push: Push | WriteBack, norms_N: Tensor | None = None) -> bool:
+    """Apply what the trainer sent to a shard or its replica; False, and no change, if it was applied before.
+
+    ``norms_N``: receives the L2 norm of each row's change by gradients.
+    """
+    if isinstance(push, WriteBack):
+        return shard.write(push.step, push.rows_N, push.values_ND, push.counts_N)
+    return shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate, norms_N=norms_N)
+
+
 class Replica(Resumable):
     """The replica that ``rank`` holds: of the shard of the rank before it."""
 
@@ -31,13 +42,6 @@ class Replica(Resumable):
         self.owner = owner_of(rank, num_ps)
         self.shard = make_shard(ps_index(self.owner))
         self._tracked = tracked
-
-    def push(self, push: Push | WriteBack) -> None:
-        """Apply what was sent to the owner; a no-op if it was applied before."""
-        if isinstance(push, Push):
-            self.shard.apply(push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
-        else:
-            self.shard.write(push.step, push.rows_N, push.values_ND, push.counts_N)
 
     def take(self, save: Save) -> None:
         """Take from the counts what the owner's part of ``save`` takes from its own."""

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from harness.cluster.protocol import Save, Written
@@ -34,6 +34,7 @@ class _Contents(NamedTuple):
     taken: Taken
 
 
+@dataclass(kw_only=True, eq=False)
 class Saver:
     """Saves one shard; at most one save is pending in the background.
 
@@ -43,30 +44,22 @@ class Saver:
         write_faults: by the number of a planned fault of this rank, the system's error (errno) that a write fails with.
     """
 
-    def __init__(
-        self,
-        shard: Shard,
-        tracker: Tracker,
-        tracked: Sequence[int],
-        store: ShardStore,
-        *,
-        buffer_bytes: int,
-        write_faults: Mapping[int, int],
-    ) -> None:
-        self._shard = shard
-        self._tracker = tracker
-        self._tracked = tracked
-        self._store = store
-        self._buffer_bytes = buffer_bytes
-        self._write_faults = write_faults
-        self._pending: tuple[Save, FrozenRows, Future[Written]] | None = None
-        self._no_op = shard.before_change
+    shard: Shard
+    tracker: Tracker
+    tracked: Sequence[int]
+    store: ShardStore
+    buffer_bytes: int
+    write_faults: Mapping[int, int]
+    _pending: tuple[Save, FrozenRows, Future[Written]] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._no_op = self.shard.before_change
 
     def save(self, request: Save) -> Written | None:
         """Write the shard as of now, or begin or finish that in the background, as the request says."""
         if request.mode == "finish":
             return self._finish(request)
-        step = self._shard.applied_step
+        step = self.shard.applied_step
         assert request.step == step, f"save of step {request.step} at step {step}"
         return self._write_now(request) if request.mode == "now" else self._begin(request)
 
@@ -77,16 +70,16 @@ class Saver:
             rows.release()
             wait([writing])
             self._forget()
-            self._store.discard(request.sequence)
+            self.store.discard(request.sequence)
 
     def _forget(self) -> None:
         self._pending = None
-        self._shard.before_change = self._no_op
+        self.shard.before_change = self._no_op
 
     def _begin(self, request: Save) -> None:
         contents = self._take(request)
-        rows = FrozenRows(Snapshot(self._shard.rows_MD, contents.parts, buffer_bytes=self._buffer_bytes))
-        self._shard.before_change = rows.before_change
+        rows = FrozenRows(Snapshot(self.shard.rows_MD, contents.parts, buffer_bytes=self.buffer_bytes))
+        self.shard.before_change = rows.before_change
 
         def write() -> Written:
             try:
@@ -107,21 +100,21 @@ class Saver:
             self._forget()
 
     def _write_now(self, request: Save) -> Written:
-        return self._write(self._take(request), RowSource(self._shard.rows_MD))
+        return self._write(self._take(request), RowSource(self.shard.rows_MD))
 
     def _take(self, request: Save) -> _Contents:
         """Fix the contents of the save, and count its updates as saved."""
         self.abandon()
         # Asked for again, after a death in the middle of it: no manifest names the files of the first attempt.
-        self._store.discard(request.sequence)
-        self._shard.mirrored_N = request.mirrored_N
+        self.store.discard(request.sequence)
+        self.shard.mirrored_N = request.mirrored_N
         kind = save_kind(request.plan.kind)
-        rows = kind.rows(self._shard, self._tracker, self._tracked, request.step)
-        builds_on = tuple(kind.builds_on(self._shard, self._tracker, request.records))
-        self._shard.take_saved(request.sequence, rows, self._tracked)
+        rows = kind.rows(self.shard, self.tracker, self.tracked, request.step)
+        builds_on = tuple(kind.builds_on(self.shard, self.tracker, request.records))
+        self.shard.take_saved(request.sequence, rows, self.tracked)
         for table, chosen in rows.items():
-            self._tracker.saved(table, chosen)
-        return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self._shard.taken)
+            self.tracker.saved(table, chosen)
+        return _Contents(request, tuple(rows.values()) if builds_on else None, builds_on, self.shard.taken)
 
     def _write(self, contents: _Contents, rows: RowSource) -> Written:
         """Write the files. If the trace has a fault of the disk for this save, the same contents are written twice.
@@ -129,16 +122,16 @@ class Saver:
         The first attempt fails before it has read a row. Raises StoreError if the disk fails besides.
         """
         request = contents.request
-        struck = tuple(number for number in request.faults if number in self._write_faults)
+        struck = tuple(number for number in request.faults if number in self.write_faults)
         if not struck:
             return self._write_files(contents, rows)
-        self._store.fail_next_write(self._write_faults[struck[0]])
+        self.store.fail_next_write(self.write_faults[struck[0]])
         began_s = time.monotonic()
         with suppress(StoreError):
             self._write_files(contents, rows)
             raise AssertionError("a write that is to fail fails")
         failed_s = time.monotonic() - began_s
-        self._store.discard(request.sequence)
+        self.store.discard(request.sequence)
         return replace(self._write_files(contents, rows), struck=struck, failed_s=failed_s)
 
     def _write_files(self, contents: _Contents, rows: RowSource) -> Written:
@@ -146,13 +139,13 @@ class Saver:
         sequence, step, encoding = request.sequence, request.step, save_kind(request.plan.kind).encoding
         compacted = False
         if parts is None:
-            newest = self._store.write_base(sequence, step, rows, encoding=encoding)
+            newest = self.store.write_base(sequence, step, rows, encoding=encoding)
         else:
-            newest = self._store.write_delta(sequence, step, rows, parts, encoding=encoding)
+            newest = self.store.write_delta(sequence, step, rows, parts, encoding=encoding)
             rows.release()
             if compacted := wants_compaction(builds_on):
-                builds_on = (self._store.compact(builds_on, sequence),)
-        counts = self._shard.pending_M is not None
+                builds_on = (self.store.compact(builds_on, sequence),)
+        counts = self.shard.pending_M is not None
         return Written(
             records=(*builds_on, newest),
             payload_bytes=newest.payload_bytes,

@@ -30,7 +30,7 @@ from harness.cluster.protocol import (
     WriteBack,
     WriteState,
 )
-from harness.cluster.replica import Reach, Replica, copy_shard, read_shard
+from harness.cluster.replica import Reach, Replica, apply, copy_shard, read_shard
 from harness.cluster.saver import Saver
 from harness.core.errors import HarnessError, RankFailed
 from harness.core.optimizers import OPTIMIZERS
@@ -93,10 +93,10 @@ class RankServer(Resumable):
         self._place = Place(spec.checkpoints)
         self._store = ShardStore(spec.checkpoints, rank, fsync=spec.fsync, check=self._place.check)
         self._saver = Saver(
-            self.shard,
-            self._tracker,
-            spec.tracker.tables,
-            self._store,
+            shard=self.shard,
+            tracker=self._tracker,
+            tracked=spec.tracker.tables,
+            store=self._store,
             buffer_bytes=spec.save_buffer_bytes,
             write_faults=spec.write_faults.get(rank, {}),
         )
@@ -179,29 +179,27 @@ class RankServer(Resumable):
         return reply
 
     def _exchange(self, request: Exchange) -> Tensor | None:
-        push = request.push
-        if isinstance(push, WriteBack):
-            self._write_back(push)
-        elif push is not None:
-            self._apply(push)
+        if isinstance(request.push, WriteBack):
+            self._write_back(request.push)
+        elif request.push is not None:
+            self._push(request.push)
         if request.replica is not None:
-            self._held.push(request.replica)
+            apply(self._held.shard, request.replica)
         return None if request.pull_N is None else self.shard.gather(request.pull_N)
 
-    def _apply(self, push: Push) -> None:
+    def _push(self, push: Push) -> None:
         norms_N = torch.empty(len(push.rows_N)) if self._tracker.needs_norms else None
-        update = (push.step, push.rows_N, push.grads_ND, push.counts_N, push.learning_rate)
-        if not self.shard.apply(*update, norms_N=norms_N):
-            return  # sent again: rows and tracker have it
-        if self._tracker.needs_touches and len(push.rows_N):
+        if not apply(self.shard, push, norms_N) or not len(push.rows_N):
+            return  # sent again, so that rows and tracker have it; or nothing to track
+        if self._tracker.needs_touches:
             self._tracker.touched(push.step, push.rows_N, push.counts_N)
-        if norms_N is not None and len(push.rows_N):
+        if norms_N is not None:
             self._tracker.moved(push.step, push.rows_N, norms_N)
-        if self._tracker.needs_samples and len(push.rows_N):
+        if self._tracker.needs_samples:
             self._tracker.sampled(push.step, push.rows_N, push.sampled_N)
 
     def _write_back(self, written: WriteBack) -> None:
-        if not self.shard.write(written.step, written.rows_N, written.values_ND, written.counts_N):
+        if not apply(self.shard, written):
             return
         ones = ((step, rows_N, torch.ones(len(rows_N), dtype=torch.bool)) for step, rows_N in written.sampled)
         tracker = self._tracker

@@ -6,7 +6,7 @@ One class serves both engines, which differ in :class:`Ranks`.
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from harness.cluster.effects import Resumption
@@ -23,8 +23,7 @@ class Ranks(Victims, Protocol):
     """The interface through which the supervisor strikes and replaces ranks."""
 
     def reached(self, step: int) -> None:
-        """The run has finished ``step`` steps."""
-        ...
+        """The run has finished ``step`` steps. By default a no-op."""
 
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Give the names of dead ranks to processes with empty shards, and connect these with the others.
@@ -34,6 +33,7 @@ class Ranks(Victims, Protocol):
         ...
 
 
+@dataclass(kw_only=True, eq=False)
 class Supervisor(Resumable):
     """Owns the trace, the record and the manifest of one run; serves its trainer.
 
@@ -44,8 +44,8 @@ class Supervisor(Resumable):
         on_status: called with the keyword values of :meth:`status` and ``generation``.
         clock: seconds, monotonic; for the ``machine`` part of events.
         sink: appends an event to the record.
-        resumption: what the trainer is told of resume points when it starts; a trainer that writes any needs it.
-        commit_point: commits a resume point with this state of the supervisor, the first argument. Raises StoreError.
+        begins_with: what the trainer is told of resume points when it starts; a trainer that writes any needs it.
+        write_point: commits a resume point with this state of the supervisor, the first argument. Raises StoreError.
 
     Attributes:
         generation: number of times that ranks were replaced. With spares, RPC worlds are formed at other times.
@@ -54,51 +54,37 @@ class Supervisor(Resumable):
 
     _state = ("_carried_out", "_lasting", "_past_s", "_killed", "_resumed", "generation", "num_unplanned")
 
-    def __init__(
-        self,
-        *,
-        ranks: Ranks,
-        sink: Callable[[Event], None],
-        store: CheckpointStore,
-        planned_faults: Iterable[PlannedFault],
-        on_status: Callable[..., None],
-        seconds_per_hour: float | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        resumption: Resumption | None = None,
-        commit_point: Callable[..., None] | None = None,
-    ) -> None:
-        self._resumption = resumption
-        self._commit_point = commit_point
-        self._ranks = ranks
-        self._sink = sink
-        self._store = store
-        self._planned_faults = tuple(planned_faults)
-        self._carried_out: list[int] = []
-        self._lasting: set[int] = set()  # numbers of faults
-        self._powers = Powers(ranks, store)
-        self._on_status = on_status
-        self._seconds_per_hour = seconds_per_hour
-        self._began_s: float | None = None  # when the first step began
-        self._newest: Event | None = None
-        self._is_finished = False
-        self._clock = clock
-        self._killed: set[Rank] = set()
-        self._resumed: list[Machine] = []  # of resumed runs, since the last event
-        self.generation = 0
-        self.num_unplanned = 0
+    ranks: Ranks
+    sink: Callable[[Event], None]
+    store: CheckpointStore
+    planned_faults: Sequence[PlannedFault]
+    on_status: Callable[..., None]
+    seconds_per_hour: float | None = None
+    clock: Callable[[], float] = time.monotonic
+    begins_with: Resumption | None = None
+    write_point: Callable[..., None] | None = None
+
+    generation: int = field(default=0, init=False)
+    num_unplanned: int = field(default=0, init=False)
+    _carried_out: list[int] = field(default_factory=list, init=False)
+    _lasting: set[int] = field(default_factory=set, init=False)  # numbers of faults
+    _began_s: float | None = field(default=None, init=False)  # when the first step began
+    _newest: Event | None = field(default=None, init=False)
+    _killed: set[Rank] = field(default_factory=set, init=False)
+    _resumed: list[Machine] = field(default_factory=list, init=False)  # of resumed runs, since the last event
 
     @property
     def _past_s(self) -> float | None:
         """Seconds since the first step began."""
-        return None if self._began_s is None else self._clock() - self._began_s
+        return None if self._began_s is None else self.clock() - self._began_s
 
     @_past_s.setter
     def _past_s(self, past_s: float | None) -> None:
-        self._began_s = None if past_s is None else self._clock() - past_s
+        self._began_s = None if past_s is None else self.clock() - past_s
 
     def _loaded(self) -> None:
         """A planned fault that was carried out is not repeated; one that lasts goes on."""
-        for kind in {type(self._planned_faults[number].fault) for number in self._lasting}:
+        for kind in {type(self.planned_faults[number].fault) for number in self._lasting}:
             self._hold(kind)
 
     def note_resumption(self, machine: Machine) -> None:
@@ -109,46 +95,45 @@ class Supervisor(Resumable):
         """Append an event to the record; the last one with ``generation`` and ``num_unplanned`` filled in."""
         if isinstance(event, Finished):
             event = replace(event, generation=self.generation, num_unplanned=self.num_unplanned)
-            self._is_finished = True
         if self._resumed:
             event = replace(event, machine={**event.machine, "resumed": self._resumed})
             self._resumed = []
         self._newest = event
-        self._sink(event)
+        self.sink(event)
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
-        self._store.commit(manifest)
+        self.store.commit(manifest)
 
     def status(self, **values: Any) -> None:
         """Report the progress of the run to ``on_status``; see ``RunStatus``."""
         if self._began_s is None and values.get("phase") == "train":
-            self._began_s = self._clock()
-        self._on_status(generation=self.generation, **values)
+            self._began_s = self.clock()
+        self.on_status(generation=self.generation, **values)
         if "step" in values:
-            self._ranks.reached(values["step"])
+            self.ranks.reached(values["step"])
 
     def resumption(self) -> Resumption:
         """Where resume points are, and the one to go on from."""
-        assert self._resumption is not None, "a run has resume points"
-        return self._resumption
+        assert self.begins_with is not None, "a run has resume points"
+        return self.begins_with
 
     def commit_point(self, *written: Any) -> None:
         """See :meth:`harness.cluster.effects.Effects.commit_point`."""
-        assert self._commit_point is not None, "a run has resume points"
-        self._commit_point(self.state(), *written)
+        assert self.write_point is not None, "a run has resume points"
+        self.write_point(self.state(), *written)
 
     def strike_by_second(self) -> float:
         """Carry out the planned faults whose second has come; returns the seconds until the next one, inf for none."""
         newest = self._newest
         past_s = self._past_s
-        if self._seconds_per_hour is None or past_s is None or newest is None or self._is_finished:
+        if self.seconds_per_hour is None or past_s is None or isinstance(newest, Finished | None):
             return math.inf
-        hours = {number: self._planned_faults[number].hour for number in self._numbers_to_come}
+        hours = {number: self.planned_faults[number].hour for number in self._numbers_to_come}
         for number, hour in hours.items():
-            if hour * self._seconds_per_hour <= past_s:
+            if hour * self.seconds_per_hour <= past_s:
                 self.inject(newest.step, newest.samples, [number], phase="wall")
-        return min((hours[each] * self._seconds_per_hour - past_s for each in self._numbers_to_come), default=math.inf)
+        return min((hours[each] * self.seconds_per_hour - past_s for each in self._numbers_to_come), default=math.inf)
 
     def inject(
         self,
@@ -165,12 +150,12 @@ class Supervisor(Resumable):
         """
         assert set(numbers).isdisjoint(self._carried_out), "a planned fault is carried out once"
         self._carried_out += numbers
-        planned = merge_faults(step, [self._planned_faults[number] for number in numbers])
+        planned = merge_faults(step, [self.planned_faults[number] for number in numbers])
         hits: dict[Rank, Hit] = {}
         for fault, ranks in planned.ranks_by_fault.items():
             if fault.damage:
                 self._refuse_without_file(planned)
-            hits |= fault.strike(ranks, planned, self._powers)
+            hits |= fault.strike(ranks, planned, Powers(self.ranks, self.store))
             if fault.lasts:
                 self._lasting.update(numbers)
                 self._hold(type(fault))
@@ -183,7 +168,7 @@ class Supervisor(Resumable):
     def _refuse_without_file(self, planned: PlannedFault) -> None:
         """Raise RunFailed if there is no checkpoint whose files to damage."""
         for rank, strike in planned.strikes.items():
-            if self._store.newest_file(rank) is None:
+            if self.store.newest_file(rank) is None:
                 raise RunFailed(
                     f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {planned.step} for the "
                     f"fault {planned.fault.name}, got none; take the line out, or a strategy that saves"
@@ -215,21 +200,21 @@ class Supervisor(Resumable):
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
         """Ranks that planned kills ended and that are not among the ``dead`` which a search found. With kills by the
         second nobody: one may come after the search."""
-        return [] if self._seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
+        return [] if self.seconds_per_hour is not None else sorted(self._killed.difference(dead), key=rank_order)
 
     def end_fault(self, number: int) -> None:
         """End the lasting fault of that number."""
         self._lasting.remove(number)
-        self._hold(type(self._planned_faults[number].fault))
+        self._hold(type(self.planned_faults[number].fault))
 
     def _hold(self, kind: type[Fault]) -> None:
         """Have the lasting faults of one class last, and no others."""
-        lasting = [self._planned_faults[number] for number in sorted(self._lasting)]
-        kind.hold([each for each in lasting if type(each.fault) is kind], self._powers)
+        lasting = [self.planned_faults[number] for number in sorted(self._lasting)]
+        kind.hold([each for each in lasting if type(each.fault) is kind], Powers(self.ranks, self.store))
 
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Record that ranks were lost, and replace them; see :meth:`harness.cluster.effects.Effects.replace`."""
-        self._store.check()  # a new process would take another run's folder for its own
+        self.store.check()  # a new process would take another run's folder for its own
         ranks = sorted(lost, key=rank_order)
         unplanned = [rank for rank in ranks if rank not in self._killed]
         self.num_unplanned += len(unplanned)
@@ -244,17 +229,17 @@ class Supervisor(Resumable):
                 machine={"detail": dict(lost), "seconds": seconds},
             )
         )
-        started_s = self._clock()
+        started_s = self.clock()
         self.generation += 1
-        machine = self._ranks.replace(ranks, step)
-        machine = {**machine, "seconds": self._clock() - started_s}
+        machine = self.ranks.replace(ranks, step)
+        machine = {**machine, "seconds": self.clock() - started_s}
         self.record(Regrouped(step=step, samples=samples, generation=self.generation, replaced=ranks, machine=machine))
 
     @property
     def unfired(self) -> list[PlannedFault]:
         """The planned faults that have not been carried out."""
-        return [self._planned_faults[number] for number in self._numbers_to_come]
+        return [self.planned_faults[number] for number in self._numbers_to_come]
 
     @property
     def _numbers_to_come(self) -> list[int]:
-        return [number for number in range(len(self._planned_faults)) if number not in self._carried_out]
+        return [number for number in range(len(self.planned_faults)) if number not in self._carried_out]

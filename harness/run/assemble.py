@@ -198,8 +198,7 @@ class _Run:
         world = make_world(config, rank_spec, job, self.parts, hosts, may_cut=may_cut)
         try:
             world.start()
-            places = {"port": world.port, "network": world.network_words, **world.places}
-            supervisor = self._supervisor_of(world, pids=world.pids, **places)
+            supervisor = self._supervisor_of(world, network=world.network_words, **world.machine)
             world.serve(supervisor, self.stop, supervisor.strike_by_second)
         finally:
             world.close()
@@ -223,8 +222,8 @@ class _Run:
             on_status=self.report,
             seconds_per_hour=trace.seconds_per_hour if trace.inject == "wall" else None,
             clock=self.parts.clock,
-            resumption=points.resumption,
-            commit_point=points.commit,
+            begins_with=points.resumption,
+            write_point=points.commit,
         )
         now = datetime.now(UTC).isoformat(timespec="seconds")
         machine = {"time": now, "host": socket.gethostname(), "pid": os.getpid(), **machine, "env": recorder.env_digest}

@@ -69,9 +69,9 @@ REBUILT: dict[str, set[str]] = {
         "began_s",  # of the machine's part of an event
     },
     "Supervisor": {
-        *("resumption", "commit_point", "ranks", "sink", "store", "on_status", "clock", "powers"),
+        *("begins_with", "write_point", "ranks", "sink", "store", "on_status", "clock"),
         *("planned_faults", "seconds_per_hour"),
-        *("newest", "is_finished"),  # set by the next event
+        "newest",  # set by the next event
         "began_s",  # as past_s
     },
     "TouchLog": set(),
