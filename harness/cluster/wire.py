@@ -76,18 +76,20 @@ def exchange_of(words_W: Tensor) -> Exchange:
     has_rows, has_lookups, dim, step, learning_rate = words[:_HEADER_WORDS].view(HEADER)[0].tolist()
     num_rows, num_lookups = max(has_rows, 0), max(has_lookups, 0)
     num_own = _num_words(num_rows, num_lookups, dim)
-    rows_N, lookups_P, counts_N, grads_ND, sampled_N = map(torch.from_numpy, _views(words, num_rows, num_lookups, dim))
-    push = Push(
-        step=step,
-        rows_N=rows_N,
-        grads_ND=grads_ND,
-        counts_N=counts_N,
-        sampled_N=sampled_N,
-        learning_rate=learning_rate,
-    )
+    rows_N, lookups_P, counts_N, grads_ND, sampled_N = _views(words, num_rows, num_lookups, dim)
+    push = None
+    if has_rows >= 0:
+        push = Push(
+            step=step,
+            rows_N=torch.from_numpy(rows_N),
+            grads_ND=torch.from_numpy(grads_ND),
+            counts_N=torch.from_numpy(counts_N),
+            sampled_N=torch.from_numpy(sampled_N),
+            learning_rate=learning_rate,
+        )
     return Exchange(
-        push=None if has_rows < 0 else push,
-        pull_N=None if has_lookups < 0 else lookups_P,
+        push=push,
+        pull_N=None if has_lookups < 0 else torch.from_numpy(lookups_P),
         replica=exchange_of(words_W[num_own:]).push if num_own < len(words) else None,
     )
 
