@@ -258,6 +258,13 @@ Request = (
 Reply = Any
 
 
+def exchanges_of(request: Request | None) -> tuple[Exchange, ...]:
+    """The messages of a step that ``request`` is, or consists of."""
+    if isinstance(request, Several):
+        return request.exchanges
+    return (request,) if isinstance(request, Exchange) else ()
+
+
 @dataclass(frozen=True)
 class Failure:
     """Reply of a rank whose code raised an exception. It is a value, so it is never mistaken for a dead rank."""

@@ -13,7 +13,7 @@ from harness.cluster.protocol import Failure, Push, ReadShard, Reply, Request, S
 from harness.core.plans import Rank, owner_of, ps_index
 from harness.core.resumable import Resumable
 from harness.core.shard import Shard
-from harness.core.trackers import NullTracker, TrackerSpec
+from harness.core.trackers import Tracker, TrackerSpec
 from harness.store import save_kind
 
 COPY_BYTES = 32 << 20
@@ -47,7 +47,7 @@ class Replica(Resumable):
         """Take from the counts what the owner's part of ``save`` takes from its own."""
         kind = save.plan.kind
         assert kind == "full", f"a strategy with replicas makes full saves only, got {kind}"
-        rows = save_kind(kind).rows(self.shard, NullTracker(self.shard, TrackerSpec(None, ())), (), save.step)
+        rows = save_kind(kind).rows(self.shard, Tracker(self.shard, TrackerSpec(None, ())), (), save.step)
         self.shard.take_saved(save.sequence, rows, self._tracked)
 
 

@@ -6,7 +6,7 @@ A resume point is the state of all such objects at one boundary between steps (d
 from collections import deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,22 +23,9 @@ _FLOATS = "floats"  # a list of floats, in an array: text would change the bits 
 _COLLECTIONS: dict[str, type] = {kind.__name__: kind for kind in (dict, tuple, set, frozenset, deque)}
 
 
-@runtime_checkable
-class Stateful(Protocol):
-    """An object with a state. Both methods are called at boundaries between steps, with no request in flight."""
-
-    def state(self) -> State:
-        """All that an object made anew lacks to go on as this one. It may share memory with this object."""
-        ...
-
-    def load(self, state: State) -> None:
-        """Set what :meth:`state` gave, in an object that was just made from the same config. Takes over no memory."""
-        ...
-
-
 class Resumable:
-    """A base that saves and loads the fields that a class names; see :class:`Stateful`. Other fields are left out:
-    they are constants of the run, or follow from those named.
+    """An object with a state: the fields that its class names. Other fields are left out: they are constants of the
+    run, or follow from those named. A state is saved and loaded at a boundary, with no request in flight.
 
     A field is a number, a string, an array, a tensor, None, a collection of these, or an object with a state, which
     loads its own. Lists, tuples, sets, deques and dicts keep their types.
@@ -55,15 +42,21 @@ class Resumable:
     _state_types: ClassVar[Types] = ()
 
     def state(self) -> State:
-        """See :class:`Stateful`. Raises StoreError that names a field which holds no plain data."""
+        """All that an object made anew lacks to go on as this one. It may share memory with this object.
+
+        Raises StoreError that names a field which holds no plain data.
+        """
         return {key: _pack(getattr(self, name), self._state_types, where) for key, name, where in self._named()}
 
     def load(self, state: State) -> None:
-        """See :class:`Stateful`. Raises StoreError that names what is missing, unknown, or of another form."""
+        """Set what :meth:`state` gave, in an object that was just made from the same config. Takes over no memory.
+
+        Raises StoreError that names what is missing, unknown, or of another form.
+        """
         _check_names(state, [key for key, _, _ in self._named()], type(self).__name__)
         for key, name, where in self._named():
             present, packed = getattr(self, name), state[key]
-            if isinstance(present, Stateful) or name in self._state_in_place:
+            if isinstance(present, Resumable) or name in self._state_in_place:
                 _load_into(present, packed, where)
             else:
                 setattr(self, name, _unpack(packed, self._state_types, where))
@@ -85,7 +78,7 @@ def _pack(value: Any, types: Types, where: str) -> Any:
     match value:
         case None | bool() | int() | float() | str() | np.ndarray() | Tensor():
             return value
-        case Stateful():
+        case Resumable():
             return value.state()
         case _ if type(value) in types:
             parts = {name: _pack(getattr(value, name), types, where) for name in _parts_of(type(value))}
@@ -102,7 +95,7 @@ def _pack(value: Any, types: Types, where: str) -> Any:
             items = value
         case _:
             kind = type(value).__name__
-            raise StoreError(f"{where}: expected plain data, or methods state and load, got {kind}; see EXTENDING.md")
+            raise StoreError(f"{where}: expected plain data, or a Resumable, got {kind}; see EXTENDING.md")
     return {_TYPE: type(value).__name__, "of": [_pack(each, types, where) for each in items]}
 
 
@@ -143,7 +136,7 @@ def _parts_of(kind: type) -> tuple[str, ...]:
 
 def _load_into(present: Any, packed: Any, where: str) -> None:
     """Load an object with a state, an array, or a dict of these, into the present one."""
-    if isinstance(present, Stateful):
+    if isinstance(present, Resumable):
         if not isinstance(packed, dict):
             raise StoreError(f"{where}: expected the state of a {type(present).__name__}, got {packed!r}")
         present.load(packed)

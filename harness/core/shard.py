@@ -71,7 +71,7 @@ class Shard(Resumable):
         self.taken = Taken()
         self.applied_step = 0
         self.mirrored_N = torch.empty(0, dtype=torch.int64)
-        self.before_change: Callable[[Tensor], None] = _no_op
+        self.before_change: Callable[[Tensor], None] = lambda rows_N: None
 
     def span(self, table: int) -> slice:
         """The slice of the flat array that holds ``table``."""
@@ -199,7 +199,3 @@ class Shard(Resumable):
         updates = {table: self.take_pending(chosen) for table, chosen in rows.items()}
         num_tracked = sum(updates.get(table, 0) for table in tracked)
         self.taken = Taken(sequence, before.updates + sum(updates.values()), before.tracked + num_tracked)
-
-
-def _no_op(rows_N: Tensor) -> None:
-    """Does nothing: no save in the background reads the shard."""

@@ -36,8 +36,8 @@ class Tracker(Resumable):
     """Records what happens to rows between saves, and chooses rows to save.
 
     To add one: one class and one entry in :data:`TRACKERS`. The class attributes declare which calls the tracker needs;
-    other calls may be left out. By default every call is a no-op. All calls come from the thread that serves the rank's
-    requests.
+    other calls may be left out. By default every call is a no-op, which serves strategies without priority saves. All
+    calls come from the thread that serves the rank's requests.
     """
 
     needs_counts: ClassVar[bool] = False
@@ -99,15 +99,6 @@ class Tracker(Resumable):
     def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int | None:
         """Memory in the PS rank of this number, bytes, for rows of ``dim`` values; None: not known."""
         return None
-
-
-class NullTracker(Tracker):
-    """The tracker of strategies without priority saves."""
-
-    @staticmethod
-    def num_bytes(spec: TrackerSpec, placement: Placement, rank_index: int, dim: int) -> int:
-        """None at all."""
-        return 0
 
 
 class TopTracker(Tracker):

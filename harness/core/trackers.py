@@ -13,11 +13,11 @@ from torch import Tensor
 from harness.core.placement import Placement, budget_rows
 from harness.core.seeds import derive, generator
 from harness.core.shard import Shard
-from harness.core.tracker import NullTracker, TopTracker, Tracker, TrackerSpec, top_rows
+from harness.core.tracker import TopTracker, Tracker, TrackerSpec, top_rows
 from harness.kernels.norms import add_at, row_distances
 from harness.kernels.samples import LIST, LISTS, forget_members, keep_sampled
 
-__all__ = ["TRACKERS", "NullTracker", "Tracker", "TrackerSpec", "top_rows"]
+__all__ = ["TRACKERS", "Tracker", "TrackerSpec", "top_rows"]
 
 _CHUNK_ROWS = 1 << 14  # rows compared at once: a megabyte at dimension 16
 
@@ -292,7 +292,7 @@ class ChangedTracker(Tracker):
 
 
 TRACKERS: dict[str | None, type[Tracker]] = {
-    None: NullTracker,
+    None: Tracker,
     "mfu": MfuTracker,
     "random": RandomTracker,
     "ssu": SsuTracker,
@@ -305,5 +305,7 @@ TRACKERS: dict[str | None, type[Tracker]] = {
 
 def tracker_bytes(spec: TrackerSpec, placement: Placement, dim: int) -> int | None:
     """Memory of the tracker in the PS rank that needs most, bytes; None if the tracker does not know it."""
+    if spec.kind is None:
+        return 0
     found = [TRACKERS[spec.kind].num_bytes(spec, placement, k, dim) for k in range(placement.num_ps)]
     return max((num_bytes for num_bytes in found if num_bytes is not None), default=None)

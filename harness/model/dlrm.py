@@ -24,6 +24,7 @@ from torch import Tensor
 from harness.config.model import BackendName, DenseOptimizerName
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
+from harness.core.resumable import Resumable
 from harness.core.seeds import generator
 from harness.kernels import products
 from harness.model.backends import obstacle
@@ -73,7 +74,7 @@ if products.AVAILABLE:
     BACKENDS["compiled"] = CompiledBackend
 
 
-class DenseNetwork:
+class DenseNetwork(Resumable):
     """A replica of the dense network with its optimizer: SGD without state, or Adagrad.
 
     Same parameters, batch, device, ``backend`` and, with ``torch``, number of threads: same bits, in every process. A
@@ -99,10 +100,10 @@ class DenseNetwork:
         self.size = size
         bottom_JO = _initial_layers("bottom", (NUM_INTEGERS, *size.bottom_mlp), seed, device, dtype)
         top_JO = _initial_layers("top", (size.top_inputs, *size.top_mlp), seed, device, dtype)
-        self._state = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
+        self._parameters = {**_named("bottom", bottom_JO), **_named("top", top_JO)}
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
-        self._state |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
-        self._state |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
+        self._parameters |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
+        self._parameters |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
         self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
 
     def train(
@@ -137,13 +138,13 @@ class DenseNetwork:
         shaped as its parameter and named after it: ``top.0.weight.sum``.
         """
         self.step()
-        return {name: value.cpu() for name, value in self._state.items()}
+        return {name: value.cpu() for name, value in self._parameters.items()}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Set all that :meth:`state` gives. ``state`` must name each of them, with its shape."""
-        assert state.keys() == self._state.keys()
+        assert state.keys() == self._parameters.keys()
         self.step()  # so that no thread works on the parameters any more
-        for name, value in self._state.items():
+        for name, value in self._parameters.items():
             value.copy_(state[name])
 
 

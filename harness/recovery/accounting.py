@@ -90,11 +90,6 @@ class Accounting(Resumable):
         self._num_lost_ranks = 0
         self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
 
-    @property
-    def overhead_h(self) -> float:
-        """Emulated hours charged so far, in all four buckets."""
-        return self.overhead.total_h
-
     def sent(self, plan: BatchPlan) -> None:
         """Count the updates of the batch of one finished step."""
         if self.updates is not None:
@@ -148,10 +143,6 @@ class Accounting(Resumable):
                 "compacted": [rank for rank, reply in written.items() if reply.compacted],
             },
         )
-
-    def slowed(self, wait_h: float) -> None:
-        """Charge a slowdown of ranks."""
-        self.overhead.charge_slowdown(wait_h)
 
     def recovered(
         self,

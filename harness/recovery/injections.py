@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster, Exchange, Request, Save, Several, Written
+from harness.cluster.protocol import Cluster, Request, Save, Written, exchanges_of
 from harness.core.faults import FaultTime, Phase, Struck
+from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
-from harness.recovery.accounting import Accounting
 from harness.recovery.recoveries import Recoveries
 
 
@@ -35,7 +35,7 @@ class Injections(Resumable):
     cluster: Cluster
     effects: Effects
     recoveries: Recoveries
-    accounting: Accounting
+    overhead: OverheadLedger
     progress: Callable[[], Progress]
     before_fault: Callable[[], None]
 
@@ -56,7 +56,7 @@ class Injections(Resumable):
                 self._armed.append(number)
             else:
                 self._inject((number,))
-                self.accounting.slowed(self.faults[number].wait_h)
+                self.overhead.charge_slowdown(self.faults[number].wait_h)
                 self._lasting.add(number)
         for number in sorted(self._lasting):
             last_step = self.faults[number].last_step
@@ -140,13 +140,12 @@ _OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:
     """The phases of a run that requests sent together belong to."""
     requests = tuple(requests)
-    parts = [part for each in requests for part in (each.exchanges if isinstance(each, Several) else (each,))]
-    exchanges = [part for part in parts if isinstance(part, Exchange)]
+    exchanges = [exchange for request in requests for exchange in exchanges_of(request)]
     if any(part.pull_N is not None and len(part.pull_N) for part in exchanges):
         if is_evaluation:
             yield "eval"
         yield "lookup"
     if any(part.push is not None and len(part.push.rows_N) for part in exchanges):
         yield "apply"
-    if any(isinstance(part, Save) for part in parts):
+    if any(isinstance(request, Save) for request in requests):
         yield "save"

@@ -118,7 +118,7 @@ class Recoveries(Resumable):
 
     def uploaded(self, plan: RecoveryPlan) -> dict[Rank, UploadedRows]:
         """By lost rank, what its replacement got from the trainer."""
-        return {rank: self._kinds[kind].uploaded(rank) for rank, kind in plan.kinds.items()}
+        return {rank: self._kinds[kind].uploaded.get(rank, UploadedRows()) for rank, kind in plan.kinds.items()}
 
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
         """See Recovery.accompany."""

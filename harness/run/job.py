@@ -58,11 +58,11 @@ class Job:
             cluster=cluster,
             effects=effects,
             recoveries=self.recoveries,
-            accounting=self.accounting,
+            overhead=self.accounting.overhead,
             progress=self.progress,
             before_fault=self.steps.flush,
         )
-        self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead_h)
+        self.boundaries = Boundaries(run_spec, faults, self.progress, lambda: self.accounting.overhead.total_h)
         self.failover = FailoverClient(
             cluster=cluster,
             effects=effects,

@@ -14,7 +14,7 @@ from harness.cluster.effects import Effects, Resumption
 from harness.cluster.protocol import LoadState, WriteState
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
 from harness.core.plans import CHIEF, Progress, Rank
-from harness.core.resumable import State, Stateful
+from harness.core.resumable import Resumable, State
 from harness.record.code import current_code, difference_of
 from harness.record.folder import empty_run, has_resume_point
 from harness.record.place import Place
@@ -45,7 +45,7 @@ class ResumePoints:
         every_s: seconds between points; 0: one before every save; None: only where the run is to stop.
     """
 
-    parts: Mapping[str, Stateful]
+    parts: Mapping[str, Resumable]
     client: EmbeddingClient
     failover: FailoverClient
     checkpoints: Checkpoints
@@ -107,9 +107,6 @@ class ResumePoints:
         began_s = self._last_s = self.effects.clock()
         number, self._number = self._number, self._number + 1
         root = self._resumption.root
-        for name, part in self.parts.items():
-            if not isinstance(part, Stateful):
-                raise StoreError(f"{name} {type(part).__name__}: expected methods state and load, got none")
         self.client.settle(progress)
         request = WriteState(root=root, number=number)
         files: Mapping[str, FileRecord] | None = self.failover.ask_once(dict.fromkeys(self.failover.ranks, request))

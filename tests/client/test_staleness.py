@@ -21,7 +21,7 @@ from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_rank
 from harness.core.pls import UpdateCounter
 from harness.core.shard import Shard
-from harness.core.trackers import NullTracker
+from harness.core.trackers import Tracker
 from tests.client.test_lookahead import facts
 from tests.recovery.test_unplanned import run_mortal
 from tests.runs import changed, losses_of, run, saving_every
@@ -187,7 +187,7 @@ def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int |
         needs_all=SAVES.__contains__,
         cache=CacheConfig(mode="stale", staleness=staleness, workers=workers, max_rows=max_rows),
         count_updates=UpdateCounter(batches.placement, (3,)),
-        tracker=NullTracker,
+        tracker=Tracker,
     )
     client = StaleClient(spec)
     shards.clients.append(client)

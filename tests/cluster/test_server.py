@@ -13,14 +13,14 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.core import trackers
 from harness.core.placement import Placement
 from harness.core.plans import SavePlan
-from harness.core.trackers import TRACKERS, NullTracker, TrackerSpec
+from harness.core.trackers import TRACKERS, Tracker, TrackerSpec
 from harness.store import RAW, SAVE_KINDS, FileRecord
 
 DIM = 4
 NUM_ROWS = 60
 
 
-class Noting(NullTracker):
+class Noting(Tracker):
     """Writes down every call; chooses the rows that were updated since the last full save."""
 
     needs_touches: ClassVar[bool] = True

@@ -153,5 +153,5 @@ def test_what_is_no_plain_data_is_named(value: Any) -> None:
     """Law: a field of an undeclared type is found when the state is saved, not when it is loaded."""
     holder = Holder()
     holder.plain = value
-    with pytest.raises(StoreError, match=r"Holder.plain: expected plain data, or methods state and load, got \w+"):
+    with pytest.raises(StoreError, match=r"Holder.plain: expected plain data, or a Resumable, got \w+"):
         holder.state()

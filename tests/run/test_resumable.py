@@ -10,7 +10,7 @@ from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Supervisor
 from harness.config.model import Config
 from harness.core.errors import RunStopped
-from harness.core.resumable import Stateful
+from harness.core.resumable import Resumable
 from harness.core.strategies import STRATEGIES
 from harness.model.dlrm import DenseNetwork
 from harness.run import assemble, job
@@ -24,15 +24,15 @@ REBUILT: dict[str, set[str]] = {
     "Accounting": {"count_updates", "sizes", "memory_bytes"},
     "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
-    "Checkpoint": {"run"},
+    "Checkpoint": {"run", "uploaded"},
     "Checkpoints": {"root", "place", "saving", "dense"},  # no save is under way
     "DirectClient": {
         *("spec", "failover", "ranks", "batches", "learning_rate", "spans"),
         *("rows_NX", "next_NX", "started", "is_void"),  # looked up again
     },
-    "Initial": {"run"},
+    "Initial": {"run", "uploaded"},
     "Injections": {
-        *("faults", "cluster", "effects", "recoveries", "accounting", "progress", "before_fault"),
+        *("faults", "cluster", "effects", "recoveries", "overhead", "progress", "before_fault"),
         *("is_evaluation", "is_hidden"),  # false where a point is written
     },
     "LookaheadClient": {
@@ -46,7 +46,6 @@ REBUILT: dict[str, set[str]] = {
         *("run", "spec", "bases_R", "ranks", "width"),
         *("begun", "uploaded"),  # taken when the step or the recovery is over
     },
-    "NullTracker": set(),
     "OverheadLedger": {"costs"},
     "PlsLedger": {"weights", "total_samples", "counts_restores"},
     "RandomTracker": {"shard", "r", "pool"},
@@ -54,8 +53,8 @@ REBUILT: dict[str, set[str]] = {
     "Recency": set(),
     "Replica": {"owner", "tracked"},
     "Recoveries": {"ranks"},
-    "Replication": {"run"},
-    "Rollback": {"run"},
+    "Replication": {"run", "uploaded"},
+    "Rollback": {"run", "uploaded"},
     "RowCache": {"max_rows"},
     "ScarTracker": {"shard", "r"},
     "Shard": {"placement", "rank_index", "seed", "dim", "count_updates", "optimizer", "before_change"},
@@ -75,6 +74,7 @@ REBUILT: dict[str, set[str]] = {
         "began_s",  # as past_s
     },
     "TouchLog": set(),
+    "Tracker": set(),
     "Traffic": set(),
     "UpdateLedger": {"places"},
     "WorkerCaches": {
@@ -92,9 +92,9 @@ CASES = [*((strategy, "none") for strategy in STRATEGIES), ("cpr_mass", "lookahe
 class Watching(ResumePoints):
     """Looks at the trainer's objects when a point is written."""
 
-    seen: dict[str, Stateful] = {}  # noqa: RUF012 - set by each run
+    seen: dict[str, Resumable] = {}  # noqa: RUF012 - set by each run
 
-    def __init__(self, *, parts: dict[str, Stateful], **others: Any) -> None:
+    def __init__(self, *, parts: dict[str, Resumable], **others: Any) -> None:
         super().__init__(parts=parts, **others)
         Watching.seen = parts
 
@@ -106,10 +106,10 @@ class Fresh(Watching):
         raise RunStopped(None)
 
 
-def looked_at(config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[Stateful]:
+def looked_at(config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch) -> list[Resumable]:
     """All objects with a state of a run that has ended."""
     monkeypatch.setattr(job, "ResumePoints", Watching)
-    found: list[Stateful] = []
+    found: list[Resumable] = []
 
     class Seen(RankServer):
         def __init__(self, *arguments: Any) -> None:
@@ -126,25 +126,25 @@ def looked_at(config: Config, run_dir: Path, monkeypatch: pytest.MonkeyPatch) ->
     return [*found, *Watching.seen.values()]
 
 
-def name_of(thing: Stateful) -> str:
+def name_of(thing: Resumable) -> str:
     kind = type(thing)
     return kind.__mro__[1].__name__ if kind.__name__.startswith("Seen") else kind.__name__
 
 
-def fields_of(thing: Stateful) -> dict[str, Any]:
+def fields_of(thing: Resumable) -> dict[str, Any]:
     return {name.lstrip("_"): value for name, value in vars(thing).items()}
 
 
-def with_parts(things: list[Stateful]) -> list[Stateful]:
+def with_parts(things: list[Resumable]) -> list[Resumable]:
     """Objects with a state that are fields of such objects, and those of theirs."""
-    seen: dict[int, Stateful] = {}
+    seen: dict[int, Resumable] = {}
     while things:
         thing = things.pop()
         if id(thing) not in seen and not isinstance(thing, DenseNetwork):
             seen[id(thing)] = thing
             for value in vars(thing).values():
                 things += [
-                    part for part in (value.values() if _is_dict(value) else [value]) if isinstance(part, Stateful)
+                    part for part in (value.values() if _is_dict(value) else [value]) if isinstance(part, Resumable)
                 ]
     return list(seen.values())
 

@@ -21,7 +21,7 @@ from harness.core.errors import RunStopped, StoreError
 from harness.core.events import Finished
 from harness.core.faults import FaultTime
 from harness.core.strategies import STRATEGIES
-from harness.core.trackers import TRACKERS, NullTracker
+from harness.core.trackers import TRACKERS, Tracker
 from harness.record import code
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
@@ -389,13 +389,11 @@ def test_a_part_without_a_state_has_no_resume_points_and_trains_on(
     """Law: a tracker of a plugin from before resume points is one line, and no failure."""
     config = case(short, "full", "none", "sync", data__max_train_samples=40, trace__path=None)
 
-    class Former(NullTracker):
-        state = None  # pyright: ignore[reportAssignmentType]
-
-    monkeypatch.setitem(TRACKERS, None, Former)
+    methods = {name: value for name, value in vars(Tracker).items() if name not in ("__dict__", "__weakref__")}
+    monkeypatch.setitem(TRACKERS, None, type("Former", (), methods))
     with caplog.at_level(logging.INFO, "harness"):
         assemble.run(changed(config, resume__every_s=0), tmp_path / "run")
-    line = "no resume point of step 9: RankServer.tracker: expected plain data, or methods state and load, got Former"
+    line = "no resume point of step 9: RankServer.tracker: expected plain data, or a Resumable, got Former"
     assert line in caplog.text
     assert not (tmp_path / "run" / "resume").exists()
 

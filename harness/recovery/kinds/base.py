@@ -74,6 +74,7 @@ class Recovery(Resumable):
     Attributes:
         wire_bytes: bytes that crossed the network for it so far, besides those of saves and loads.
         trainer_bytes: the most memory that it took at the trainer so far.
+        uploaded: by rank, the rows that the last requests sent to it besides those of the checkpoint.
     """
 
     _state = ("wire_bytes", "trainer_bytes")
@@ -93,6 +94,7 @@ class Recovery(Resumable):
     def __init__(self, run: RunFacts) -> None:
         self.run = run
         self.wire_bytes = self.trainer_bytes = 0
+        self.uploaded: dict[Rank, UploadedRows] = {}
 
     @classmethod
     def facts(cls) -> dict[str, bool]:
@@ -109,10 +111,6 @@ class Recovery(Resumable):
         ``ranks``: with none, as here, the run ends in one line.
         """
         return {}
-
-    def uploaded(self, rank: Rank) -> UploadedRows:
-        """The rows that the last requests sent to ``rank`` besides those of the checkpoint."""
-        return UploadedRows()
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
         """All ranks of a recovery have been restored by ``requests``, of this kind and of others."""

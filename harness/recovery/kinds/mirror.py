@@ -74,7 +74,6 @@ class Mirror(Checkpoint):
         self._ranks = [ps_rank(index) for index in range(run.placement.num_ps)]
         self._width = row_width(run.optimizer, run.dim)
         self._num_fetched = 0
-        self._uploaded: dict[Rank, UploadedRows] = {}
         self.rolled_back()
 
     def rolled_back(self) -> None:
@@ -199,17 +198,13 @@ class Mirror(Checkpoint):
             self._saving_K[part] = _ALL
         updates_R, tracked_R = self.run.count_updates(keys_N, unsaved_N)
         k, values_NX = ps_index(rank), self._values_KX[torch.from_numpy(newer_N)]
-        self._uploaded[rank] = UploadedRows(
+        self.uploaded[rank] = UploadedRows(
             num_rows=len(newer_N),
             num_bytes=values_NX.nbytes + len(newer_N) * ROW_ID_BYTES,
             updates=(updates_R[k], tracked_R[k]),
         )
         rows_N = torch.from_numpy(keys_N - self._bases_R[k])
         return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N))
-
-    def uploaded(self, rank: Rank) -> UploadedRows:
-        """The rows of :meth:`newer_rows`."""
-        return self._uploaded[rank]
 
     # --- the record ---------------------------------------------------------------------------------------------------
 

@@ -16,12 +16,12 @@ from harness.cluster.protocol import (
     CopyFromBuddy,
     CopyReplica,
     CountReplicaSaved,
-    Exchange,
     Push,
     Request,
     Save,
     Several,
     WriteBack,
+    exchanges_of,
 )
 from harness.cluster.replica import num_copied_bytes
 from harness.core.optimizers import row_width
@@ -54,15 +54,15 @@ class Replication(Recovery):
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
         """``requests`` with the push to each rank added to the message to its buddy."""
         for rank, request in requests.items():
-            has_push = any(exchange.push is not None for exchange in _exchanges(request))
+            has_push = any(exchange.push is not None for exchange in exchanges_of(request))
             assert not has_push or buddy_of(rank, self._num_ps) in requests, "pushes go to all ranks at once"
         return {rank: self._with_replica(request, requests, rank) for rank, request in requests.items()}
 
     def _with_replica(self, request: Request, requests: Mapping[Rank, Request], rank: Rank) -> Request:
-        others = _exchanges(requests.get(owner_of(rank, self._num_ps)))
+        others = exchanges_of(requests.get(owner_of(rank, self._num_ps)))
         if not any(exchange.push is not None for exchange in others):
             return request
-        pairs = zip(_exchanges(request), others, strict=True)
+        pairs = zip(exchanges_of(request), others, strict=True)
         exchanges = tuple(replace(own, replica=self._counted(other.push)) for own, other in pairs)
         return Several(exchanges) if isinstance(request, Several) else exchanges[0]
 
@@ -96,9 +96,3 @@ class Replication(Recovery):
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
         """Replicas took the counts of the save's step, the replacements those since then too."""
         ask({buddy_of(rank, self._num_ps): CountReplicaSaved(save=save) for rank, save in saves.items()}, progress)
-
-
-def _exchanges(request: Request | None) -> tuple[Exchange, ...]:
-    if isinstance(request, Several):
-        return request.exchanges
-    return (request,) if isinstance(request, Exchange) else ()
