@@ -50,7 +50,7 @@ class DirectClient(EmbeddingClient):
         next_NX = self._receive(progress)
         if next_NX is not None:
             assert self._rows_NX is not None
-            self._spec.optimizer.step_shared(
+            self._spec.run.optimizer.step_shared(
                 next_NX,
                 self._batches(step + 1)[1].keys_N,
                 plan.keys_N,

@@ -22,14 +22,13 @@ from torch import Tensor
 from harness.cluster.protocol import Exchange, Push
 from harness.config.model import CacheConfig
 from harness.core.lookup import BatchPlan, plan_batch
-from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank
-from harness.core.pls import UpdateCounter
 from harness.core.resumable import Resumable
 from harness.core.trackers import Tracker
 from harness.data.dataset import Batch, Dataset
 from harness.recovery.failover import FailoverClient
+from harness.recovery.kinds.base import RunFacts
 
 Keys = NDArray[np.int64]
 """Rows in the rank-major order of all rows (``Placement.rank_base_R``)."""
@@ -52,28 +51,19 @@ class Pulled:
 class ClientSpec:
     """The parameters of an embedding client.
 
-    ``optimizer``: the optimizer of the PS ranks. ``is_boundary(step)``: whether a save, an evaluation, a kill or the
-    end follows ``step`` finished steps, as planned now. ``needs_all(step)``: whether a save or the end follows. The
-    answers change only at boundaries, and with the recovery of a rank that was killed there. ``count_updates`` counts
-    updates as the ledger does. ``tracker``: class of the ranks' tracker, for the calls that it needs.
+    ``is_boundary(step)``: whether a save, an evaluation, a kill or the end follows ``step`` finished steps, as planned
+    now. ``needs_all(step)``: whether a save or the end follows. The answers change only at boundaries, and with the
+    recovery of a rank that was killed there. ``tracker``: class of the ranks' tracker, for the calls that it needs.
     """
 
     failover: FailoverClient
     batches: "Batches"
-    dim: int
-    optimizer: RowOptimizer
-    learning_rate: float
+    run: RunFacts
     num_steps: int
     is_boundary: Callable[[int], bool]
     needs_all: Callable[[int], bool]
     cache: CacheConfig
-    count_updates: UpdateCounter
     tracker: type[Tracker]
-
-    @property
-    def width(self) -> int:
-        """X."""
-        return row_width(self.optimizer, self.dim)
 
 
 class EmbeddingClient(Resumable, ABC):
@@ -87,7 +77,7 @@ class EmbeddingClient(Resumable, ABC):
         self._failover = spec.failover
         self._ranks = spec.failover.ranks
         self._batches = spec.batches
-        self._learning_rate = spec.learning_rate
+        self._learning_rate = spec.run.learning_rate
         bases_R = spec.batches.placement.rank_base_R.tolist()
         self._spans = dict(zip(self._ranks, pairwise(bases_R), strict=True))  # first and last (exclusive) key of each
 

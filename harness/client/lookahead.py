@@ -49,7 +49,7 @@ class LookaheadClient(EmbeddingClient):
         super().__init__(spec)
         self._window_steps = max(1, spec.cache.lookahead // 2)
         self._planner = ThreadPoolExecutor(1, thread_name_prefix="oracle")
-        self.traffic = Traffic(spec.dim, spec.width)
+        self.traffic = Traffic(spec.run.dim, spec.run.width)
         self._num_evicted = self._minimum_bytes = 0
         self.reset()
 
@@ -57,7 +57,7 @@ class LookaheadClient(EmbeddingClient):
         max_rows = self._spec.cache.max_rows
         max_window_rows = None if max_rows is None else max(1, max_rows // WINDOWS_AT_ONCE)
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
-        self._cache = RowCache(self._spec.width, max_rows=max_rows)
+        self._cache = RowCache(self._spec.run.width, max_rows=max_rows)
         self._held = Rows.none()  # cached, or under way
         self._touches = TouchLog(self._spec.tracker)
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
@@ -97,7 +97,9 @@ class LookaheadClient(EmbeddingClient):
     def _update(self, grads_ND: Tensor) -> None:
         """One optimizer step on the rows of the batch, as their ranks would make it."""
         norms_N = torch.empty(len(grads_ND)) if self._spec.tracker.needs_norms else None
-        self._spec.optimizer.step(self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N)
+        self._spec.run.optimizer.step(
+            self._cache.values_SX, self._slots_N, grads_ND, self._learning_rate, norms_N=norms_N
+        )
         if norms_N is not None:
             self._norms.append(norms_N)
 
@@ -281,5 +283,5 @@ class LookaheadClient(EmbeddingClient):
         """
         if self._flushing is None:
             return 0, 0
-        updates_R, tracked_R = self._spec.count_updates(self._flushing.keys_N, self._flushing.counts_N)
+        updates_R, tracked_R = self._spec.run.count_updates(self._flushing.keys_N, self._flushing.counts_N)
         return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]

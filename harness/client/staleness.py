@@ -77,7 +77,7 @@ class StaleClient(EmbeddingClient):
     def __init__(self, spec: ClientSpec) -> None:
         super().__init__(spec)
         self._caches = WorkerCaches(spec)
-        self.traffic = StaleTraffic(spec.dim, spec.width)
+        self.traffic = StaleTraffic(spec.run.dim, spec.run.width)
         self.reset()
 
     def reset(self) -> None:
@@ -110,7 +110,7 @@ class StaleClient(EmbeddingClient):
         """Update the worker's copies; one message a rank pushes gradients and fetches rows of the next worker."""
         assert self._pulled is not None
         plan, slots_N, rows_ND = self._pulled
-        updated_ND = self._spec.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
+        updated_ND = self._spec.run.optimizer.stepped(rows_ND, grads_ND, self._learning_rate)
         most_pending = self._caches.update(slots_N, updated_ND, grads_ND, plan)
         self.traffic.max_pending = max(self.traffic.max_pending, most_pending)
         step = progress.step + 1
@@ -138,7 +138,7 @@ class StaleClient(EmbeddingClient):
         rows_ND = super().look_up(plan, progress)
         changed_P, sums_PD = self._caches.pending(plan.keys_N)
         index_P = torch.from_numpy(changed_P)
-        pushed_PD = self._spec.optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
+        pushed_PD = self._spec.run.optimizer.stepped(rows_ND.index_select(0, index_P), sums_PD, self._learning_rate)
         return rows_ND.index_put_((index_P,), pushed_PD)
 
     def summary(self) -> dict[str, float]:
@@ -168,8 +168,8 @@ class StaleClient(EmbeddingClient):
         if self._pushing is None:
             return 0, 0
         plan, pending = self._pushing
-        pushed = self._spec.count_updates(pending.keys_N, pending.counts_N)
-        own = self._spec.count_updates(plan.keys_N, plan.counts_N)
+        pushed = self._spec.run.count_updates(pending.keys_N, pending.counts_N)
+        own = self._spec.run.count_updates(plan.keys_N, plan.counts_N)
         k = ps_index(rank)
         return pushed[0][k] - own[0][k], pushed[1][k] - own[1][k]
 

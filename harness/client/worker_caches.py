@@ -60,7 +60,7 @@ class WorkerCaches(Resumable):
         num_keys = spec.batches.placement.rank_base_R[-1]
         self._entry_of_M = np.zeros(num_keys, np.int32)  # 0: no worker caches the row; else its entry + 1
         self._cache = spec.cache
-        self._dim, self._width = spec.dim, spec.width
+        self._dim, self._width = spec.run.dim, spec.run.width
         self._start_empty()
 
     def _start_empty(self) -> None:

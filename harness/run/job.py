@@ -8,7 +8,6 @@ from harness.client.embedding_client import Batches, ClientSpec, EmbeddingClient
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster
 from harness.core.faults import FaultTime
-from harness.core.optimizers import OPTIMIZERS
 from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
@@ -19,7 +18,6 @@ from harness.recovery.accounting import Accounting, ModelBytes
 from harness.recovery.checkpointer import Checkpointer, Checkpoints
 from harness.recovery.failover import FailoverClient
 from harness.recovery.injections import Injections
-from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import Recoveries
 from harness.run.boundaries import Boundaries
 from harness.run.evaluation import Evaluator
@@ -52,7 +50,7 @@ class Job:
             repeats_exactly=run_spec.strategy.restores_exactly,
         )
         self.accounting = _make_accounting(run_spec, cluster)
-        self.recoveries = _make_recoveries(run_spec)
+        self.recoveries = Recoveries(run_spec.run_facts)
         self.injections = Injections(
             faults=faults,
             cluster=cluster,
@@ -104,14 +102,11 @@ class Job:
                 batch_size=config.trainer.batch_size,
                 sample_period=run_spec.strategy.sample_period or 1,
             ),
-            dim=run_spec.size.embedding_dim,
-            optimizer=OPTIMIZERS[config.trainer.optimizer],
-            learning_rate=config.trainer.learning_rate,
+            run=run_spec.run_facts,
             num_steps=run_spec.num_steps,
             is_boundary=self.boundaries.is_due,
             needs_all=self.boundaries.needs_all,
             cache=config.cache,
-            count_updates=run_spec.count_updates,
             tracker=TRACKERS[run_spec.strategy.tracker],
         )
         return CLIENTS[config.cache.mode](spec)
@@ -157,23 +152,6 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
         count_updates=run_spec.count_updates,
         sizes=ModelBytes(full=run_spec.bytes_full, shards=shards),
         memory_bytes=run_spec.memory_bytes,
-    )
-
-
-def _make_recoveries(run_spec: RunSpec) -> Recoveries:
-    """The kinds of recovery of the strategy."""
-    config = run_spec.config
-    return Recoveries(
-        RunFacts(
-            strategy=run_spec.strategy,
-            placement=run_spec.placement,
-            tracked=run_spec.tracked,
-            dim=run_spec.size.embedding_dim,
-            optimizer=OPTIMIZERS[config.trainer.optimizer],
-            learning_rate=config.trainer.learning_rate,
-            has_counts=run_spec.counts_updates,
-            count_updates=run_spec.count_updates,
-        )
     )
 
 

@@ -22,6 +22,7 @@ from harness.core.errors import ConfigError
 from harness.core.events import Machine, Started
 from harness.core.faults import PlannedFault
 from harness.core.host_map import HostMap
+from harness.core.optimizers import OPTIMIZERS
 from harness.core.placement import Placement, tracked_tables
 from harness.core.plans import Costs, Rank
 from harness.core.pls import UpdateCounter
@@ -32,6 +33,7 @@ from harness.core.whole_strategies import Partial
 from harness.data.dataset import Dataset
 from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
+from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
 from harness.traces.hosts import placement_facts
 from harness.traces.job_trace import with_profile_of_trace
@@ -147,6 +149,20 @@ class RunSpec:
     def count_updates(self) -> UpdateCounter:
         """Counts the updates of a batch by rank, for all tables and for the tracked tables."""
         return UpdateCounter(self.placement, self.tracked)
+
+    @property
+    def run_facts(self) -> RunFacts:
+        """The constants that kinds of recovery and the embedding client are built from."""
+        return RunFacts(
+            strategy=self.strategy,
+            placement=self.placement,
+            tracked=self.tracked,
+            dim=self.size.embedding_dim,
+            optimizer=OPTIMIZERS[self.config.trainer.optimizer],
+            learning_rate=self.config.trainer.learning_rate,
+            has_counts=self.counts_updates,
+            count_updates=self.count_updates,
+        )
 
     @property
     def facts(self) -> dict[str, Any]:

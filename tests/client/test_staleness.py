@@ -21,7 +21,9 @@ from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank, ps_rank
 from harness.core.pls import UpdateCounter
 from harness.core.shard import Shard
+from harness.core.strategy import Strategy
 from harness.core.trackers import Tracker
+from harness.recovery.kinds.base import RunFacts
 from tests.client.test_lookahead import facts
 from tests.recovery.test_unplanned import run_mortal
 from tests.runs import changed, losses_of, run, saving_every
@@ -179,14 +181,20 @@ def make_client(shards: Shards, *, staleness: int, workers: int, max_rows: int |
     spec = ClientSpec(
         failover=shards,  # type: ignore[arg-type]
         batches=batches,  # type: ignore[arg-type]
-        dim=DIM,
-        optimizer=OPTIMIZERS["sgd"],
-        learning_rate=RATE,
+        run=RunFacts(
+            strategy=Strategy(None, None),  # type: ignore[arg-type]
+            placement=batches.placement,
+            tracked=(3,),
+            dim=DIM,
+            optimizer=OPTIMIZERS["sgd"],
+            learning_rate=RATE,
+            has_counts=True,
+            count_updates=UpdateCounter(batches.placement, (3,)),
+        ),
         num_steps=NUM_STEPS,
         is_boundary=SAVES.__contains__,
         needs_all=SAVES.__contains__,
         cache=CacheConfig(mode="stale", staleness=staleness, workers=workers, max_rows=max_rows),
-        count_updates=UpdateCounter(batches.placement, (3,)),
         tracker=Tracker,
     )
     client = StaleClient(spec)

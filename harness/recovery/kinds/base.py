@@ -13,7 +13,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Ask, Reply, Request, Save
 from harness.core.lookup import BatchPlan
-from harness.core.optimizers import RowOptimizer
+from harness.core.optimizers import RowOptimizer, row_width
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank
 from harness.core.pls import UpdateCounter
@@ -24,9 +24,10 @@ from harness.store import Manifest
 
 @dataclass(frozen=True, kw_only=True)
 class RunFacts:
-    """The constants of a run that kinds of recovery are built from.
+    """The constants of a run that kinds of recovery and the embedding client are built from.
 
     ``dim``: D, values of a row; ``optimizer`` is that of the PS ranks. ``has_counts``: shards count unsaved updates.
+    ``count_updates`` counts updates as the ledger does.
     """
 
     strategy: Strategy
@@ -37,6 +38,11 @@ class RunFacts:
     learning_rate: float
     has_counts: bool
     count_updates: UpdateCounter
+
+    @property
+    def width(self) -> int:
+        """X, columns of a row: D values, then state of the optimizer."""
+        return row_width(self.optimizer, self.dim)
 
 
 @dataclass(frozen=True, kw_only=True)

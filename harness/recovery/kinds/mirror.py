@@ -19,7 +19,6 @@ from torch import Tensor
 
 from harness.cluster.protocol import Ask, CountedRows, OnShard
 from harness.core.lookup import BatchPlan
-from harness.core.optimizers import row_width
 from harness.core.placement import num_mirrored
 from harness.core.plans import Progress, Rank, ps_index, ps_rank
 from harness.core.shard import Shard
@@ -72,7 +71,7 @@ class Mirror(Checkpoint):
         self._spec = run.strategy.mirror
         self._bases_R = run.placement.rank_base_R
         self._ranks = [ps_rank(index) for index in range(run.placement.num_ps)]
-        self._width = row_width(run.optimizer, run.dim)
+        self._width = run.width
         self._num_fetched = 0
         self.rolled_back()
 

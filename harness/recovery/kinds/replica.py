@@ -24,7 +24,6 @@ from harness.cluster.protocol import (
     exchanges_of,
 )
 from harness.cluster.replica import num_copied_bytes
-from harness.core.optimizers import row_width
 from harness.core.plans import Progress, Rank, buddy_of, owner_of, ps_index, ps_rank
 from harness.recovery.kinds.base import LostRanks, Recovery, Serve
 
@@ -91,7 +90,7 @@ class Replication(Recovery):
     def _copied_bytes(self, rank: Rank) -> int:
         """Bytes of a copy of the shard of ``rank``."""
         num_rows = self.run.placement.num_rows(ps_index(rank))
-        return num_copied_bytes(num_rows, row_width(self.run.optimizer, self.run.dim), has_counts=self.run.has_counts)
+        return num_copied_bytes(num_rows, self.run.width, has_counts=self.run.has_counts)
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
         """Replicas took the counts of the save's step, the replacements those since then too."""
