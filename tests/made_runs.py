@@ -252,7 +252,6 @@ class _Walk:
         else:
             for rank in ranks:
                 added[rank] = self.pls.lost(rank, now)
-                self.pls.restored(rank, now)
             lost = (self.sent() - self.persisted - self.lost_updates) * len(ranks) // self.config.num_ps
         self.lost_updates += lost
         self.num_lost += len(ranks)

@@ -18,8 +18,9 @@ from torch import Tensor
 
 from harness.client.embedding_client import ClientSpec, Keys
 from harness.client.slots import Recency, SlotPool, Slots, grown
-from harness.core.lookup import BatchPlan, sum_runs
+from harness.core.lookup import BatchPlan
 from harness.core.resumable import Resumable
+from harness.kernels.row_loops import sum_runs
 
 Flags = NDArray[np.bool_]
 
@@ -259,7 +260,7 @@ class WorkerCaches(Resumable):
                 setattr(self, name, grown(getattr(self, name), pool.capacity, fill=fill))
 
     def _sums(self, slots_P: Keys, starts_N: Keys) -> Tensor:
-        return sum_runs(self._grads_SD, torch.from_numpy(slots_P), torch.from_numpy(starts_N))
+        return torch.from_numpy(sum_runs(self._grads_SD.numpy(), slots_P, starts_N, 1, 1))
 
 
 def _starts(sorted_P: Keys) -> Keys:

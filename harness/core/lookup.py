@@ -68,14 +68,6 @@ def coalesce(grads_BVD: Tensor, plan: BatchPlan) -> Tensor:
 
     A sample has V = F + 1 vectors; the first is the output of the bottom MLP, which is skipped.
     """
+    values_XD, order_A, starts_N = grads_BVD.flatten(0, 1).numpy(), plan.order_A.numpy(), plan.starts_N.numpy()
     num_vectors = grads_BVD.shape[1]
-    return sum_runs(grads_BVD.flatten(0, 1), plan.order_A, plan.starts_N, num_vectors - 1, num_vectors)
-
-
-def sum_runs(values_XD: Tensor, order_P: Tensor, starts_N: Tensor, num_tables: int = 1, num_vectors: int = 1) -> Tensor:
-    """Sums over runs that begin at ``starts_N``, the first at 0, each in its order: (N, D).
-
-    Of ``values_XD[order_P]``, or of vectors of samples, as :func:`harness.kernels.row_loops.sum_runs` has it.
-    """
-    summed_ND = row_loops.sum_runs(values_XD.numpy(), order_P.numpy(), starts_N.numpy(), num_tables, num_vectors)
-    return torch.from_numpy(summed_ND)
+    return torch.from_numpy(row_loops.sum_runs(values_XD, order_A, starts_N, num_vectors - 1, num_vectors))

@@ -57,15 +57,12 @@ class PlsLedger(Resumable):
         self._since = {rank: max(since, samples) for rank, since in self._since.items()}
 
     def lost(self, rank: Rank, samples_now: int) -> float:
-        """Record the death of ``rank`` at ``samples_now`` under partial recovery; returns the increase of the PLS."""
+        """Record that ``rank`` died at ``samples_now`` and was restored alone; returns the increase of the PLS."""
         added = self._weights[rank] * (samples_now - self._since[rank]) / self._total_samples
         self.total += added
-        return added
-
-    def restored(self, rank: Rank, samples: int) -> None:
-        """Record that the shard of ``rank`` was restored at ``samples``."""
         if self._counts_restores:
-            self._since[rank] = samples
+            self._since[rank] = samples_now
+        return added
 
     def rolled_back(self, samples: int) -> None:
         """Record a full recovery to the checkpoint at ``samples``: no sample is lost and none is unsaved."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.cluster.protocol import Written
-from harness.core.events import Recovered, Saved
+from harness.core.events import BUCKETS, Recovered, Saved
 from harness.core.faults import Struck
 from harness.core.lookup import BatchPlan
 from harness.core.overhead import FailureCost, OverheadLedger
@@ -64,7 +64,6 @@ def charge_recovery(
         pls.rolled_back(resumes_at)
     for rank in losing(plan):
         added[rank] = pls.lost(rank, progress.samples)
-        pls.restored(rank, progress.samples)
     return cost, added
 
 
@@ -75,6 +74,9 @@ class Accounting(Resumable):
     Args:
         updates: counts updates sent, persisted and lost; None where they are not counted.
         memory_bytes: memory of tracker and replica in the PS rank that needs most; None if it is unknown.
+
+    Attributes:
+        measured_s: seconds of this machine by bucket of the overhead.
     """
 
     overhead: OverheadLedger
@@ -84,11 +86,11 @@ class Accounting(Resumable):
     sizes: ModelBytes
     memory_bytes: int | None
 
-    _state = ("overhead", "pls", "updates", "_num_lost_ranks", "_measured_s")
+    _state = ("overhead", "pls", "updates", "_num_lost_ranks", "measured_s")
 
     def __post_init__(self) -> None:
         self._num_lost_ranks = 0
-        self._measured_s = {"save": 0.0, "load": 0.0, "lost": 0.0, "reschedule": 0.0}
+        self.measured_s = dict.fromkeys(BUCKETS, 0.0)
 
     def sent(self, plan: BatchPlan) -> None:
         """Count the updates of the batch of one finished step."""
@@ -97,7 +99,7 @@ class Accounting(Resumable):
 
     def rerun(self, seconds: float) -> None:
         """Count the ``seconds`` of a step that is repeated after a rollback as lost."""
-        self._measured_s["lost"] += seconds
+        self.measured_s["lost"] += seconds
 
     def freeze(self) -> None:
         """Record that the contents of the present save are fixed; it may be committed later."""
@@ -124,7 +126,7 @@ class Accounting(Resumable):
         save_h = 0.0
         if is_charged:
             save_h = self.overhead.charge_save(payload, self.sizes.full, manifest.samples)
-            self._measured_s["save"] += stall_s
+            self.measured_s["save"] += stall_s
         return Saved(
             step=manifest.step,
             samples=manifest.samples,
@@ -164,8 +166,8 @@ class Accounting(Resumable):
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
         self._num_lost_ranks += len(plan.kinds)
-        self._measured_s["load"] += load_s
-        self._measured_s["reschedule"] += reschedule_s
+        self.measured_s["load"] += load_s
+        self.measured_s["reschedule"] += reschedule_s
         cost, pls = charge_recovery(
             plan,
             progress,
@@ -219,10 +221,6 @@ class Accounting(Resumable):
             "memory_bytes": None if self.memory_bytes is None else max(self.memory_bytes, trainer_bytes),
             **{name: value for kind in recoveries for name, value in kind.summary().items()},
         }
-
-    def measured_s(self) -> dict[str, float]:
-        """Seconds of this machine by bucket: save, load, lost, reschedule."""
-        return dict(self._measured_s)
 
 
 def _sum_known(values: Iterable[int | None]) -> int | None:

@@ -224,7 +224,7 @@ class Trainer:
             digests={**digests, CHIEF: _digest(self._network)},
             machine={
                 **self._resume_points.measured_s(),
-                "overhead_seconds": self._accounting.measured_s(),
+                "overhead_seconds": self._accounting.measured_s,
             },
             **self._accounting.totals(self._recoveries),
         )

@@ -29,7 +29,6 @@ def test_samples_are_charged_once_to_a_rank_that_dies_twice() -> None:
     ledger = PlsLedger(QUARTERS, 4000)
     for samples in (1000, 1500):
         ledger.lost("ps1", samples)
-        ledger.restored("ps1", samples)
     assert ledger.total == pytest.approx(1500 / 4000 / 4, rel=1e-12)
 
 
@@ -38,7 +37,6 @@ def test_since_save_charges_the_second_death_from_the_save() -> None:
     ledger = PlsLedger(QUARTERS, 4000, "save")
     for samples in (1000, 1500):
         ledger.lost("ps1", samples)
-        ledger.restored("ps1", samples)
     assert ledger.total == pytest.approx(2500 / 4000 / 4, rel=1e-12)
 
 
@@ -46,7 +44,7 @@ def test_since_save_charges_the_second_death_from_the_save() -> None:
 def test_a_later_save_is_what_counts_after_a_restore(since: str) -> None:
     """The later of save and restore: here the save."""
     ledger = PlsLedger(QUARTERS, 4000, since)  # pyright: ignore[reportArgumentType]  # both are of the Literal
-    ledger.restored("ps0", 1000)
+    ledger.lost("ps0", 1000)
     ledger.saved(2000)
     assert ledger.lost("ps0", 2400) == pytest.approx(0.1 / 4, rel=1e-12)
 
@@ -54,7 +52,7 @@ def test_a_later_save_is_what_counts_after_a_restore(since: str) -> None:
 def test_ranks_that_survive_are_charged_nothing_new() -> None:
     """A restore of ps0 leaves ps1's count from the last save."""
     ledger = PlsLedger(QUARTERS, 4000)
-    ledger.restored("ps0", 1000)
+    ledger.lost("ps0", 1000)
     assert ledger.lost("ps1", 1200) == pytest.approx(0.3 / 4, rel=1e-12)
 
 
