@@ -21,7 +21,7 @@ from harness.core.placement import Placement, budget_rows
 from harness.core.plans import Costs, Progress, Rank, SavePlan, ps_rank
 from harness.core.pls import PlsLedger
 from harness.core.strategy import Strategy
-from harness.recovery.accounting import ModelBytes, charge_recovery
+from harness.recovery.accounting import Ledgers
 from harness.recovery.recoveries import plan_recovery, rolls_back
 from harness.store.delta import ROW_ID_BYTES
 from harness.store.encoding import ENCODINGS
@@ -58,11 +58,6 @@ class SaveSizes:
     def full(self) -> int:
         """Bytes of a full save."""
         return self.of("full")
-
-    @property
-    def model(self) -> ModelBytes:
-        """What recoveries read."""
-        return ModelBytes(full=self.full, shards=self.shards)
 
 
 def save_sizes(
@@ -210,6 +205,9 @@ class _Run:
             self.overhead = copy(saves.charged)
             self._num_charged = len(saves.steps)
         self.pls = PlsLedger(job.weights, job.costs.total_samples, job.pls_since)
+        self.ledgers = Ledgers(
+            overhead=self.overhead, pls=self.pls, bytes_full=job.sizes.full, shard_bytes=job.sizes.shards
+        )
         self.closed_step: int | None = None  # the last closing save that the PLS ledger has
         self._next_step = 0  # the first boundary at which a kill may strike
 
@@ -273,14 +271,7 @@ class _Run:
         if closed_step is not None and closed_step != self.closed_step:
             self.pls.saved(closed_step * self.job.batch_size)
             self.closed_step = closed_step
-        charge_recovery(
-            plan,
-            progress,
-            overhead=self.overhead,
-            pls=self.pls,
-            sizes=self.job.sizes.model,
-            struck=planned_kill.struck,
-        )
+        self.ledgers.charge_recovery(plan, progress, planned_kill.struck)
         self._next_step = saved_step or 0 if rolls_back(plan) else planned_kill.step + 1
 
 

@@ -21,54 +21,53 @@ from harness.recovery.recoveries import RECOVERIES, Recoveries, losing, reads_ch
 from harness.store import Manifest
 
 
-@dataclass(frozen=True, kw_only=True)
-class ModelBytes:
-    """Payload bytes of a full save, dense network included, and of the rows of each PS rank in it."""
+@dataclass(kw_only=True, eq=False)
+class Ledgers:
+    """The ledgers of a run or a simulation, and the bytes by which recoveries are charged.
 
-    full: int
-    shards: Mapping[Rank, int]
-
-
-def charge_recovery(
-    plan: RecoveryPlan,
-    progress: Progress,
-    *,
-    overhead: OverheadLedger,
-    pls: PlsLedger,
-    sizes: ModelBytes,
-    struck: Struck,
-    upload_bytes: int = 0,
-) -> tuple[FailureCost, dict[Rank, float]]:
-    """Charge the ledgers with one recovery; the ranks of ``plan`` are in order.
-
-    Returns its cost, and the increase of the PLS by lost rank, 0 if it lost nothing.
-
-    ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of rows
-    that the trainer sent to the replacements.
+    Args:
+        bytes_full: payload of a full save, dense network included.
+        shard_bytes: payload of the rows of each PS rank in it.
     """
-    goes_back = rolls_back(plan)
-    resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
-    read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
-    load_bytes = sizes.full if goes_back else sum(sizes.shards[rank] for rank in read) + upload_bytes
-    cost = overhead.charge_failure(
-        progress.samples - resumes_at,
-        struck.repair_h,
-        load_bytes=load_bytes,
-        bytes_full=sizes.full,
-        samples=progress.samples,
-        num_ranks=len(plan.kinds),
-        hangs=struck.hangs,
-    )
-    added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
-    if goes_back:
-        pls.rolled_back(resumes_at)
-    for rank in losing(plan):
-        added[rank] = pls.lost(rank, progress.samples)
-    return cost, added
+
+    overhead: OverheadLedger
+    pls: PlsLedger
+    bytes_full: int
+    shard_bytes: Mapping[Rank, int]
+
+    def charge_recovery(
+        self, plan: RecoveryPlan, progress: Progress, struck: Struck, upload_bytes: int = 0
+    ) -> tuple[FailureCost, dict[Rank, float]]:
+        """Charge one recovery; the ranks of ``plan`` are in order.
+
+        Returns its cost, and the increase of the PLS by lost rank, 0 if it lost nothing.
+
+        ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
+        rows that the trainer sent to the replacements.
+        """
+        goes_back = rolls_back(plan)
+        resumes_at = (progress.saved_samples or 0) if goes_back else progress.samples
+        read = [rank for rank, kind in plan.kinds.items() if RECOVERIES[kind].reads_rows]
+        load_bytes = self.bytes_full if goes_back else sum(self.shard_bytes[rank] for rank in read) + upload_bytes
+        cost = self.overhead.charge_failure(
+            progress.samples - resumes_at,
+            struck.repair_h,
+            load_bytes=load_bytes,
+            bytes_full=self.bytes_full,
+            samples=progress.samples,
+            num_ranks=len(plan.kinds),
+            hangs=struck.hangs,
+        )
+        added = {} if goes_back else dict.fromkeys(plan.kinds, 0.0)
+        if goes_back:
+            self.pls.rolled_back(resumes_at)
+        for rank in losing(plan):
+            added[rank] = self.pls.lost(rank, progress.samples)
+        return cost, added
 
 
 @dataclass(kw_only=True, eq=False)
-class Accounting(Resumable):
+class Accounting(Ledgers, Resumable):
     """Charges saves and failures to the ledgers of one run.
 
     Args:
@@ -79,11 +78,8 @@ class Accounting(Resumable):
         measured_s: seconds of this machine by bucket of the overhead.
     """
 
-    overhead: OverheadLedger
-    pls: PlsLedger
     updates: UpdateLedger | None
     count_updates: UpdateCounter
-    sizes: ModelBytes
     memory_bytes: int | None
 
     _state = ("overhead", "pls", "updates", "_num_lost_ranks", "measured_s")
@@ -125,7 +121,7 @@ class Accounting(Resumable):
         payload = manifest.trainer.payload_bytes + parts + repeated
         save_h = 0.0
         if is_charged:
-            save_h = self.overhead.charge_save(payload, self.sizes.full, manifest.samples)
+            save_h = self.overhead.charge_save(payload, self.bytes_full, manifest.samples)
             self.measured_s["save"] += stall_s
         return Saved(
             step=manifest.step,
@@ -168,15 +164,7 @@ class Accounting(Resumable):
         self._num_lost_ranks += len(plan.kinds)
         self.measured_s["load"] += load_s
         self.measured_s["reschedule"] += reschedule_s
-        cost, pls = charge_recovery(
-            plan,
-            progress,
-            overhead=self.overhead,
-            pls=self.pls,
-            sizes=self.sizes,
-            struck=struck,
-            upload_bytes=upload_bytes,
-        )
+        cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)
         lost: list[tuple[int, int]] = []
         if self.updates is not None:
             lost = [self.updates.lost(rank, in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]

@@ -14,7 +14,7 @@ from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
-from harness.recovery.accounting import Accounting, ModelBytes
+from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpointer, Checkpoints
 from harness.recovery.failover import FailoverClient
 from harness.recovery.injections import Injections
@@ -150,7 +150,8 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
         pls=PlsLedger(rank_weights(run_spec.placement), run_spec.total_samples, metrics.pls_since),
         updates=UpdateLedger(cluster.ranks) if metrics.update_pls else None,
         count_updates=run_spec.count_updates,
-        sizes=ModelBytes(full=run_spec.bytes_full, shards=shards),
+        bytes_full=run_spec.bytes_full,
+        shard_bytes=shards,
         memory_bytes=run_spec.memory_bytes,
     )
 

@@ -21,7 +21,7 @@ from harness.store import read_state, write_state
 from tests.runs import changed, run, saving_every
 
 REBUILT: dict[str, set[str]] = {
-    "Accounting": {"count_updates", "sizes", "memory_bytes"},
+    "Accounting": {"count_updates", "bytes_full", "shard_bytes", "memory_bytes"},
     "Boundaries": {"run_spec", "faults", "progress", "overhead_h", "strikes", "at_boundaries"},
     "ChangedTracker": {"shard", "spans"},
     "Checkpoint": {"run", "uploaded"},
