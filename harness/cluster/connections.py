@@ -31,8 +31,8 @@ class Connections:
         """Objects for ``multiprocessing.connection.wait``."""
         return [self._listener, self._handshakes.ended, *self._ranks]
 
-    def received(self, ready: Collection[Any]) -> Iterator[tuple[Connection, control.Message]]:
-        """Let new connections in, and yield the message of each connection in ``ready``."""
+    def received(self, ready: Collection[Any]) -> Iterator[tuple[Connection, Rank | None, control.Message]]:
+        """Let new connections in, and yield each connection in ``ready``, its rank if known, and its message."""
         connections = [*self._ranks]
         if self._listener in ready:
             with suppress(OSError):  # it has hung up
@@ -49,13 +49,7 @@ class Connections:
                         self.stuck.add(self._ranks[connection])
                     self.forget(connection)
                 else:
-                    yield connection, message
-
-    def rank_of(self, connection: Connection) -> Rank:
-        """The rank that ``connection`` was admitted for."""
-        rank = self._ranks[connection]
-        assert rank is not None, "a rank says its name first"
-        return rank
+                    yield connection, self._ranks[connection], message
 
     def admit(self, connection: Connection, rank: Rank) -> None:
         """From now on ``connection`` is that of ``rank``."""

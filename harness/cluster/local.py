@@ -21,7 +21,7 @@ class LocalRanks(Ranks):
         self._make_server = make_server
         self.names = tuple(ps_rank(k) for k in range(num_ps))
         self.servers: dict[Rank, RankServer] = {}
-        self._make(self.names)
+        self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
         """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before."""
@@ -41,13 +41,10 @@ class LocalRanks(Ranks):
 
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Create new servers with empty shards for ``ranks``."""
-        self._make(ranks)
-        return {"engine": "local"}
-
-    def _make(self, ranks: Iterable[Rank]) -> None:
         for rank in ranks:
             self.servers[rank] = self._make_server(rank)
             self.servers[rank].reach = self._reach
+        return {"engine": "local"}
 
     def _reach(self, rank: Rank, request: Request) -> Reply:
         """Serve a request of one rank to another. Raises RankLost."""

@@ -321,18 +321,18 @@ class World:
             self._launcher.check()
             for rank in self._processes.on_lost_hosts():  # where only the agent is stuck they run: so they end
                 self._connections.drop(rank)
-            for connection, message in self._connections.received(ready):
-                if self._handle(connection, message, supervisor):
+            for connection, rank, message in self._connections.received(ready):
+                if self._handle(connection, rank, message, supervisor):
                     return
             self._look_after_members()
 
-    def _handle(self, connection: Connection, message: control.Message, supervisor: Any) -> bool:
+    def _handle(self, connection: Connection, rank: Rank | None, message: control.Message, supervisor: Any) -> bool:
         """Handle one message; True if the trainer has finished."""
         kind, *args = message
         if kind == "hello":
             self._greet(connection, *args)
             return False
-        rank = self._connections.rank_of(connection)
+        assert rank is not None, "a rank says its name first"
         if is_trainer(rank):
             self._progress.hear(kind, *args)
         if kind == "finished":
