@@ -3,7 +3,7 @@
 N distinct rows of a batch, rank-major; D embedding dim, X columns of a row: D values, then state of the optimizer.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -73,9 +73,10 @@ class DirectClient(EmbeddingClient):
         self._receive(progress)
         self._next_NX = None
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> None:
+    def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
         self._next_NX = None
         self._is_void = True
+        return {}
 
     def _ahead(self, step: int) -> BatchPlan | None:
         """The plan of batch ``step``, if its rows may be looked up before the batch before it has been applied."""

@@ -9,7 +9,7 @@ then state of the optimizer.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Exchange, Push
 from harness.config.model import CacheConfig
-from harness.core.lookup import BatchPlan, plan_batch
+from harness.core.lookup import BatchPlan, TouchedRows, plan_batch
 from harness.core.placement import Placement
 from harness.core.plans import Progress, Rank
 from harness.core.resumable import Resumable
@@ -111,16 +111,14 @@ class EmbeddingClient(Resumable, ABC):
         Called before :meth:`state`. Raises RolledBack if a failure voided it.
         """
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> None:
-        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent."""
+    def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
+        """Discard the copies of rows of ``ranks``, whose shards alone were restored, and updates not yet sent.
 
-    def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """Updates, all and tracked, in the present request to ``rank`` that the ledger counts as sent already.
-
-        The replacement of ``rank`` receives them although its shard was restored alone. Negative where the request
-        holds less of earlier steps than it will be counted for.
+        Returns by rank the updates, all and tracked, in the present request to it that the ledger counts as sent
+        already: its replacement receives them although the shard was restored alone. Negative where the request holds
+        less of earlier steps than it will be counted for. A rank that is left out has none.
         """
-        return 0, 0
+        return {}
 
     def _messages(self, pushes: Sequence[Push | None] = (), rows: Sequence[Tensor | None] = ()) -> dict[Rank, Exchange]:
         """A message to every rank, empty if need be, so that every death is detected."""
@@ -162,16 +160,16 @@ def local_rows(keys_N: Keys, first: int, last: int) -> Tensor:
     return torch.from_numpy(keys_N[within(keys_N, first, last)] - first)
 
 
-def make_pushes(plan: BatchPlan, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:
+def make_pushes(touched: TouchedRows, grads_ND: Tensor, step: int, learning_rate: float) -> list[Push]:
     """The gradients of step ``step``, counted from 1, for each rank."""
     return [
         Push(
             step=step,
-            rows_N=plan.rows[k],
+            rows_N=touched.rows[k],
             grads_ND=grads_ND[first:last],
-            counts_N=torch.from_numpy(plan.counts_N[first:last]),
-            sampled_N=torch.from_numpy(plan.sampled_N[first:last]),
+            counts_N=torch.from_numpy(touched.counts_N[first:last]),
+            sampled_N=torch.from_numpy(touched.sampled_N[first:last]),
             learning_rate=learning_rate,
         )
-        for k, (first, last) in enumerate(pairwise(plan.bounds))
+        for k, (first, last) in enumerate(pairwise(touched.bounds))
     ]

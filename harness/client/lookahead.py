@@ -10,7 +10,7 @@ are held, N distinct rows of a batch, D embedding dim, X columns of a row: D val
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -25,7 +25,7 @@ from harness.client.write_back import DirtyRows, TouchLog
 from harness.cluster.protocol import Exchange, Request, Several
 from harness.core.errors import RunFailed
 from harness.core.lookup import BatchPlan
-from harness.core.plans import Progress, Rank, ps_index
+from harness.core.plans import Progress, Rank
 from harness.recovery.failover import StartedRequests
 
 WINDOWS_AT_ONCE = 3
@@ -270,18 +270,13 @@ class LookaheadClient(EmbeddingClient):
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> None:
+    def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
+        """See EmbeddingClient. During a flush the updates of its step are not counted as sent, but lost with others."""
         for rank in ranks:
             first, last = self._spans[rank]
             self._cache.evict(self._held.slots[within(self._held.keys, first, last)])
             self._touches.discard(first, last)
-
-    def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """During a flush, minus the updates of the flushed step; otherwise (0, 0).
-
-        The updates of this step are not counted as sent yet, but are lost with the others.
-        """
         if self._flushing is None:
-            return 0, 0
+            return {}
         updates_R, tracked_R = self._spec.run.count_updates(self._flushing.keys_N, self._flushing.counts_N)
-        return -updates_R[ps_index(rank)], -tracked_R[ps_index(rank)]
+        return {rank: (-updates_R[k], -tracked_R[k]) for k, rank in enumerate(self._ranks)}

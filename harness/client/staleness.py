@@ -30,18 +30,17 @@ What saves, evaluations and failures do to the caches: docs/ARCHITECTURE.md, "Bo
 N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from harness.client.embedding_client import ClientSpec, EmbeddingClient, Keys, Pulled, local_rows, within
+from harness.client.embedding_client import ClientSpec, EmbeddingClient, Keys, Pulled, local_rows, make_pushes
 from harness.client.traffic import Traffic
-from harness.client.worker_caches import Pending, WorkerCaches
-from harness.cluster.protocol import Push
-from harness.core.lookup import BatchPlan
-from harness.core.plans import Progress, Rank, ps_index
+from harness.client.worker_caches import WorkerCaches
+from harness.core.lookup import BatchPlan, TouchedRows
+from harness.core.plans import Progress, Rank
 
 
 @dataclass
@@ -84,7 +83,7 @@ class StaleClient(EmbeddingClient):
         self._caches.clear()
         self._must_ask = True  # something was due: every rank must answer before the next batch
         self._pulled: tuple[BatchPlan, Keys, Tensor] | None = None  # the batch's plan, slots and rows
-        self._pushing: tuple[BatchPlan, Pending] | None = None  # a batch, and the gradients under way with it
+        self._pushing: tuple[TouchedRows, TouchedRows] | None = None  # rows whose gradients are under way, of a batch
 
     # --- the step loop's side ---------------------------------------------------------------------------------------
 
@@ -116,14 +115,16 @@ class StaleClient(EmbeddingClient):
         step = progress.step + 1
         if self._spec.needs_all(step):
             assert is_boundary, "caches are emptied where a save is due"
-            pending = self._caches.drain()
+            pushed, sums_ND = self._caches.drain()
         else:
-            pending = self._caches.make_ready(step, self._batches(step)[1].keys_N)
+            pushed, sums_ND = self._caches.make_ready(step, self._batches(step)[1].keys_N)
         # What is pushed does not depend on whether something is due here; only lookups wait until it is done.
         wanted_K = None if is_boundary else self._wanted(step)
-        self._pushing = plan, pending
+        self._pushing = pushed, plan
         rows = () if wanted_K is None else self._local(wanted_K)
-        underway = self._failover.start(self._messages(self._pushes(pending, step), rows))
+        self.traffic.push(len(pushed.keys_N))
+        pushes = make_pushes(pushed, sums_ND, step, self._learning_rate)
+        underway = self._failover.start(self._messages(pushes, rows))
         if step + 1 < self._spec.num_steps:
             self._batches(step + 1)
         overlap()
@@ -155,42 +156,18 @@ class StaleClient(EmbeddingClient):
         self.traffic.fetch(len(keys_K))
         self.traffic.peak(self._caches.num_rows)
 
-    def shards_restored(self, ranks: frozenset[Rank]) -> None:
+    def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
+        """See EmbeddingClient. Those in flight are of earlier steps: the batch's own do not count as sent yet.
+
+        Negative where more of the batch's own stay pending than the message holds of earlier steps: they will be
+        counted as sent, and are lost.
+        """
         for rank in ranks:
             self._caches.discard(*self._spans[rank])
-
-    def in_flight_updates(self, rank: Rank) -> tuple[int, int]:
-        """Updates of earlier steps in the message under way: a replacement receives them, and they count as sent.
-
-        The batch's own updates are not counted as sent yet. Negative where more of these stay pending than the message
-        holds of earlier steps: they will be counted as sent, and are lost.
-        """
         if self._pushing is None:
-            return 0, 0
-        plan, pending = self._pushing
-        pushed = self._spec.run.count_updates(pending.keys_N, pending.counts_N)
-        own = self._spec.run.count_updates(plan.keys_N, plan.counts_N)
-        k = ps_index(rank)
-        return pushed[0][k] - own[0][k], pushed[1][k] - own[1][k]
-
-    # --- messages -----------------------------------------------------------------------------------------------------
-
-    def _pushes(self, pending: Pending, step: int) -> list[Push]:
-        """The gradients of ``pending`` for each rank, as those of step ``step``."""
-        self.traffic.push(len(pending.keys_N))
-        keys_N = pending.keys_N
-        parts = [within(keys_N, first, last) for first, last in self._spans.values()]
-        return [
-            Push(
-                step=step,
-                rows_N=rows_N,
-                grads_ND=pending.grads_ND[part],
-                counts_N=torch.from_numpy(pending.counts_N[part]),
-                sampled_N=torch.from_numpy(pending.sampled_N[part]),
-                learning_rate=self._learning_rate,
-            )
-            for rows_N, part in zip(self._local(keys_N), parts, strict=True)
-        ]
+            return {}
+        pushed, own = (self._spec.run.count_updates(rows.keys_N, rows.counts_N) for rows in self._pushing)
+        return {rank: (pushed[0][k] - own[0][k], pushed[1][k] - own[1][k]) for k, rank in enumerate(self._ranks)}
 
     def _local(self, keys_N: Keys) -> list[Tensor]:
         """The local rows of each rank."""

@@ -9,20 +9,16 @@ not depend on the number of cached rows.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.client.embedding_client import ClientSpec, Keys
 from harness.client.slots import Recency, SlotPool, Slots, grown
-from harness.core.lookup import BatchPlan
+from harness.core.lookup import BatchPlan, TouchedRows
 from harness.core.resumable import Resumable
 from harness.kernels.row_loops import sum_runs
-
-Flags = NDArray[np.bool_]
 
 _FIRST_CAPACITY = 1024
 _OF_ENTRIES = ("_key_E", "_clock_E", "_slot_EW")
@@ -32,14 +28,8 @@ _OF_SLOTS = (
 )
 
 
-@dataclass(frozen=True)
-class Pending:
-    """Gradients to push, summed over workers, by ascending key, each with its number of samples and sub-sample flag."""
-
-    keys_N: Keys
-    grads_ND: Tensor
-    counts_N: NDArray[np.int32]
-    sampled_N: Flags
+Pending = tuple[TouchedRows, Tensor]
+"""Rows whose gradients are to be pushed, and these gradients, (N, D), summed over workers."""
 
 
 class WorkerCaches(Resumable):
@@ -58,8 +48,8 @@ class WorkerCaches(Resumable):
     _state_types = (SlotPool,)
 
     def __init__(self, spec: ClientSpec) -> None:
-        num_keys = spec.batches.placement.rank_base_R[-1]
-        self._entry_of_M = np.zeros(num_keys, np.int32)  # 0: no worker caches the row; else its entry + 1
+        self._bases_R = spec.batches.placement.rank_base_R
+        self._entry_of_M = np.zeros(self._bases_R[-1], np.int32)  # 0: no worker caches the row; else its entry + 1
         self._cache = spec.cache
         self._dim, self._width = spec.run.dim, spec.run.width
         self._start_empty()
@@ -170,19 +160,23 @@ class WorkerCaches(Resumable):
         return self.take_flushed()
 
     def take_flushed(self) -> Pending:
-        """Gradients queued since the last call, by key; those of one row are summed in the order of workers."""
+        """Gradients queued since the last call; those of one row are summed in the order of workers."""
         nothing: tuple[Keys, Slots] = (np.empty(0, np.int64), np.empty(0, np.int64))
         keys_P, slots_P = map(np.concatenate, zip(nothing, *self._flushed, strict=True))
         self._flushed = []
         order = np.lexsort((self._worker_S[slots_P], keys_P))
         keys_P, slots_P = keys_P[order], slots_P[order]
         starts = _starts(keys_P)
-        return Pending(
-            keys_P[starts],
-            self._sums(slots_P, starts),
-            np.add.reduceat(self._counts_S[slots_P], starts, dtype=np.int32),
-            np.logical_or.reduceat(self._sampled_S[slots_P], starts),
+        keys_N = keys_P[starts]
+        bounds = np.searchsorted(keys_N, self._bases_R)
+        touched = TouchedRows(
+            keys_N=keys_N,
+            rows_N=keys_N - np.repeat(self._bases_R[:-1], np.diff(bounds)),
+            counts_N=np.add.reduceat(self._counts_S[slots_P], starts, dtype=np.int32),
+            sampled_N=np.logical_or.reduceat(self._sampled_S[slots_P], starts),
+            bounds=tuple(bounds.tolist()),
         )
+        return touched, self._sums(slots_P, starts)
 
     def insert(self, step: int, keys_N: Keys, values_NX: Tensor) -> None:
         """Insert copies that have just been fetched; they have no pending gradients."""

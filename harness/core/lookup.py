@@ -17,15 +17,12 @@ from harness.kernels.sorted_keys import deduplicate, place
 
 
 @dataclass(frozen=True)
-class BatchPlan:
-    """The distinct rows that one batch looks up, and which sample reads which.
+class TouchedRows:
+    """Distinct rows that samples touch, by rank.
 
-    ``keys_N`` are the distinct rows, ascending, by position in the rank-major order of all rows
-    (``Placement.rank_base_R``); ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch
-    each, ``sampled_N`` (bool) whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k +
-    1]`` belong to rank k. ``inverse_A`` (int64) says which of the N rows
-    access ``b * F + f`` reads; ``order_A`` sorts accesses by row (stable) and ``starts_N`` is where each row's accesses
-    begin.
+    ``keys_N`` are the rows, ascending, by position in the rank-major order of all rows (``Placement.rank_base_R``);
+    ``rows_N`` (int64) their local flat rows, ``counts_N`` (int32) how many samples touch each, ``sampled_N`` (bool)
+    whether one of these samples is in the sub-sample. Entries ``bounds[k]`` to ``bounds[k + 1]`` belong to rank k.
     """
 
     keys_N: np.ndarray
@@ -33,14 +30,24 @@ class BatchPlan:
     counts_N: np.ndarray
     sampled_N: np.ndarray
     bounds: tuple[int, ...]
-    inverse_A: Tensor
-    order_A: Tensor
-    starts_N: Tensor
 
     @cached_property
     def rows(self) -> tuple[Tensor, ...]:
         """The local flat rows of each rank, int64 (N,) each."""
         return tuple(torch.from_numpy(self.rows_N[first:last]) for first, last in pairwise(self.bounds))
+
+
+@dataclass(frozen=True)
+class BatchPlan(TouchedRows):
+    """The distinct rows that one batch looks up, and which sample reads which.
+
+    ``inverse_A`` (int64) says which of the N rows access ``b * F + f`` reads; ``order_A`` sorts accesses by row
+    (stable) and ``starts_N`` is where each row's accesses begin.
+    """
+
+    inverse_A: Tensor
+    order_A: Tensor
+    starts_N: Tensor
 
 
 def plan_batch(ids_BF: np.ndarray, placement: Placement, sampled_B: np.ndarray) -> BatchPlan:

@@ -167,7 +167,9 @@ class Accounting(Ledgers, Resumable):
         cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)
         lost: list[tuple[int, int]] = []
         if self.updates is not None:
-            lost = [self.updates.lost(rank, in_flight[rank], uploaded[rank].updates) for rank in losing(plan)]
+            lost = [
+                self.updates.lost(rank, in_flight.get(rank, (0, 0)), uploaded[rank].updates) for rank in losing(plan)
+            ]
             if goes_back:
                 self.updates.rolled_back()
         return Recovered(

@@ -4,7 +4,7 @@ A request that fails is how a death is detected. The dead ranks are replaced, th
 out and charged, and the requests of the dead are sent again. Nothing here depends on a strategy's name or the engine.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -49,6 +49,8 @@ class FailoverClient:
         injections: planned kills, which may wait for requests and recoveries made here.
         before_recovery: called when ranks are found dead, before anything of the failure is recorded, so that what
             happened first is recorded first.
+        shards_restored: tells the embedding client of the shards that were restored without their last updates. Returns
+            the updates in flight to them by rank, all and tracked (``EmbeddingClient.shards_restored``).
         max_replacements_in_a_row: bound on failures of one request, and on deaths during one recovery.
     """
 
@@ -60,23 +62,16 @@ class FailoverClient:
     recoveries: Recoveries
     injections: Injections
     before_recovery: Callable[[], None]
+    shards_restored: Callable[[Iterable[Rank]], Mapping[Rank, tuple[int, int]]]
     max_replacements_in_a_row: int
 
     def __post_init__(self) -> None:
         self._waits_since_s = self.effects.clock()  # of a recovery: since when it has waited for ranks
-        self._shards_restored: Callable[[frozenset[Rank]], None] = lambda ranks: None
-        self._in_flight_updates: Callable[[Rank], tuple[int, int]] = lambda rank: (0, 0)
 
     @property
     def ranks(self) -> tuple[Rank, ...]:
         """All PS ranks, in order."""
         return self.cluster.ranks
-
-    def attach(
-        self, shards_restored: Callable[[frozenset[Rank]], None], in_flight_updates: Callable[[Rank], tuple[int, int]]
-    ) -> None:
-        """Let the embedding client take part in every later partial recovery, by these two methods of it."""
-        self._shards_restored, self._in_flight_updates = shards_restored, in_flight_updates
 
     def ask(self, requests: Mapping[Rank, Request], progress: Progress) -> dict[Rank, Reply]:
         """Send requests and wait until all are served; replies in rank order.
@@ -172,7 +167,7 @@ class FailoverClient:
                 loss,
                 num_rows=num_rows,
                 uploaded=self.recoveries.uploaded(plan),
-                in_flight=self._void_rows(plan),
+                in_flight=self.shards_restored(losing(plan)),
                 struck=self.injections.take_struck(),
                 load_s=load_s,
                 reschedule_s=reschedule_s,
@@ -201,13 +196,6 @@ class FailoverClient:
         for kind in self.recoveries:
             kind.restored(loss, requests, self._serve)
         return sum(reply.num_rows for reply in replies.values())
-
-    def _void_rows(self, plan: RecoveryPlan) -> dict[Rank, tuple[int, int]]:
-        """Discard the trainer's copies of rows that were lost; updates that are in flight to each dead rank."""
-        if rolls_back(plan):
-            return dict.fromkeys(plan.kinds, (0, 0))
-        self._shards_restored(frozenset(losing(plan)))
-        return {rank: self._in_flight_updates(rank) for rank in plan.kinds}
 
     def _serve(self, requests: Mapping[Rank, Request], meanwhile: Callable[[], None] = no_op) -> dict[Rank, Reply]:
         """Serve requests of a recovery. The seconds until a death is found count from the wait, not from before it."""

@@ -70,11 +70,11 @@ class Job:
             recoveries=self.recoveries,
             injections=self.injections,
             before_recovery=self.steps.flush,
+            shards_restored=lambda ranks: self.client.shards_restored(ranks),  # noqa: PLW0108 - the client is made later
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
         self.network = _make_network(run_spec, cluster)
         self.client = self._make_client()
-        self.failover.attach(self.client.shards_restored, self.client.in_flight_updates)
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: effects.advanced(self.steps.step))
         self.checkpointer = self._make_checkpointer()
         self.resume_points = self._make_resume_points()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from harness.client import slots, worker_caches
-from harness.client.embedding_client import ClientSpec
+from harness.client.embedding_client import ClientSpec, make_pushes
 from harness.client.staleness import StaleClient
 from harness.cluster.protocol import Exchange, Push, Save
 from harness.config.model import CacheConfig, Config
@@ -155,7 +155,7 @@ class Shards:
         shard = self.shards[rank]
         shard.initialise(applied_step=shard.applied_step)
         for client in self.clients:
-            client.shards_restored(frozenset({rank}))
+            client.shards_restored([rank])
 
     def rows_MD(self) -> Tensor:
         """All rows, rank-major."""
@@ -276,7 +276,7 @@ def test_an_evaluation_sees_what_is_pending() -> None:
     _, plan = SkewedBatches()(1)
     seen_ND = client.look_up(plan, progress_at(20))
     assert torch.equal(shards.rows_MD(), before_MD)
-    pushes = client._pushes(client._caches.drain(), 21)
+    pushes = make_pushes(*client._caches.drain(), 21, RATE)
     shards.start({rank: Exchange(push=push) for rank, push in zip(shards.shards, pushes, strict=True)})
     assert torch.equal(seen_ND, shards.rows_MD()[plan.keys_N])
     assert not torch.equal(seen_ND, before_MD[plan.keys_N])
@@ -295,11 +295,11 @@ def test_a_lost_shard_takes_its_own_copies_along_and_no_others() -> None:
             client.push(grads_ND, progress_at(step), is_boundary=step == 19, overlap=lambda: None)
     hurt.lose("ps1")
     first, last = placement.rank_base_R[1:3]
-    expected, left = (client._caches.drain() for client in clients)
+    (expected, expected_ND), (left, left_ND) = (client._caches.drain() for client in clients)
     survives = (expected.keys_N < first) | (expected.keys_N >= last)
     assert 0 < survives.sum() < len(survives)
     assert np.array_equal(left.keys_N, expected.keys_N[survives])
-    assert torch.equal(left.grads_ND, expected.grads_ND[torch.from_numpy(survives)])
+    assert torch.equal(left_ND, expected_ND[torch.from_numpy(survives)])
     for rank in ("ps0", "ps2"):
         assert torch.equal(hurt.shards[rank].rows_MD, whole.shards[rank].rows_MD)
 

@@ -78,7 +78,7 @@ REBUILT: dict[str, set[str]] = {
     "Traffic": set(),
     "UpdateLedger": {"places"},
     "WorkerCaches": {
-        *("cache", "dim", "width"),
+        *("bases_R", "cache", "dim", "width"),
         "entry_of_M",  # follows from key_E
         "flushed",  # gone out when the step is over
     },
