@@ -5,7 +5,7 @@ import os
 import shutil
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.cluster import rpc
-from harness.cluster.effects import Effects
+from harness.cluster.effects import Effects, Resumption
 from harness.cluster.launcher import Launcher, RankContext
 from harness.cluster.local import LocalChannel, LocalCluster, LocalRanks
 from harness.cluster.protocol import Cluster
@@ -28,6 +28,7 @@ from harness.core.events import Finished
 from harness.core.faults import FaultTime
 from harness.core.host_map import HostMap
 from harness.core.plans import Rank
+from harness.core.resumable import State
 from harness.processes.network import NoPrivateNetwork, PrivateNetwork
 from harness.processes.spawn import own_fork_server
 from harness.processes.stop import StopRequest
@@ -36,11 +37,11 @@ from harness.record.place import Place
 from harness.record.recorder import Recorder
 from harness.record.rundir import RunDir
 from harness.run.launchers import LAUNCHERS
-from harness.run.resume_points import PointKeeper, point_to_go_on_from
+from harness.run.resume_points import point_to_go_on_from
 from harness.run.spec import RunSpec
 from harness.run.trainer import train, with_data
 from harness.run.validity import damage_in, problem_of
-from harness.store import CheckpointStore, ResumeFolder, ResumePoint
+from harness.store import CheckpointStore, FileRecord, ResumeFolder, ResumePoint
 
 _log = logging.getLogger(__name__)
 
@@ -124,7 +125,7 @@ def run(
 
 @dataclass
 class _Run:
-    """One run, whose record has begun: from its beginning, or from ``point`` on."""
+    """One run, whose record has begun: from its beginning, or from ``point`` on, which is then its newest one."""
 
     spec: RunSpec
     recorder: Recorder
@@ -213,7 +214,6 @@ class _Run:
     def _supervisor_of(self, ranks: Ranks, **machine: Any) -> Supervisor:
         """The supervisor of ``ranks``. It has recorded the first event, or goes on; ``machine``: of the ranks."""
         spec, recorder, trace = self.spec, self.recorder, self.spec.config.trace
-        points = PointKeeper(self.folder, self._store, recorder, spec.result_hash, self.point)
         supervisor = Supervisor(
             ranks=ranks,
             sink=recorder.record,
@@ -222,8 +222,8 @@ class _Run:
             on_status=self.report,
             seconds_per_hour=trace.seconds_per_hour if trace.inject == "wall" else None,
             clock=self.parts.clock,
-            begins_with=points.resumption,
-            write_point=points.commit,
+            begins_with=self._resumption(),
+            write_point=self._commit_point,
         )
         now = datetime.now(UTC).isoformat(timespec="seconds")
         machine = {"time": now, "host": socket.gethostname(), "pid": os.getpid(), **machine, "env": recorder.env_digest}
@@ -233,6 +233,36 @@ class _Run:
             supervisor.load(self.point.supervisor)
             supervisor.note_resumption(machine)
         return supervisor
+
+    def _resumption(self) -> Resumption:
+        """What the trainer is told of resume points. Their folder is ready for it."""
+        self.folder.prepare()
+        self._pin(self.point)
+        return Resumption(root=self.folder.root, next_number=self.folder.next_number(), point=self.point)
+
+    def _commit_point(
+        self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
+    ) -> None:
+        """Commit a resume point as of the events recorded so far. Raises StoreError; the point before then stays."""
+        point = ResumePoint(
+            number=number,
+            step=step,
+            config_hash=self.spec.result_hash,
+            code=current_code().fingerprint,
+            events=self.recorder.position(),
+            checkpoint=checkpoint,
+            files=dict(files),
+            supervisor=supervisor,
+        )
+        self._pin(self.point, point)
+        self.folder.commit(point)
+        self.point = point
+        self.folder.keep_only(point)
+        self._pin(point)
+
+    def _pin(self, *points: ResumePoint | None) -> None:
+        """Keep the checkpoints that these resume points need."""
+        self._store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
 
 
 def prepare_fork_server() -> None:

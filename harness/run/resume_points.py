@@ -1,4 +1,4 @@
-"""Resume points, as the trainer writes and loads them, and as the supervisor commits and chooses them.
+"""Resume points, as the trainer writes and loads them, and the one that a run goes on from.
 
 A resume point is the whole state of a run at a boundary. It is no save: it charges nothing and changes no counter, no
 tracker and no event, so a run that goes on from one ends with the record of a run that was not interrupted.
@@ -10,21 +10,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from harness.client.embedding_client import EmbeddingClient
-from harness.cluster.effects import Effects, Resumption
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import LoadState, WriteState
 from harness.core.errors import Damaged, PointKept, RunFailed, RunStopped, StoreError
-from harness.core.plans import CHIEF, Progress, Rank
+from harness.core.plans import CHIEF, Progress
 from harness.core.resumable import Resumable, State
 from harness.record.code import current_code, difference_of
 from harness.record.folder import empty_run, has_resume_point
 from harness.record.place import Place
-from harness.record.recorder import Recorder, check_environment, check_position
+from harness.record.recorder import check_environment, check_position
 from harness.record.rundir import RunDir
 from harness.recovery.checkpointer import Checkpoints
 from harness.recovery.failover import FailoverClient
 from harness.run.spec import RunSpec
 from harness.store import (
-    CheckpointStore,
     FileRecord,
     ResumeFolder,
     ResumePoint,
@@ -121,50 +120,6 @@ class ResumePoints:
         self._last_s = self.effects.clock()
         self._written_s += self._last_s - began_s
         return True
-
-
-@dataclass
-class PointKeeper:
-    """The supervisor's side: commits the resume points of one run. Checkpoint files that the newest needs stay.
-
-    Args:
-        newest: at first the point that the run goes on from; None: it starts.
-    """
-
-    folder: ResumeFolder
-    store: CheckpointStore
-    recorder: Recorder
-    config_hash: str
-    newest: ResumePoint | None
-
-    def __post_init__(self) -> None:
-        self.folder.prepare()
-        self._pin(self.newest)
-        next_number = self.folder.next_number()
-        self.resumption = Resumption(root=self.folder.root, next_number=next_number, point=self.newest)
-
-    def commit(
-        self, supervisor: State, number: int, step: int, checkpoint: int | None, files: Mapping[Rank, FileRecord]
-    ) -> None:
-        """Commit a point as of the events recorded so far. Raises StoreError; the point before then stays."""
-        point = ResumePoint(
-            number=number,
-            step=step,
-            config_hash=self.config_hash,
-            code=current_code().fingerprint,
-            events=self.recorder.position(),
-            checkpoint=checkpoint,
-            files=dict(files),
-            supervisor=supervisor,
-        )
-        self._pin(self.newest, point)
-        self.folder.commit(point)
-        self.newest = point
-        self.folder.keep_only(point)
-        self._pin(point)
-
-    def _pin(self, *points: ResumePoint | None) -> None:
-        self.store.pin(point.checkpoint for point in points if point is not None and point.checkpoint is not None)
 
 
 def point_to_go_on_from(run_spec: RunSpec, run: RunDir, folder: ResumeFolder, place: Place) -> ResumePoint | None:
