@@ -85,13 +85,12 @@ def unknown(key: str) -> str:
     """An error sentence on the unknown key ``key``, with the most similar known key."""
     known = sorted(leaf_keys().keys() | group_keys())
     given, key = key, key.lower()
-    last = key.rpartition(".")[2]
+    group, _, last = key.rpartition(".")
     near = [name for name in known if name.rpartition(".")[2] == last]  # right word, wrong group
-    groups = difflib.get_close_matches(key.rpartition(".")[0], [name.rpartition(".")[0] for name in near], n=1)
+    groups = difflib.get_close_matches(group, [name.rpartition(".")[0] for name in near], n=1)
     near = [name for name in near if name.rpartition(".")[0] in groups] or near
-    group = key.rpartition(".")[0]
     if not near and group not in group_keys():
-        near = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+        near = difflib.get_close_matches(key, known, n=1)
     if not near:  # the last words alone, as the same group on both sides would make any two keys similar
         near = _like(last, [name for name in known if name.rpartition(".")[0] == group]) or _like(last, known)
     hint = f"did you mean {' or '.join(map(_with_owners, near))}?" if near else "`run.py schema` lists them all"
@@ -101,7 +100,7 @@ def unknown(key: str) -> str:
 def _like(last: str, names: Iterable[str]) -> list[str]:
     """Those of ``names`` whose last word is the most similar to ``last``, if any is."""
     words = {name: name.rpartition(".")[2] for name in names}
-    nearest = difflib.get_close_matches(last, sorted({*words.values()}), n=1, cutoff=0.6)
+    nearest = difflib.get_close_matches(last, sorted({*words.values()}), n=1)
     return [name for name, word in words.items() if word in nearest]
 
 

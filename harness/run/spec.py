@@ -1,7 +1,6 @@
 """The constants of a run that follow from its config, data and trace."""
 
 import dataclasses
-import glob
 import hashlib
 import json
 import math
@@ -312,9 +311,8 @@ def cells_of_other_backend(cells: Iterable[Cell]) -> str | None:
             continue
         chosen = choose_backend(cell.config.trainer)
         other: BackendName = "torch" if chosen == "compiled" else "compiled"
-        folders = cell.run_dir.parent.glob(f"{glob.escape(cell.slug)}-*")
         run_dir = cell.run_dir.with_name(f"{cell.slug}-{cell_hash(with_backend(cell.config, other))}")
-        if run_dir in folders:
+        if run_dir.exists():
             found.append((run_dir, other, chosen))
     if not found:
         return None

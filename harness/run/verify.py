@@ -180,12 +180,8 @@ def _trace_around_a_save(config: Config) -> str:
     boundaries: the messages of a phase depend on the variant.
     """
     trace = job_trace(config, goes_on=config.trace.clock == "wall") or read_trace(BUSY)
-    step, batch_size, total_samples = (
-        _save_in_the_middle(config),
-        config.trainer.batch_size,
-        RunSpec(config).total_samples,
-    )
-    hour_of = partial(samples_to_hours, job_h=config.emulated.job_h, total_samples=total_samples)
+    step, batch_size = _save_in_the_middle(config), config.trainer.batch_size
+    hour_of = partial(samples_to_hours, job_h=config.emulated.job_h, total_samples=RunSpec(config).total_samples)
     # A kill at an hour half a step before a boundary happens there.
     kills = [(hour_of((step - 1.5) * batch_size), "ps1", ""), (hour_of((step - 0.5) * batch_size), "ps0", "")]
     own = [(each.hour, each.who, "" if each.repair_h is None else repr(each.repair_h)) for each in trace.failures]
