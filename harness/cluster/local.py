@@ -96,7 +96,7 @@ class LocalCluster(Cluster):
     def finish(self, underway: tuple[Mapping[Rank, Request], dict[Rank, Reply]]) -> dict[Rank, Reply]:
         """The replies. Raises RankLost if a rank was dropped before or after the requests were served."""
         requests, replies = underway
-        raise_failures(replies)
+        raise_failures(replies.values())
         asked, self._seeks_dead = self.ranks if self._seeks_dead else requests, False
         self._raise_lost(asked, replies)
         return replies

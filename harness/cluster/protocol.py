@@ -331,9 +331,9 @@ def in_rank_order(replies: Mapping[Rank, Reply], ranks: tuple[Rank, ...]) -> dic
     return {rank: replies[rank] for rank in ranks if rank in replies}
 
 
-def raise_failures(replies: Mapping[Rank, Reply]) -> None:
-    """Raise the first :class:`Failure` among ``replies``, in rank order."""
-    for reply in replies.values():
+def raise_failures(replies: Iterable[Reply]) -> None:
+    """Raise the first :class:`Failure` among ``replies``."""
+    for reply in replies:
         for part in reply if isinstance(reply, tuple) else (reply,):
             if isinstance(part, Failure):
                 raise part.error

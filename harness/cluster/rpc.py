@@ -223,7 +223,7 @@ class RpcCluster(Cluster):
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         replies = in_rank_order(replies, self.ranks)
-        raise_failures(replies)
+        raise_failures(replies.values())
         if detail:
             raise self._lost(detail, replies)
         if self._has_hosts and not replies.keys() <= self._answered:
