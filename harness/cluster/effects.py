@@ -28,7 +28,10 @@ class Resumption:
 
 
 class Channel(Protocol):
-    """The supervisor as a trainer reaches it. Each engine has its own; by default nobody watches, and no spares are."""
+    """The trainer's connection with the supervisor; one class for each engine.
+
+    The defaults are those of an engine without deadlines and spares.
+    """
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor and wait for its result. Raises the HarnessError that it raises."""

@@ -5,6 +5,7 @@ Plain values that are sent between processes and written as JSON; other modules 
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -91,7 +92,7 @@ def wants_compaction(records: Sequence[FileRecord]) -> bool:
     return sum(record.payload_bytes for record in records[1:]) > records[0].payload_bytes
 
 
-class Described:
+class Described(ABC):
     """A description of content files, written as JSON text with a checksum of its content. ``_title``: what it is."""
 
     _title: ClassVar[str]
@@ -127,9 +128,9 @@ class Described:
             raise StoreError(f"{where}: expected the fields of {cls._title}, got others ({error})") from error
 
     @classmethod
+    @abstractmethod
     def _of(cls, fields: dict[str, Any]) -> Self:
         """The description with these fields, as JSON has them."""
-        raise NotImplementedError
 
 
 def sealed(fields: Mapping[str, Any]) -> str:

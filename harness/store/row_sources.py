@@ -18,7 +18,7 @@ stop, for example of a small table, which are written without ids."""
 
 
 class RowSource:
-    """The rows of a save. A writer reads each once, in ascending order. Here they do not change meanwhile.
+    """The rows of a save, read once each and in ascending order by a writer; of a shard that does not change meanwhile.
 
     ``rows_MD``: the rows of the shard in memory. A writer uses only shape and dtype: of another source, values may be
     newer than those of the save.
