@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from harness.client.embedding_client import ClientSpec, EmbeddingClient, Pulled, make_pushes
-from harness.core.lookup import BatchPlan
 from harness.core.plans import Progress, Rank
 from harness.recovery.failover import StartedRequests
 
@@ -39,9 +38,8 @@ class DirectClient(EmbeddingClient):
         if self._rows_NX is None:
             self._receive(progress)
             self._rows_NX = self.look_up(plan, progress)
-            ahead = self._ahead(progress.step + 1)
-            if ahead is not None:
-                self._started = self._failover.start(self._messages(rows=ahead.rows))
+            if ahead := self._ahead(progress.step + 1):
+                self._started = self._failover.start(self._messages(rows=ahead))
         return Pulled(batch, plan, self._rows_NX)
 
     def push(self, grads_ND: Tensor, progress: Progress, *, is_boundary: bool, overlap: Callable[[], None]) -> None:
@@ -59,9 +57,9 @@ class DirectClient(EmbeddingClient):
                 learning_rate=self._learning_rate,
             )
             self._next_NX = next_NX
-        ahead = None if next_NX is None else self._ahead(step + 2)
+        ahead = () if next_NX is None else self._ahead(step + 2)
         pushes = make_pushes(plan, grads_ND, step + 1, self._learning_rate)
-        self._started = self._failover.start(self._messages(pushes, () if ahead is None else ahead.rows))
+        self._started = self._failover.start(self._messages(pushes, ahead))
         if step + 3 < self._spec.num_steps:
             self._batches(step + 3)
         overlap()
@@ -78,9 +76,9 @@ class DirectClient(EmbeddingClient):
         self._is_void = True
         return {}
 
-    def _ahead(self, step: int) -> BatchPlan | None:
-        """The plan of batch ``step``, if its rows may be looked up before the batch before it has been applied."""
-        return None if step >= self._spec.num_steps or self._spec.is_boundary(step) else self._batches(step)[1]
+    def _ahead(self, step: int) -> tuple[Tensor, ...]:
+        """The rows of batch ``step``, if they may be looked up before the batch before it has been applied."""
+        return () if step >= self._spec.num_steps or self._spec.is_boundary(step) else self._batches(step)[1].rows
 
     def _receive(self, progress: Progress) -> Tensor | None:
         """Rows that were looked up with the last message, if there were any and they are not void."""

@@ -58,7 +58,7 @@ class LookaheadClient(EmbeddingClient):
         max_window_rows = None if max_rows is None else max(1, max_rows // WINDOWS_AT_ONCE)
         self._oracle = Oracle(self._batches, max_window_rows=max_window_rows)
         self._cache = RowCache(self._spec.run.width, max_rows=max_rows)
-        self._held = Rows.none()  # cached, or under way
+        self._held = Rows()  # cached, or under way
         self._touches = TouchLog(self._spec.tracker)
         self._norms: list[Tensor] = []  # of the changes of the window's steps so far
         self._window: Window | None = None
@@ -149,7 +149,7 @@ class LookaheadClient(EmbeddingClient):
         if self._must_ask:
             # Deaths at a boundary are detected here, before anything is evicted.
             self._must_ask = False
-            self._start(Rows.none(), None)
+            self._start(Rows(), None)
             self._receive(progress)
             if any(self._stop_of(first) != stop for first, stop in self._stops.items()):
                 self.reset()  # the forecast of saves or kills was revised: plan anew, with an empty cache
@@ -262,7 +262,7 @@ class LookaheadClient(EmbeddingClient):
         )
         self._receive(after)
         dirty = self._held[self._cache.dirty_S[self._held.slots] > 0]
-        self._start(Rows.none(), self._take_dirty(dirty, after.step))
+        self._start(Rows(), self._take_dirty(dirty, after.step))
         self._must_ask = True
         overlap()
         self._receive(after)

@@ -10,7 +10,6 @@ rows of a window, H rows that the cache holds, A = the N of all steps of a windo
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Self
 
 import numpy as np
 import torch
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.client.embedding_client import Batches, Keys
-from harness.client.slots import SlotPool
+from harness.client.slots import SlotPool, Slots, no_slots
 from harness.core.lookup import BatchPlan
 from harness.data.dataset import Batch
 from harness.kernels.sorted_keys import merge, places
@@ -30,13 +29,8 @@ Mask = NDArray[np.bool_]
 class Rows:
     """Distinct rows by ascending key, and the slot of each; int64."""
 
-    keys: Keys
-    slots: NDArray[np.int64]
-
-    @classmethod
-    def none(cls) -> Self:
-        """An empty set of rows."""
-        return cls(np.empty(0, np.int64), np.empty(0, np.int64))
+    keys: Keys = field(default_factory=no_slots)
+    slots: Slots = field(default_factory=no_slots)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -57,7 +51,7 @@ class Placing:
     """
 
     past: tuple[Past, ...] = ()
-    held: Rows = field(default_factory=Rows.none)
+    held: Rows = field(default_factory=Rows)
     pool: SlotPool = field(default_factory=SlotPool)
 
 

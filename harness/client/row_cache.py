@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.client.slots import Slots
+from harness.client.slots import Slots, grown
 from harness.core.resumable import Resumable
 from harness.kernels import row_loops
 
@@ -31,15 +31,12 @@ class RowCache(Resumable):
 
     def reserve(self, num_slots: int) -> None:
         """Grow to at least ``num_slots`` slots; beyond ``max_rows`` only if ``num_slots`` is larger."""
-        present, width = self.values_SX.shape
-        if num_slots <= present:
+        if num_slots <= len(self.values_SX):
             return
         spacious = int(num_slots * _GROWTH)
         size = spacious if self._max_rows is None else max(num_slots, min(spacious, self._max_rows))
-        added = size - present
-        self.values_SX = torch.cat([self.values_SX, torch.empty((added, width))])
-        self.dirty_S = np.pad(self.dirty_S, (0, added))
-        self.is_cached_S = np.pad(self.is_cached_S, (0, added))
+        for name in self._state:
+            setattr(self, name, grown(getattr(self, name), size))
 
     def insert(self, slots_K: Slots, values_KX: Tensor) -> None:
         """Insert rows as fetched from their rank; they are clean."""

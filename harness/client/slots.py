@@ -17,13 +17,18 @@ _FIRST_CAPACITY = 1024
 _SLACK = 1 << 12  # outdated uses that may be queued before the queue is swept
 
 
+def no_slots() -> Slots:
+    """No slot, or no key."""
+    return np.empty(0, np.int64)
+
+
 @dataclass
 class SlotPool:
     """A pool of slot numbers below ``capacity``, of which the first ``num_free`` of ``free`` are free."""
 
     capacity: int = 0
     num_free: int = 0
-    free: Slots = field(default_factory=lambda: np.empty(0, np.int64))
+    free: Slots = field(default_factory=no_slots)
 
     def copy(self) -> "SlotPool":
         """The same slots, in memory of its own."""
@@ -63,12 +68,11 @@ class Recency(Resumable):
     remove the earlier entry; outdated entries are skipped at the head, and swept out now and then.
     """
 
-    _state = ("_queue", "_num_queued", "_num_tracked", "_last_S")
+    _state = ("_queue", "_num_queued", "_last_S")
 
     def __init__(self) -> None:
         self._queue: deque[tuple[int, Slots]] = deque()
         self._num_queued = 0
-        self._num_tracked = 0
         self._last_S = np.full(_FIRST_CAPACITY, -1, np.int64)
 
     def use(self, step: int, slots_N: Slots) -> None:
@@ -76,19 +80,17 @@ class Recency(Resumable):
         self.protect(step, slots_N)
         self._queue.append((step, slots_N))
         self._num_queued += len(slots_N)
-        if self._num_queued > 2 * self._num_tracked + _SLACK:
+        if self._num_queued > 2 * len(self._last_S) + _SLACK:
             self._sweep()
 
     def protect(self, step: int, slots_N: Slots) -> None:
         """Exclude slots that ``step`` will use from the least recently used slots until that step."""
         if len(slots_N) and (top := int(slots_N.max())) >= len(self._last_S):
             self._last_S = grown(self._last_S, 2 * (top + 1), fill=-1)
-        self._num_tracked += int((self._last_S[slots_N] < 0).sum())
         self._last_S[slots_N] = step
 
     def forget(self, slots_N: Slots) -> None:
         """Forget slots that have become free."""
-        self._num_tracked -= int((self._last_S[slots_N] >= 0).sum())
         self._last_S[slots_N] = -1
 
     def oldest(self, num: int, *, before: int) -> Slots:
@@ -103,7 +105,7 @@ class Recency(Resumable):
                 self._queue.appendleft((step, rest))
                 self._num_queued += len(rest)
             num -= len(found[-1])
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate([no_slots(), *found])
 
     def _sweep(self) -> None:
         kept = ((step, slots[self._last_S[slots] == step]) for step, slots in self._queue)

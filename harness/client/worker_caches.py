@@ -49,12 +49,13 @@ class WorkerCaches(Resumable):
 
     def __init__(self, spec: ClientSpec) -> None:
         self._bases_R = spec.batches.placement.rank_base_R
-        self._entry_of_M = np.zeros(self._bases_R[-1], np.int32)  # 0: no worker caches the row; else its entry + 1
         self._cache = spec.cache
         self._dim, self._width = spec.run.dim, spec.run.width
-        self._start_empty()
+        self.clear()
 
-    def _start_empty(self) -> None:
+    def clear(self) -> None:
+        """Drop all copies, with their pending gradients."""
+        self._entry_of_M = np.zeros(self._bases_R[-1], np.int32)  # 0: no worker caches the row; else its entry + 1
         self._entries = SlotPool()
         self._key_E = np.empty(0, np.int64)
         self._clock_E = np.empty(0, np.int64)
@@ -70,8 +71,8 @@ class WorkerCaches(Resumable):
         self._values_SX = torch.empty((0, self._width))
         self._flushed: list[tuple[Keys, Slots]] = []  # keys and slots whose gradients go out with the next message
         self._recency = None if self._cache.max_rows is None else Recency()
-        self._grow_entries(_FIRST_CAPACITY)
-        self._grow_slots(_FIRST_CAPACITY)
+        self._grow(self._entries, _FIRST_CAPACITY, _OF_ENTRIES, fill=-1)
+        self._grow(self._slots, _FIRST_CAPACITY, _OF_SLOTS)
 
     def _loaded(self) -> None:
         used_E = np.flatnonzero(self._key_E >= 0)
@@ -202,11 +203,6 @@ class WorkerCaches(Resumable):
         slots = self._slot_EW[used_E].ravel()
         self._free(slots[slots >= 0].astype(np.int64))
 
-    def clear(self) -> None:
-        """Drop all copies, with their pending gradients."""
-        self._entry_of_M[self._key_E[self._key_E >= 0]] = 0
-        self._start_empty()
-
     def _free(self, slots_P: Keys) -> None:
         entries_P = self._entry_S[slots_P]
         self._slot_EW[entries_P, self._worker_S[slots_P]] = -1
@@ -226,30 +222,26 @@ class WorkerCaches(Resumable):
         entries_N = self._entry_of_M[keys_N].astype(np.int64) - 1
         is_new_N = entries_N < 0
         fresh_N = keys_N[is_new_N]
-        self._grow_entries(self._entries.num_used + len(fresh_N))
+        self._grow(self._entries, self._entries.num_used + len(fresh_N), _OF_ENTRIES, fill=-1)
         entries_N[is_new_N] = added = self._entries.take(len(fresh_N))
         self._entry_of_M[fresh_N] = added + 1
         self._key_E[added] = fresh_N
         self._clock_E[added] = 0
-        self._grow_slots(self._slots.num_used + len(keys_N))
+        self._grow(self._slots, self._slots.num_used + len(keys_N), _OF_SLOTS)
         slots_N = self._slots.take(len(keys_N))
         self._entry_S[slots_N] = entries_N
         self._worker_S[slots_N] = worker
         self._slot_EW[entries_N, worker] = slots_N
         return slots_N
 
-    def _grow_entries(self, needed: int) -> None:
-        self._grow(self._entries, needed, 2 * self._entries.capacity, _OF_ENTRIES, fill=-1)
+    def _grow(self, pool: SlotPool, needed: int, names: Sequence[str], *, fill: int = 0) -> None:
+        """Have ``pool``, and the arrays that its numbers index, hold ``needed``, or twice as many as now.
 
-    def _grow_slots(self, needed: int) -> None:
-        """To at most the bound of copies, unless one batch needs more."""
-        twice, most = 2 * self._slots.capacity, self._cache.max_rows
-        self._grow(self._slots, needed, twice if most is None else min(twice, most), _OF_SLOTS)
-
-    def _grow(self, pool: SlotPool, needed: int, spacious: int, names: Sequence[str], *, fill: int = 0) -> None:
-        """Have ``pool``, and the arrays that its numbers index, hold ``needed``, or ``spacious`` if that is more."""
+        No entry lacks a copy, so both pools grow to at most the bound of copies, unless one batch needs more.
+        """
         if needed > pool.capacity:
-            pool.grow(max(needed, spacious))
+            twice, most = 2 * pool.capacity, self._cache.max_rows
+            pool.grow(max(needed, twice if most is None else min(twice, most)))
             for name in names:
                 setattr(self, name, grown(getattr(self, name), pool.capacity, fill=fill))
 

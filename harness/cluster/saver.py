@@ -13,7 +13,6 @@ from harness.core.shard import Shard, Taken
 from harness.core.trackers import Tracker
 from harness.store import (
     FileRecord,
-    FrozenRows,
     Part,
     RowSource,
     ShardStore,
@@ -50,7 +49,7 @@ class Saver:
     store: ShardStore
     buffer_bytes: int
     write_faults: Mapping[int, int]
-    _pending: tuple[Save, FrozenRows, Future[Written]] | None = field(default=None, init=False)
+    _pending: tuple[Save, Snapshot, Future[Written]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._no_op = self.shard.before_change
@@ -78,7 +77,7 @@ class Saver:
 
     def _begin(self, request: Save) -> None:
         contents = self._take(request)
-        rows = FrozenRows(Snapshot(self.shard.rows_MD, contents.parts, buffer_bytes=self.buffer_bytes))
+        rows = Snapshot(self.shard.rows_MD, contents.parts, buffer_bytes=self.buffer_bytes)
         self.shard.before_change = rows.before_change
 
         def write() -> Written:

@@ -10,7 +10,7 @@ from harness.store.manifest import FileRecord, Manifest, wants_compaction
 from harness.store.resume_points import ResumeFolder, ResumePoint
 from harness.store.row_sources import Part, RowSource
 from harness.store.shard_files import ShardStore
-from harness.store.snapshot import FrozenRows, Snapshot
+from harness.store.snapshot import Snapshot
 from harness.store.state import read_state, write_state
 
 __all__ = [
@@ -20,7 +20,6 @@ __all__ = [
     "SAVE_KINDS",
     "CheckpointStore",
     "FileRecord",
-    "FrozenRows",
     "Manifest",
     "Part",
     "ResumeFolder",

@@ -117,21 +117,22 @@ class CheckpointStore:
                 if number > last:
                     path.unlink(missing_ok=True)
 
-    def newest_file(self, rank: Rank) -> str | None:
-        """The path, below the root, of the newest file of ``rank`` that has rows; None if there is no checkpoint."""
-        record = self._newest_record(rank)
-        return record and record.path
+    def newest_file(self, rank: Rank) -> FileRecord | None:
+        """The newest file of ``rank`` that has rows; None if there is no checkpoint."""
+        newest = next((path for _, path in numbered_paths(self.root, "manifest")), None)
+        return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
 
     def edit(self, rank: Rank, change: Callable[[bytes], bytes]) -> str | None:
         """Change the content of :meth:`newest_file`, for failure injection; its path. Raises StoreError."""
         self.check()
-        path = self.newest_file(rank)
-        if path is not None:
-            try:
-                (self.root / path).write_bytes(change((self.root / path).read_bytes()))
-            except (OSError, IndexError) as error:
-                raise StoreError(f"{self.root / path}: cannot be changed: {error}") from error
-        return path
+        if (record := self.newest_file(rank)) is None:
+            return None
+        path = self.root / record.path
+        try:
+            path.write_bytes(change(path.read_bytes()))
+        except (OSError, IndexError) as error:
+            raise StoreError(f"{path}: cannot be changed: {error}") from error
+        return record.path
 
     def flip_bit(self, rank: Rank, number: int) -> tuple[str, int] | None:
         """Flip bit ``number`` of the rows of :meth:`newest_file`, counted on from the first where they are shorter.
@@ -139,7 +140,7 @@ class CheckpointStore:
         For failure injection. Returns the file's path below the root and the place of the bit in it; None if there is
         no checkpoint. Raises StoreError.
         """
-        if (record := self._newest_record(rank)) is None:
+        if (record := self.newest_file(rank)) is None:
             return None
         place = (record.num_bytes - record.payload_bytes) * 8 + number % (record.payload_bytes * 8)
         flip = 1 << place % 8
@@ -148,10 +149,6 @@ class CheckpointStore:
             lambda content: content[: place // 8] + bytes([content[place // 8] ^ flip]) + content[place // 8 + 1 :],
         )
         return record.path, place
-
-    def _newest_record(self, rank: Rank) -> FileRecord | None:
-        newest = next((path for _, path in numbered_paths(self.root, "manifest")), None)
-        return newest and [record for record in _load(newest).shards[rank] if record.payload_bytes][-1]
 
     def wait(self) -> None:
         """Wait until the old files of the last commit are deleted."""

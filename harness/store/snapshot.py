@@ -22,18 +22,30 @@ _SLOT_BYTES = 8  # beside the row itself: its id, and its place among the free s
 _FREE = -1
 
 
-class Snapshot:
+class GivenUp(Exception):
+    """The snapshot was abandoned while the writer was reading it."""
+
+
+class Snapshot(RowSource):
     """The rows of ``parts`` as of now, in at most ``buffer_bytes`` and one byte a row of the shard.
 
-    Takes no lock: ``copy`` may run while rows change; ``put_aside`` and ``lay_over`` must not run at the same time.
+    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them. Of the
+    methods that take no lock, ``copy`` may run while rows change; ``put_aside`` and ``lay_over`` must not run at the
+    same time.
 
     Args:
         parts: what will be read, each row once; None for the whole shard.
         buffer_bytes: memory for one chunk and for the rows set aside; at least one row of each.
+
+    Attributes:
+        waited_s: seconds that changes of rows waited for free space in the buffer.
     """
 
     def __init__(self, rows_MD: Tensor, parts: Iterable[Part] | None, *, buffer_bytes: int) -> None:
-        self.rows_MD = rows_MD
+        super().__init__(rows_MD)
+        self.waited_s = 0.0
+        self._is_released = False
+        self._moved = threading.Condition()
         self._chunk_WD = empty_rows(rows_in(min(CHUNK_BYTES, buffer_bytes // 4), rows_MD), rows_MD)
         num_slots = max(1, (buffer_bytes - self._chunk_WD.nbytes) // (row_bytes_of(rows_MD) + _SLOT_BYTES))
         # Taken from the system as it is used: untouched pages cost nothing.
@@ -45,6 +57,32 @@ class Snapshot:
         self._is_wanted_M = (np.ones if parts is None else np.zeros)(len(rows_MD), bool)
         for part in parts or ():
             self._is_wanted_M[_index(part)] = True
+
+    def before_change(self, rows_N: Tensor) -> None:
+        """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
+        with self._moved:
+            while not self._is_released and len(rows_N := self.put_aside(rows_N)):
+                began_s = time.monotonic()
+                self._moved.wait()
+                self.waited_s += time.monotonic() - began_s
+
+    def read(self, part: Part) -> Iterator[Tensor]:
+        """Rows as of the snapshot. Raises GivenUp after :meth:`release`."""
+        for chunk in self.chunks(part):
+            chunk_WD = self.copy(chunk)
+            with self._moved:
+                if self._is_released:
+                    raise GivenUp
+                self.lay_over(chunk, chunk_WD)
+                self._moved.notify()
+            yield chunk_WD
+
+    def release(self) -> None:
+        """End the snapshot, also before all of it was read: rows may change freely; those set aside are freed."""
+        with self._moved:
+            self._is_released = True
+            self._values_CD = empty_rows(0, self.rows_MD)
+            self._moved.notify()
 
     def put_aside(self, rows_N: Tensor) -> Tensor:
         """Keep the values of those ``rows_N`` (int64, distinct, about to change) that the writer has still to read.
@@ -106,49 +144,3 @@ class Snapshot:
 
 def _index(part: Part) -> Any:
     return part if isinstance(part, slice) else part.numpy()
-
-
-class GivenUp(Exception):
-    """The snapshot was abandoned while the writer was reading it."""
-
-
-class FrozenRows(RowSource):
-    """A snapshot that one thread reads while another changes the rows.
-
-    ``before_change`` is for the thread that changes rows, ``read`` and ``release`` for the one that writes them.
-    """
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        super().__init__(snapshot.rows_MD)
-        self.waited_s = 0.0
-        """Seconds that changes of rows waited for free space in the buffer."""
-        self._snapshot: Snapshot | None = snapshot
-        self._moved = threading.Condition()
-
-    def before_change(self, rows_N: Tensor) -> None:
-        """Copy the values of ``rows_N`` (int64, distinct) that are still to be read; returns when they may change."""
-        with self._moved:
-            while self._snapshot is not None and len(rows_N := self._snapshot.put_aside(rows_N)):
-                began_s = time.monotonic()
-                self._moved.wait()
-                self.waited_s += time.monotonic() - began_s
-
-    def read(self, part: Part) -> Iterator[Tensor]:
-        """Rows as of the snapshot. Raises GivenUp after :meth:`release`."""
-        snapshot = self._snapshot
-        if snapshot is None:
-            raise GivenUp
-        for chunk in snapshot.chunks(part):
-            chunk_WD = snapshot.copy(chunk)
-            with self._moved:
-                if self._snapshot is None:
-                    raise GivenUp
-                snapshot.lay_over(chunk, chunk_WD)
-                self._moved.notify()
-            yield chunk_WD
-
-    def release(self) -> None:
-        """End the snapshot, also before all of it was read: rows may change freely, and its buffer is freed."""
-        with self._moved:
-            self._snapshot = None
-            self._moved.notify()

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.store import FrozenRows, Part, ShardStore, Snapshot, in_background
+from harness.store import Part, ShardStore, Snapshot, in_background
 from harness.store.snapshot import GivenUp
 from tests.store.helpers import DIM, NUM_ROWS, chosen, rows_of
 
@@ -93,7 +93,7 @@ def test_the_buffer_keeps_its_bound(buffer_bytes: int, dim: int) -> None:
     assert 0.9 * buffer_bytes <= sum(buffer.nbytes for buffer in buffers) <= buffer_bytes
 
 
-def changing(rows: FrozenRows, rows_MD: Tensor, enough: threading.Event) -> None:
+def changing(rows: Snapshot, rows_MD: Tensor, enough: threading.Event) -> None:
     """Change random rows, as steps do, until it is enough."""
     chance = torch.Generator().manual_seed(0)
     while not enough.is_set():
@@ -115,7 +115,7 @@ def test_a_file_written_beside_steps_is_the_file_written_before_them(
         return store.write_base(1, 10, rows) if parts is None else store.write_delta(1, 10, rows, parts)
 
     before = write(tmp_path / "before", rows_MD)
-    rows = FrozenRows(Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes))
+    rows = Snapshot(rows_MD, parts, buffer_bytes=buffer_bytes)
     enough = threading.Event()
     steps = in_background("steps", lambda: changing(rows, rows_MD, enough))
     meanwhile = write(tmp_path / "meanwhile", rows)
@@ -129,7 +129,7 @@ def test_a_file_written_beside_steps_is_the_file_written_before_them(
 def test_what_is_given_up_leaves_no_file_and_nobody_waiting(tmp_path: Path) -> None:
     """The writer ends with its half-written file gone, and a step that waited for it goes on."""
     rows_MD = rows_of(3, num_rows=8000)
-    rows = FrozenRows(Snapshot(rows_MD, None, buffer_bytes=1))
+    rows = Snapshot(rows_MD, None, buffer_bytes=1)
     step = in_background("step", lambda: rows.before_change(torch.arange(8000)))  # no room for it
     rows.release()
     step.result()

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from harness.core.errors import StoreError
-from harness.store import CheckpointStore, FrozenRows, ShardStore, Snapshot, in_background
+from harness.store import CheckpointStore, ShardStore, Snapshot, in_background
 from tests.store.helpers import NUM_ROWS, rows_of, write_files
 
 Victim = Callable[[Path, Connection], None]
@@ -56,7 +56,7 @@ def beside_steps(root: Path, pipe: Connection) -> None:
     """Checkpoint 2 is being written in the background when its rows have changed."""
     CheckpointStore(root).commit(write_files(root, 1))
     rows_MD = rows_of(20)
-    rows = FrozenRows(Snapshot(rows_MD, None, buffer_bytes=1))
+    rows = Snapshot(rows_MD, None, buffer_bytes=1)
 
     def write() -> None:
         rows.before_change(torch.tensor([NUM_ROWS - 1]))
