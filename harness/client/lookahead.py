@@ -71,8 +71,6 @@ class LookaheadClient(EmbeddingClient):
         self._slots_N = torch.empty(0, dtype=torch.int64)  # of the batch that was pulled last
         self._flushing: BatchPlan | None = None  # the batch of the step that is being flushed
 
-    # --- the step loop's side ---------------------------------------------------------------------------------------
-
     def pull(self, progress: Progress) -> Pulled:
         if self._window is None or progress.step == self._window.stop:
             self._enter(progress)
@@ -121,8 +119,6 @@ class LookaheadClient(EmbeddingClient):
         fetched, written = window.least
         self._minimum_bytes += fetched * row_bytes + written * (row_bytes + COUNT_BYTES) + touch_bytes
 
-    # --- resume points ------------------------------------------------------------------------------------------------
-
     def settle(self, progress: Progress) -> None:
         """Insert the rows that are under way: they lie in slots of their own."""
         self._receive(progress)
@@ -138,8 +134,6 @@ class LookaheadClient(EmbeddingClient):
             self._held = self._following.after.held
             if self._following.stop in self._stops:
                 self._planned = self._plan(self._following.after, self._following.stop)
-
-    # --- windows ------------------------------------------------------------------------------------------------------
 
     def _enter(self, progress: Progress) -> None:
         """Begin the window at ``progress.step``: have its rows, evict, fetch for the window after it."""
@@ -201,8 +195,6 @@ class LookaheadClient(EmbeddingClient):
         last = min(first + self._window_steps, self._spec.num_steps)
         stop = next((step for step in range(first + 1, last) if is_boundary(step)), last)
         return stop, is_boundary(stop)
-
-    # --- messages -----------------------------------------------------------------------------------------------------
 
     def _evict(self, following: Window, step: int) -> DirtyRows | None:
         """Evict the rows that no planned window needs; the dirty ones of them go out, with all touches."""
@@ -267,8 +259,6 @@ class LookaheadClient(EmbeddingClient):
         overlap()
         self._receive(after)
         self._flushing = None
-
-    # --- failures -----------------------------------------------------------------------------------------------------
 
     def shards_restored(self, ranks: Iterable[Rank]) -> Mapping[Rank, tuple[int, int]]:
         """See EmbeddingClient. During a flush the updates of its step are not counted as sent, but lost with others."""

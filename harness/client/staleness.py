@@ -85,8 +85,6 @@ class StaleClient(EmbeddingClient):
         self._pulled: tuple[BatchPlan, Keys, Tensor] | None = None  # the batch's plan, slots and rows
         self._pushing: tuple[TouchedRows, TouchedRows] | None = None  # rows whose gradients are under way, of a batch
 
-    # --- the step loop's side ---------------------------------------------------------------------------------------
-
     def pull(self, progress: Progress) -> Pulled:
         step = progress.step
         wanted_K = self._wanted(step)
@@ -144,8 +142,6 @@ class StaleClient(EmbeddingClient):
 
     def summary(self) -> dict[str, float]:
         return self.traffic.summary()
-
-    # --- turns --------------------------------------------------------------------------------------------------------
 
     def _wanted(self, step: int) -> Keys:
         """Keys of the rows that the worker of ``step`` must fetch for its batch."""

@@ -83,8 +83,6 @@ class WorkerCaches(Resumable):
         """Number of copies of all workers."""
         return self._slots.num_used
 
-    # --- reading --------------------------------------------------------------------------------------------------
-
     def find(self, step: int, keys_N: Keys) -> Keys:
         """Slots of the copies of the step's worker, -1 for a row without a copy."""
         entries_N = self._entry_of_M[keys_N] - 1
@@ -113,8 +111,6 @@ class WorkerCaches(Resumable):
         row_P, worker_P = np.nonzero((slots_NW >= 0) & (self._updates_S[slots_NW] > 0))
         starts = _starts(row_P)
         return row_P[starts], self._sums(slots_NW[row_P, worker_P].astype(np.int64), starts)
-
-    # --- writing --------------------------------------------------------------------------------------------------
 
     def update(self, slots_N: Keys, updated_NX: Tensor, grads_ND: Tensor, plan: BatchPlan) -> int:
         """The worker's own update of its copies: new values, and one more gradient pending, or flushed.
@@ -188,8 +184,6 @@ class WorkerCaches(Resumable):
         self._values_SX.index_put_((torch.from_numpy(slots_N),), values_NX)
         self._version_S[slots_N] = self._clock_E[self._entry_S[slots_N]]
 
-    # --- leaving --------------------------------------------------------------------------------------------------
-
     def drain(self) -> Pending:
         """Return all pending gradients and empty all caches."""
         self.flush(np.flatnonzero(self._updates_S))
@@ -215,8 +209,6 @@ class WorkerCaches(Resumable):
         self._entry_of_M[self._key_E[orphans]] = 0
         self._key_E[orphans] = -1
         self._entries.give(orphans)
-
-    # --- memory ---------------------------------------------------------------------------------------------------
 
     def _add(self, worker: int, keys_N: Keys) -> Keys:
         entries_N = self._entry_of_M[keys_N].astype(np.int64) - 1

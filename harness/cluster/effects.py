@@ -81,8 +81,6 @@ class Effects:
     def _tell(self, name: str, **values: Any) -> None:
         self.once(lambda: self.channel.tell(name, **values))
 
-    # --- the record -------------------------------------------------------------------------------------------------
-
     def record(self, event: Any) -> None:
         """Append an event to the record, in the order of calls."""
         self._tell("record", event=event)
@@ -94,8 +92,6 @@ class Effects:
     def advanced(self, step: int) -> None:
         """A step, or a batch of an evaluation, was finished by this trainer; ``step`` steps so far."""
         self.channel.advanced(step)
-
-    # --- saves and resume points ------------------------------------------------------------------------------------
 
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
@@ -116,8 +112,6 @@ class Effects:
         """
         self._call("commit_point", number, step, checkpoint, files)
 
-    # --- faults and replacements ------------------------------------------------------------------------------------
-
     def inject(
         self, step: int, samples: int, numbers: Sequence[int], seconds: Mapping[Rank, float] | None = None
     ) -> Struck:
@@ -135,8 +129,6 @@ class Effects:
     def replace(self, lost: Mapping[Rank, str], step: int, samples: int, seconds: float) -> None:
         """Have ``lost`` (rank to the transport's error text) replaced. ``seconds``: from request to failure."""
         self._call("replace", dict(lost), step, samples, seconds)
-
-    # --- what only a notice or a clock says ---------------------------------------------------------------------------
 
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop. Does not wait for the supervisor."""

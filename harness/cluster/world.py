@@ -146,8 +146,6 @@ class World:
         self._to_cut |= {self._processes[rank].pid for rank in ranks if rank not in connected}
         return {rank: {"pid": self._processes[rank].pid} for rank in ranks}
 
-    # --- generations ------------------------------------------------------------------------------------------------
-
     def formation(self) -> Formation:
         """The present generation."""
         return self._formation
@@ -224,8 +222,6 @@ class World:
             self._begin_generation()
         return self._formation
 
-    # --- members that have ended or are mute ------------------------------------------------------------------------
-
     def _look_after_members(self) -> None:
         """Kill the members that are mute, and abandon the generation that is being formed if one has ended.
 
@@ -298,8 +294,6 @@ class World:
         if rank in self._mute:
             return f"{self._mute[rank]['why']}, and was killed"
         return f"ended with exit code {self._processes[rank].exitcode} {when}"
-
-    # --- serving ----------------------------------------------------------------------------------------------------
 
     def serve(
         self, supervisor: Any, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf

@@ -70,8 +70,6 @@ class Agent:
             except HarnessError as error:  # of the fork server
                 self._die(str(error))
 
-    # --- orders -----------------------------------------------------------------------------------------------------
-
     def _carry_out(self, kind: str, *args: Any) -> None:
         if kind == "spawn":
             self._spawn(*args)
@@ -138,8 +136,6 @@ class Agent:
                 del self._processes[number]
                 self._send("ended", number, exitcode)
 
-    # --- the supervisor ---------------------------------------------------------------------------------------------
-
     def _send(self, *message: Any) -> None:
         try:
             with self._sending:
@@ -183,8 +179,6 @@ class Agent:
                 self._send("beat", number)
                 number += 1
             time.sleep(BEAT_FRAC * self._settings.dead_after_s)
-
-    # --- the end ----------------------------------------------------------------------------------------------------
 
     def _die(self, why: str) -> NoReturn:
         """End as :meth:`_end`; the supervisor is told why."""

@@ -167,8 +167,6 @@ class AgentLink:
         self.send("end")
         self._thread.join(timeout_s)
 
-    # --- the listening thread ---------------------------------------------------------------------------------------
-
     def _listen(self) -> None:
         why = self._hear_all()
         with self._changed:

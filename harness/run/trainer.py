@@ -123,8 +123,6 @@ class Trainer:
         self._inject_if_due()
         self._effects.status(phase="train")
 
-    # --- a step ---------------------------------------------------------------------------------------------------
-
     def _advance(self) -> None:
         """One step, and what is due at the boundary after it."""
         began_s = self._effects.clock()
@@ -152,8 +150,6 @@ class Trainer:
             kind.reach(self._steps.step)
         self._accounting.sent(plan)
         self._steps.flush_if_due()
-
-    # --- at a boundary --------------------------------------------------------------------------------------------
 
     def _act(self, *, announced: bool) -> None:
         """What is due at the present boundary. A run that goes on begins here. ``announced``: a save was expected."""
@@ -204,8 +200,6 @@ class Trainer:
         self._client.reset()
         for kind in self._recoveries:
             kind.rolled_back()
-
-    # --- the end --------------------------------------------------------------------------------------------------
 
     def _finish(self) -> Finished:
         quality = self._evaluate(final=True)

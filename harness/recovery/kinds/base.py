@@ -107,8 +107,6 @@ class Recovery(Resumable):
         """The facts that charges depend on, for the record."""
         return {"rolls_back": cls.rolls_back, "loses_updates": cls.loses_updates, "reads_rows": cls.reads_rows}
 
-    # --- a recovery ---------------------------------------------------------------------------------------------------
-
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
         """Requests that restore the shards of ``ranks``, those of ``loss.ranks`` that are restored by this kind.
 
@@ -124,8 +122,6 @@ class Recovery(Resumable):
     def rolled_back(self) -> None:
         """The trainer has returned to a checkpoint."""
 
-    # --- steps --------------------------------------------------------------------------------------------------------
-
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
         """``requests``, which are about to be sent, with what this kind adds to them."""
         return requests
@@ -139,8 +135,6 @@ class Recovery(Resumable):
     def planned_failure(self) -> None:
         """A planned failure is carried out now."""
 
-    # --- saves --------------------------------------------------------------------------------------------------------
-
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """A save is about to begin. The local flat rows that this kind can restore itself: int64, ascending."""
         return {}
@@ -153,8 +147,6 @@ class Recovery(Resumable):
 
     def wrote_late(self, saves: Mapping[Rank, Save], ask: Ask, progress: Progress) -> None:
         """Replacements wrote their parts of a committed save as they were at its commit; their requests, by rank."""
-
-    # --- the record ---------------------------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
         """Fields of the Finished event that are this kind's."""

@@ -89,8 +89,6 @@ class Mirror(Checkpoint):
         if self._spec is not None and self._spec.dies:
             self.rolled_back()
 
-    # --- steps --------------------------------------------------------------------------------------------------------
-
     def begin_step(self, step: int, plan: BatchPlan, grads_ND: Tensor) -> None:
         """Keep the gradients of step ``step``, counted from 1, until :meth:`reach`."""
         if len(self._keys_K):
@@ -132,8 +130,6 @@ class Mirror(Checkpoint):
     def _accesses(self, rank: Rank) -> Tensor:
         """The accesses of the rows of ``rank``, int32."""
         return torch.from_numpy(self._accesses_K[self._part(rank)])
-
-    # --- saves --------------------------------------------------------------------------------------------------------
 
     def prepare_save(self, ask: Ask, progress: Progress) -> Mapping[Rank, Tensor]:
         """Decide anew which rows to hold, and fetch them; their local flat rows by rank: int64, ascending.
@@ -178,8 +174,6 @@ class Mirror(Checkpoint):
         if saving_K is not None:
             np.maximum(self._unsaved_K - saving_K, 0, out=self._unsaved_K)
 
-    # --- failures -----------------------------------------------------------------------------------------------------
-
     def newer_rows(self, rank: Rank, step: int) -> CountedRows:
         """The rows of the dead ``rank`` that are newer than in the newest checkpoint, as of ``step``.
 
@@ -204,8 +198,6 @@ class Mirror(Checkpoint):
         )
         rows_N = torch.from_numpy(keys_N - self._bases_R[k])
         return CountedRows(rows_N, values_NX, torch.from_numpy(unsaved_N))
-
-    # --- the record ---------------------------------------------------------------------------------------------------
 
     def summary(self) -> dict[str, Any]:
         """Rows that are held, memory and rows fetched."""

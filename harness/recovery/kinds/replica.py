@@ -48,8 +48,6 @@ class Replication(Recovery):
     def _num_ps(self) -> int:
         return self.run.placement.num_ps
 
-    # --- pushes -------------------------------------------------------------------------------------------------------
-
     def accompany(self, requests: Mapping[Rank, Request]) -> Mapping[Rank, Request]:
         """``requests`` with the push to each rank added to the message to its buddy."""
         for rank, request in requests.items():
@@ -72,8 +70,6 @@ class Replication(Recovery):
         if push is not None:
             self.wire_bytes += sum(value.nbytes for value in vars(push).values() if isinstance(value, Tensor))
         return push
-
-    # --- failures and saves -------------------------------------------------------------------------------------------
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
         """Have ``ranks`` copy their shards from their buddies."""
