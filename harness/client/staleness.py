@@ -1,33 +1,16 @@
 """Bounded staleness: workers that train on rows that may be old, within a bound (HET, VLDB 2022, arXiv 2112.07221).
 
-HET caches embedding rows at every worker and bounds, per row, how stale reads and writes are, by clocks that count
-updates: c_s as of which a copy is complete; c_c, that is c_s plus own updates not yet pushed; c_g of the row at its PS
-rank. Where descriptions differ this follows the release (Hsword/Hetu: ``src/hetu_cache/src/cache.cc``, and
-``SyncEmbedding`` and ``PushEmbedding`` of its parameter server). s is ``cache.staleness``.
+Clocks count the updates of a row: c_s as of which a worker's copy is complete; c_c, that is c_s plus own updates not
+yet pushed; c_g of the row at its PS rank. s is ``cache.staleness``.
 
 - Write: a worker updates its copy at once and sums its gradients. At c_c - c_s > s their sum is pushed, c_g grows by
   the number of updates, and so does c_s: the copy stays.
 - Read: a copy may be used while c_g - c_s <= s, that is while it lacks at most s of the updates by others that the PS
-  rank has. Else its pending gradients are pushed and the row is fetched anew. (Stricter than c_g - c_c <= s, the other
-  reading.)
+  rank has. Else its pending gradients are pushed and the row is fetched anew.
 - Beyond ``cache.max_rows`` copies the least recently used one is evicted, and its pending gradients are pushed.
 
-So a row that is read lacks at most s updates that others have pushed, and s of each worker that has not pushed. With
-s = 0 every update is pushed at once and every read is of the newest version: the run is bit-equal to one without cache.
-
-Differences from HET:
-
-- There is one trainer. It runs ``cache.workers`` workers in turn: batch number t is that of worker t mod W, which has a
-  cache of its own. So nothing races, and a run can be repeated. All workers share one dense network, as with
-  all-reduce, but it is updated after every batch.
-- All pushes pass through the trainer, so c_g is at hand. The cost of asking for it is in the summary as
-  ``clock_bytes``, not in ``bytes``.
-- A batch counts as one update of a row; in Hetu every occurrence of the row in the batch does.
-- In Hetu's release a row that is too old is replaced without a push, and pending gradients are added to the new value.
-
-What saves, evaluations and failures do to the caches: docs/ARCHITECTURE.md, "Bounded staleness".
-
-N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
+docs/ARCHITECTURE.md, "Bounded staleness", has what follows from it, what differs from HET, and what saves, evaluations
+and failures do to the caches. N distinct rows of a batch, K keys of rows to fetch, D embedding dim, X columns of a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping
