@@ -47,10 +47,12 @@ class Processes:
 
         A rank that died alone, or whose host is alive, is not in it; nor are ranks of hosts that were lost meanwhile.
         """
-        for rank in ranks:
+        hosts = self.hosts
+        asked = [rank for rank in ranks if rank in hosts]
+        for rank in asked:
             self[rank].join(_DYING_S)
-        why, hosts = self._launcher.lost_hosts(), self.hosts
-        lost = {hosts[rank] for rank in ranks if rank in hosts} & why.keys()
+        why = self._launcher.lost_hosts()
+        lost = {hosts[rank] for rank in asked} & why.keys()
         return {rank: f"its host {host} was lost: {why[host]}" for rank, host in hosts.items() if host in lost}
 
     def on_lost_hosts(self) -> list[Rank]:

@@ -326,11 +326,6 @@ Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]
 """A call of the PS ranks that survives their deaths: ``FailoverClient.ask``."""
 
 
-def in_rank_order(replies: Mapping[Rank, Reply], ranks: tuple[Rank, ...]) -> dict[Rank, Reply]:
-    """The same mapping, ordered by rank: replies are never applied in order of arrival."""
-    return {rank: replies[rank] for rank in ranks if rank in replies}
-
-
 def raise_failures(replies: Iterable[Reply]) -> None:
     """Raise the first :class:`Failure` among ``replies``."""
     for reply in replies:

@@ -5,7 +5,7 @@ A request of the trainer calls :meth:`PsProcess.serve` in the PS rank: one messa
 
 import threading
 import traceback
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,6 @@ from harness.cluster.protocol import (
     Reply,
     Request,
     Several,
-    in_rank_order,
     no_op,
     raise_failures,
 )
@@ -34,7 +33,7 @@ from harness.cluster.server import RankServer, RankSpec
 from harness.core.errors import HarnessError, RankLost, RunFailed
 from harness.core.plans import Rank, is_ps, is_spare
 from harness.processes import control
-from harness.processes.leash import Leash, hold_leash, ignore_interrupts, ignore_stops
+from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
 
 _BEAT = 0.1  # of the time after which a mute trainer is given up
 
@@ -50,6 +49,20 @@ class PsProcess:
         self._context = rank_context
         self._serving = threading.Lock()
         self._server: RankServer | None = None
+
+    def follow_orders(self, link: ControlLink) -> None:
+        """Join one generation after another, in the main thread. Raises Stopped."""
+        torch.set_num_threads(1)
+        formation = self._context.formation
+        order = link.order() if formation is None else (self._context.rank, formation)
+        while True:
+            if is_ps(order[0]):
+                self.adopt(order[0])
+            try:
+                link.join(*order)
+            except group.WorldBroken:
+                group.leave()
+            order = link.order()
 
     def adopt(self, rank: Rank) -> None:
         """Serve as ``rank`` from now on, with an empty shard, if this process does not do so yet."""
@@ -74,7 +87,7 @@ class PsProcess:
         """Send a request to another rank and wait. Raises RankLost."""
         timeout_s = self._context.options.rpc_timeout_s / 2  # to say who hangs before the trainer gives up this rank
         try:
-            reply = rpc.rpc_sync(workers[rank], on_rank, args=("read", request), timeout=timeout_s)
+            reply = rpc.rpc_sync(workers[rank], wire.on_rank, args=("read", request), timeout=timeout_s)
         except RuntimeError as error:
             raise RankLost([rank], {}, {rank: _words_of(error)}) from error
         give_up_silent_hosts(self._context)
@@ -86,17 +99,12 @@ class PsProcess:
             self._server.close()
 
 
-_process: PsProcess | None = None
+def _live(rank_context: RankContext, work: Callable[[ControlLink], None]) -> None:
+    """The life of a rank: ``work`` until the order to stop, or until the supervisor has ended.
 
-
-def on_rank(method: str, *args: Any) -> Any:
-    """Call a method of the :class:`PsProcess` of this process. RPC names a function, which finds it by itself."""
-    return getattr(_process, method)(*args)
-
-
-def _begin(rank_context: RankContext) -> Leash:
-    """What every rank does first. Entering a namespace comes before the leash: that is a thread, and entering would
-    undo what ties this process to its parent."""
+    Entering a namespace comes before the leash: that is a thread, and entering would undo what ties this process to its
+    parent.
+    """
     ignore_interrupts()
     ignore_stops()
     if rank_context.entrance is not None:
@@ -105,56 +113,40 @@ def _begin(rank_context: RankContext) -> Leash:
         except FileNotFoundError:  # it ends with the supervisor
             hold_leash(rank_context.supervisor_pid).follow()
             raise
-    return hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
+    leash = hold_leash(rank_context.supervisor_pid, parent=rank_context.parent_pid)
+    try:
+        work(ControlLink(rank_context))
+    except Stopped:
+        pass  # where the job of a trainer has not ended, the supervisor has the reason
+    except (EOFError, OSError):
+        leash.follow()  # unless the supervisor lives, and has closed the connection
+    group.leave()
 
 
 def ps_main(spec: RankSpec, rank_context: RankContext) -> None:
-    """Main function of a PS rank or a spare: RPC threads serve while this thread waits for orders."""
-    global _process  # noqa: PLW0603 - see on_rank
-    leash = _begin(rank_context)
-    torch.set_num_threads(1)
-    _process = PsProcess(spec, rank_context)
-    wire.serve_by(_process.serve)
-    try:
-        link = ControlLink(rank_context)
-        formation = rank_context.formation
-        order = link.order() if formation is None else (rank_context.rank, formation)
-        while True:
-            if is_ps(order[0]):
-                _process.adopt(order[0])
-            try:
-                link.join(*order)
-            except group.WorldBroken:
-                group.leave()
-            order = link.order()
-    except Stopped:
-        pass
-    except (EOFError, OSError):
-        leash.follow()  # unless the supervisor lives, and has closed the connection
-    _process.close()
-    group.leave()
+    """Main function of a PS rank or a spare."""
+    process = PsProcess(spec, rank_context)
+    wire.serve_by(process)
+    _live(rank_context, process.follow_orders)
+    process.close()
 
 
 def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankContext) -> None:
     """Main function of a trainer rank: runs ``job``, reports how it ended, and waits for the order to stop."""
-    leash = _begin(rank_context)
-    try:
-        link = ControlLink(rank_context)
+
+    def work(link: ControlLink) -> None:
         link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
         link.send(*_carry_out(job, link))
         link.order()
-    except Stopped:
-        pass  # where the job has not ended, the supervisor has the reason
-    except (EOFError, ConnectionError):
-        leash.follow()  # see ps_main
-    group.leave()
+
+    _live(rank_context, work)
 
 
 def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> control.Message:
     """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
     try:
         effects = Effects(link)
-        job(RpcCluster(link, effects), effects)
+        job(RpcCluster(link), effects)
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):
@@ -170,18 +162,14 @@ class RpcCluster(Cluster):
 
     overlaps = True
 
-    def __init__(self, link: ControlLink, effects: Effects) -> None:
+    def __init__(self, link: ControlLink) -> None:
         self._link = link
-        self._effects = effects
         self._rank, self._options = link.rank_context.rank, link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
-        self._awaits_spares = False
         self._seeks_dead = False  # among all ranks, since ranks were killed
-        self._was_in_flight = False  # whether requests were in flight then
-        self._has_hosts = link.rank_context.dead_after_s is not None
-        self._answered: set[Rank] = set()  # in this generation, where ranks are on several hosts
+        self._answered: set[Rank] = set()  # in this generation
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
         try:
@@ -193,20 +181,19 @@ class RpcCluster(Cluster):
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
         """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any."""
         refused: Underway = {}
-        if self._awaits_spares and self._num_in_flight == 0 and _is_step(requests) and self._effects.take_spares():
-            self._awaits_spares = False
+        if self._num_in_flight == 0 and _is_step(requests) and self._link.take_spares():
             try:
                 self._form(self._link.ask("regroup"))
             except RankLost as lost:  # nothing is sent
                 refused = {rank: _failed(RuntimeError(words)) for rank, words in lost.detail.items()}
         self._num_in_flight += 1
-        return refused or {rank: self._send(rank, request) for rank, request in requests.items()}
+        return refused or {rank: self._send(rank, requests[rank]) for rank in self.ranks if rank in requests}
 
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
         if isinstance(request, Copy):
-            return self._call(rank, on_rank, "serve", request, self._workers)
+            return self._call(rank, wire.on_rank, "serve", request, self._workers)
         return self._call(rank, *_message(request))
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
@@ -219,58 +206,52 @@ class RpcCluster(Cluster):
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for all replies. Raises RankLost if ranks are dead."""
         self._num_in_flight -= 1
-        replies, detail = self._replies(underway, proven=() if self._was_in_flight else underway)
+        replies, detail = self._replies(underway)
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
-        replies = in_rank_order(replies, self.ranks)
         raise_failures(replies.values())
         if detail:
             raise self._lost(detail, replies)
-        if self._has_hosts and not replies.keys() <= self._answered:
+        if not replies.keys() <= self._answered:
             give_up_silent_hosts(self._link.rank_context)
             self._answered |= replies.keys()
         return replies
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
         """The error that ranks are dead: all of a host's if that was lost, as one failure."""
-        lost = {**detail, **(self._link.ask("lost_with", [*detail]) if self._has_hosts else {})}
+        lost = {**detail, **self._link.ask("lost_with", [*detail])}
         return RankLost(lost, replies, lost)
 
-    def _replies(self, underway: Underway, proven: Collection[Rank]) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
+    def _replies(self, underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
         """Wait for all; the replies, and the transport's error texts of the dead, by rank.
 
-        After ranks were killed the dead are sought among all: a no-op is sent to each rank that may have been killed
-        unnoticed, which are all but those ``proven`` by their reply or its lack. The answer to a request that was in
-        flight at the kill proves nothing: the rank may have given it before. Deadlines of requests and no-ops begin
-        together, so that any number of ranks that hang cost one. Those that were killed by plan are dead even if they
-        answer: a stopped rank may be continued from outside. Without a world nobody is sought: the next one is not
-        formed while ranks are dead.
+        After ranks were killed the dead are sought among all, by a no-op to each: one that answers a request may have
+        done so before it was killed. All deadlines run at once, so that any number of ranks that hang cost one. Those
+        that were killed by plan are dead even if they answer: a stopped rank may be continued from outside. Without a
+        world nobody is sought: the next one is not formed while ranks are dead.
         """
-        seeks = self._seeks_dead and self._generation >= 0
-        probes = {rank: self._call(rank, no_op) for rank in self.ranks if rank not in proven} if seeks else {}
+        seeks, self._seeks_dead = self._seeks_dead and self._generation >= 0, False
+        probes = {rank: self._call(rank, no_op) for rank in self.ranks} if seeks else {}
         replies, detail = _wait(underway)
-        self._seeks_dead = self._was_in_flight = False
         if seeks:
             detail = {**_wait(probes)[1], **detail}
             detail |= dict.fromkeys(self._link.call("survivors", [*detail]), _CONTINUED)
         return replies, detail
 
     def expect_losses(self) -> None:
-        self._was_in_flight |= self._num_in_flight > 0
         self._seeks_dead = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
         formation: Formation = self._link.ask("formation")
-        self._awaits_spares = self._options.spares > 0
         adopted: Underway = {}
         if formation.generation == self._generation:
             spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
             self._workers = {**self._workers, **spares}
-            adopted = {rank: self._call(rank, on_rank, "adopt", rank) for rank in spares}
+            adopted = {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in spares}
         else:
             self._form(formation)
-        if detail := self._replies(adopted, proven=())[1]:
+        if detail := self._replies(adopted)[1]:
             raise self._lost(detail, {})
 
     def _form(self, formation: Formation) -> None:
@@ -307,7 +288,7 @@ def _message(request: Request) -> tuple[Any, ...]:
     """The function to call on a rank to serve ``request``, and its arguments."""
     if wire.is_plain(request):
         return wire.serve_words, wire.words_of(request)
-    return on_rank, "serve", wire.packed(request)
+    return wire.on_rank, "serve", wire.packed(request)
 
 
 def _failed(error: RuntimeError) -> Future[Any]:

@@ -13,7 +13,6 @@ import dataclasses
 import pickle
 import traceback
 import warnings
-from collections.abc import Callable
 from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
@@ -35,8 +34,6 @@ HEADER = np.dtype(
 )
 _WORD = 8
 _HEADER_WORDS = HEADER.itemsize // _WORD
-
-Handler = Callable[[Exchange], Reply]
 
 
 def is_plain(request: object) -> TypeGuard[Exchange]:
@@ -149,19 +146,23 @@ def _with_own_memory(value: Any) -> Any:
     return packed(value) if isinstance(value, Push | WriteBack) else value
 
 
-_handler: Handler | None = None
+_process: Any = None
 
 
-def serve_by(handler: Handler) -> None:
-    """Set the handler of the requests that this process receives."""
-    global _handler  # noqa: PLW0603 - rpc names a function, which must find its rank by itself
-    _handler = handler
+def serve_by(process: Any) -> None:
+    """Set the object whose methods this process serves its requests by: a ``PsProcess``."""
+    global _process  # noqa: PLW0603 - rpc names a function, which must find its rank by itself
+    _process = process
+
+
+def on_rank(method: str, *args: Any) -> Any:
+    """Call a method of that object, for a request that travels pickled."""
+    return getattr(_process, method)(*args)
 
 
 def _exchange(words_W: Tensor) -> Tensor:
     try:
-        assert _handler is not None, "not a PS rank"
-        return reply_tensor(_handler(exchange_of(words_W)))
+        return reply_tensor(on_rank("serve", exchange_of(words_W)))
     except Exception:  # noqa: BLE001 - the caller takes any exception of this function for the rank's death
         return reply_tensor(Failure(RankFailed(f"a PS rank failed at a message:\n{traceback.format_exc()}")))
 
@@ -182,7 +183,5 @@ with warnings.catch_warnings():
     serve_words = torch.jit.script(serve_words)
 
 # The first two calls prepare it: 30 to 60 ms, which ranks do not take that are forked from this process.
-serve_by(lambda exchange: None)
 for _ in range(2):
-    serve_words(words_of(Exchange()))
-_handler = None
+    serve_words(words_of(Exchange()))  # a failure, as nothing serves yet

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor
 
 from harness.cluster.effects import Effects
-from harness.cluster.protocol import Cluster, Reply, Request, Restored, in_rank_order, no_op
+from harness.cluster.protocol import Cluster, Reply, Request, Restored, no_op
 from harness.core.errors import RankLost, RunFailed
 from harness.core.plans import Progress, Rank, RecoveryPlan
 from harness.core.strategy import Strategy
@@ -86,7 +86,7 @@ class FailoverClient:
         Dead ranks are not replaced here: the next request of a step detects them.
         """
         try:
-            return in_rank_order(self.cluster.call(requests), self.ranks)
+            return self.cluster.call(requests)
         except RankLost:
             return None
 
@@ -113,7 +113,7 @@ class FailoverClient:
             asked_s = self.effects.clock()
             try:
                 replies.update(call())
-                return in_rank_order(replies, self.ranks)
+                return {rank: replies[rank] for rank in self.ranks if rank in replies}
             except RankLost as lost:
                 replies.update(lost.replies)
                 casualties = self._recover(lost, progress, self.effects.clock() - asked_s)

@@ -73,7 +73,6 @@ def test_a_bug_at_the_rank_is_no_death(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("cannot read this")
 
     monkeypatch.setattr(wire, "exchange_of", fail)
-    monkeypatch.setattr(wire, "_handler", lambda exchange: None)
     came = wire.reply_of(wire.serve_words(wire.words_of(Exchange())))
     assert isinstance(came, Failure)
     assert "cannot read this" in str(came.error)
