@@ -68,10 +68,11 @@ class Connections:
         for connection in self._of(old):
             self._ranks[connection] = new
 
-    def drop(self, rank: Rank) -> None:
-        """Close the connection of ``rank``, if there is one."""
-        for connection in self._of(rank):
-            self.forget(connection)
+    def drop(self, ranks: Collection[Rank]) -> None:
+        """Close the connections of ``ranks``, where there are any."""
+        for connection, rank in [*self._ranks.items()]:
+            if rank in ranks:
+                self.forget(connection)
 
     def _of(self, rank: Rank) -> list[Connection]:
         """The connection of ``rank``, if there is one."""

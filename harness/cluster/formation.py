@@ -21,56 +21,50 @@ class Formation:
 
 
 class Rendezvous:
-    """The addresses of the members of the present generation. All are sent at once when the last is there.
+    """The addresses of the members of a generation. All are sent at once when the last is there.
 
     A world of N members takes N messages each way, where asking for each other's name and address takes 4 N² (LOG,
     2026-11-23).
 
     Args:
         send: sends a message to a rank.
-        num_members: of generation 0.
     """
 
-    def __init__(self, send: Callable[..., None], num_members: int) -> None:
+    def __init__(self, formation: Formation, send: Callable[..., None]) -> None:
+        self._formation = formation
         self._send = send
-        self.begin(0, num_members)
-
-    def begin(self, generation: int, num_members: int) -> None:
-        """Begin ``generation``; what is said about earlier ones is void."""
-        self._generation = generation
-        self._num_members = num_members
         self._addresses: dict[Rank, bytes] = {}
         self._is_broken = False  # a rank died before the generation was complete
 
     @property
+    def missing(self) -> list[Rank]:
+        """The members that the others wait for: they have not published their addresses."""
+        return [member for member in self._formation.members if member not in self._addresses]
+
+    @property
     def is_complete(self) -> bool:
         """Whether all members have met: the generation is formed."""
-        return not self._is_broken and len(self._addresses) == self._num_members
+        return not self._is_broken and not self.missing
 
     @property
     def is_awaited(self) -> bool:
         """Whether a rank waits for others: the generation is being formed."""
-        return not self._is_broken and 0 < len(self._addresses) < self._num_members
-
-    def is_mute(self, rank: Rank) -> bool:
-        """Whether the others of the present generation wait for ``rank``: it has not published its address."""
-        return rank not in self._addresses
+        return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)
 
     def publish(self, rank: Rank, generation: int, address: bytes) -> None:
         """Handle the message of ``rank`` that it is found at ``address``, and waits for the addresses of all."""
-        if generation != self._generation:
-            self._send(rank, "broken", generation)
-            return
-        self._addresses[rank] = address
-        if self._is_broken:
+        is_past = generation != self._formation.generation
+        if not is_past:
+            self._addresses[rank] = address
+        if is_past or self._is_broken:
             self._send(rank, "broken", generation)
         elif self.is_complete:
             self._answer("addresses", generation, self._addresses)
 
     def abandon(self) -> None:
-        """Tell everyone that waits, now or later, that the present generation will not be complete."""
+        """Tell everyone that waits, now or later, that the generation will not be complete."""
         self._is_broken = True
-        self._answer("broken", self._generation)
+        self._answer("broken", self._formation.generation)
 
     def _answer(self, *message: object) -> None:
         for rank in self._addresses:

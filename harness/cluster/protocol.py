@@ -122,14 +122,15 @@ class Restore:
     newer: CountedRows | None = None
 
 
-@dataclass(frozen=True)
-class CopyFromBuddy:
-    """Copy the shard, with its counts and its applied step, from the replica at the buddy. Reply: :class:`Restored`."""
+@dataclass(frozen=True, kw_only=True)
+class CopyShard:
+    """Copy a shard, with its counts and its applied step, from another rank. Reply: :class:`Restored`.
 
+    ``from_replica``: this rank's own shard, from the replica at its buddy. Otherwise the replica that this rank holds,
+    from its owner.
+    """
 
-@dataclass(frozen=True)
-class CopyReplica:
-    """Copy the shard whose replica this rank holds from its owner. Reply: :class:`Restored`."""
+    from_replica: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,16 +240,13 @@ class LoadState:
     file: FileRecord
 
 
-Copy = CopyFromBuddy | CopyReplica
-"""Requests for which a rank sends requests to another one."""
-
 Request = (
     Exchange
     | Several
     | OnShard
     | Initialise
     | Restore
-    | Copy
+    | CopyShard
     | ReadShard
     | Save
     | CountReplicaSaved

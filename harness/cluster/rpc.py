@@ -20,7 +20,7 @@ from harness.cluster.launcher import RankContext
 from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
 from harness.cluster.protocol import (
     Cluster,
-    Copy,
+    CopyShard,
     Exchange,
     Failure,
     Reply,
@@ -192,7 +192,7 @@ class RpcCluster(Cluster):
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
-        if isinstance(request, Copy):
+        if isinstance(request, CopyShard):
             return self._call(rank, wire.on_rank, "serve", request, self._workers)
         return self._call(rank, *_message(request))
 

@@ -11,8 +11,7 @@ import xxhash
 from torch import Tensor
 
 from harness.cluster.protocol import (
-    CopyFromBuddy,
-    CopyReplica,
+    CopyShard,
     CountReplicaSaved,
     Exchange,
     Failure,
@@ -123,9 +122,9 @@ class RankServer(Resumable):
                 reply = tuple(self.handle(exchange) for exchange in request.exchanges)
             case OnShard(restores=False):
                 reply = request.function(self.shard, *request.arguments)
-            case OnShard() | Initialise() | Restore() | CopyFromBuddy():
+            case OnShard() | Initialise() | Restore() | CopyShard(from_replica=True):
                 reply = self._set_rows(request)
-            case CopyReplica():
+            case CopyShard():
                 copy_shard(self._held.shard, self._held.owner, self.reach, is_replica=False)
                 reply = Restored(num_rows=len(self._held.shard.rows_MD))
             case ReadShard():
@@ -154,7 +153,7 @@ class RankServer(Resumable):
     def _restored(self) -> Restored:
         return Restored(num_rows=len(self.shard.rows_MD))
 
-    def _set_rows(self, request: OnShard | Initialise | Restore | CopyFromBuddy) -> Reply:
+    def _set_rows(self, request: OnShard | Initialise | Restore | CopyShard) -> Reply:
         """Set every row; a pending save is abandoned before, and the tracker starts anew."""
         self._saver.abandon()
         reply, newer = self._restored, None
@@ -170,7 +169,7 @@ class RankServer(Resumable):
                 if request.resets_states:
                     self.shard.reset_states()
                 self.shard.reset_counts(applied_step=request.step)
-            case CopyFromBuddy():
+            case CopyShard():
                 buddy = buddy_of(self.rank, self.shard.placement.num_ps)
                 copy_shard(self.shard, buddy, self.reach, is_replica=True)
         self._tracker.reset()

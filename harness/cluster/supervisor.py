@@ -153,26 +153,21 @@ class Supervisor(Resumable):
         planned = merge_faults(step, [self.planned_faults[number] for number in numbers])
         hits: dict[Rank, Hit] = {}
         for fault, ranks in planned.ranks_by_fault.items():
-            if fault.damage:
-                self._refuse_without_file(planned)
             hits |= fault.strike(ranks, planned, Powers(self.ranks, self.store))
             if fault.lasts:
                 self._lasting.update(numbers)
                 self._hold(type(fault))
         if seconds is not None:
             hits = {rank: Hit(machine={"seconds": failed_s}) for rank, failed_s in seconds.items()}
-        for rank in filter(hits.__contains__, planned.ranks):
-            self._record_fault(planned, rank, samples, hits[rank], phase or planned.phase)
-        return planned.struck
-
-    def _refuse_without_file(self, planned: PlannedFault) -> None:
-        """Raise RunFailed if there is no checkpoint whose files to damage."""
         for rank, strike in planned.strikes.items():
-            if self.store.newest_file(rank) is None:
+            if rank in hits:
+                self._record_fault(planned, rank, samples, hits[rank], phase or planned.phase)
+            elif strike.fault.damage:
                 raise RunFailed(
-                    f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {planned.step} for the "
-                    f"fault {planned.fault.name}, got none; take the line out, or a strategy that saves"
+                    f"line {strike.line} of the trace: expected a checkpoint of {rank} at step {step} for the fault "
+                    f"{strike.fault.name}, got none; take the line out, or a strategy that saves"
                 )
+        return planned.struck
 
     def _record_fault(self, planned: PlannedFault, rank: Rank, samples: int, hit: Hit, phase: str) -> None:
         """Record what happened to one rank of the plan. The wait for a fault that lasts is that of the first rank."""

@@ -76,10 +76,9 @@ class World:
         self.hang, self.slow = self._processes.hang, self._processes.slow
         self._num_spares = options.spares  # that were ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
-        members = (*self.names, *map(spare_name, range(options.spares)))
-        self._formation = Formation(generation=0, members=members, takeovers={})
+        self._formation = Formation(generation=-1, members=(), takeovers={})
         self._has_met_trainer = False  # whether it has connected
-        self._rendezvous = Rendezvous(self._connections.send, len(self._formation.members))
+        self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
@@ -89,26 +88,23 @@ class World:
         self._to_cut: set[int] = set()  # processes that are cut off when they have connected
 
     @property
-    def network_words(self) -> str:
-        """Who can reach the ranks, for the record."""
-        return "open" if self._network is None else "private"
-
-    @property
     def pids(self) -> dict[Rank, int]:
         """Process id of each rank and spare."""
         return self._processes.pids
 
-    @property
-    def machine(self) -> Machine:
+    def _machine(self) -> Machine:
         """For the record: pids and, where they are on several, hosts of ranks and spares; the control port."""
         hosts = self._processes.hosts
         return {"pids": self.pids, "port": self.port, **({"hosts": hosts} if hosts else {})}
 
-    def start(self) -> None:
-        """Start all ranks and spares into generation 0. Raises RunFailed."""
-        for rank in self._formation.members:
-            self._spawn(rank, self._formation)
-        self._begun_s = self._clock.read()
+    def start(self) -> Machine:
+        """Start all ranks and spares into generation 0. For the record: their processes, and who can reach them.
+
+        Raises RunFailed.
+        """
+        spares = [*map(spare_name, range(self._num_spares))]
+        self._begin_generation(spares, fresh=[*self.names, *spares])
+        return {"network": "open" if self._network is None else "private", **self._machine()}
 
     def _spawn(self, rank: Rank, formation: Formation | None) -> None:
         context = RankContext(
@@ -131,8 +127,7 @@ class World:
         if hosts:
             self._launcher.end_hosts(hosts)
         machines = self._processes.kill(ranks)
-        for rank in ranks:
-            self._connections.drop(rank)
+        self._connections.drop(ranks)
         return machines
 
     def cut_off(self, ranks: Sequence[Rank]) -> dict[Rank, Machine]:
@@ -162,7 +157,6 @@ class World:
         """Reap spares that have ended, and return the others."""
         for spare in filter(is_spare, self.pids):
             if self._processes.has_ended(spare):
-                self._connections.drop(spare)
                 self._processes.forget(spare)
         return [*filter(is_spare, self.pids)]
 
@@ -183,8 +177,7 @@ class World:
         dead = list(ranks)
         old = {rank: self._processes[rank].pid for rank in dead}
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
-        for rank in dead:
-            self._connections.drop(rank)
+        self._connections.drop(dead)
         spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members]
         stays = self._rendezvous.is_complete and len(members) >= len(dead)
@@ -195,31 +188,31 @@ class World:
         if stays:
             self._formation = replace(self._formation, takeovers={**self._formation.takeovers, **takeovers})
         else:
-            self._begin_generation([rank for rank in dead if rank not in takeovers])
+            self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in takeovers])
         self._refill_after = step
         replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
         lost = {"lost_hosts": lost_hosts} if lost_hosts else {}
-        return {**self.machine, "replaced": replaced, "spares": takeovers, "mute": mute, **lost}
+        return {**self._machine(), "replaced": replaced, "spares": takeovers, "mute": mute, **lost}
 
-    def _begin_generation(self, fresh: Sequence[Rank] = ()) -> None:
-        """Order all PS ranks and connected spares to join the next generation; start ``fresh`` ranks into it."""
-        members = (*self.names, *self._ready_spares())
-        generation = self._formation.generation + 1
-        self._formation = Formation(generation=generation, members=members, takeovers={})
+    def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
+        """Order all PS ranks and ``spares`` to join the next generation; start those that are ``fresh`` into it."""
+        members = (*self.names, *spares)
+        self._formation = Formation(generation=self._formation.generation + 1, members=members, takeovers={})
+        self._rendezvous = Rendezvous(self._formation, self._connections.send)
         for rank in fresh:
             self._spawn(rank, self._formation)
         for rank in members:
             if rank not in fresh and not is_trainer(rank):
                 self._connections.send(rank, "join", rank, self._formation)
-        self._rendezvous.begin(generation, len(members))
         self._begun_s = self._clock.read()
 
     def regroup(self) -> Formation:
         """Begin a generation whose members are all ranks and connected spares, if that is not the present one."""
-        if set(self._formation.members) != {*self.names, *self._ready_spares()}:
-            self._begin_generation()
+        spares = self._ready_spares()
+        if set(self._formation.members) != {*self.names, *spares}:
+            self._begin_generation(spares)
         return self._formation
 
     def _look_after_members(self) -> None:
@@ -258,7 +251,7 @@ class World:
         options = self._options
         if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
             return {}
-        late = [rank for rank in self._formation.members if self._rendezvous.is_mute(rank)]
+        late = self._rendezvous.missing
         why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s)"
         if CHIEF in late:
             return {CHIEF: why + "".join(f", nor did {rank}" for rank in late if rank != CHIEF)}
@@ -313,8 +306,7 @@ class World:
                 self._connections.send(CHIEF, "halt")
                 stop = None
             self._launcher.check()
-            for rank in self._processes.on_lost_hosts():  # where only the agent is stuck they run: so they end
-                self._connections.drop(rank)
+            self._connections.drop(self._processes.on_lost_hosts())  # their processes may run: so they end
             for connection, rank, message in self._connections.received(ready):
                 if self._handle(connection, rank, message, supervisor):
                     return

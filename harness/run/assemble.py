@@ -198,8 +198,8 @@ class _Run:
         rank_spec = self.spec.rank_spec(self._store.root)
         world = make_world(config, rank_spec, job, self.parts, hosts, may_cut=may_cut)
         try:
-            world.start()
-            supervisor = self._supervisor_of(world, network=world.network_words, **world.machine)
+            machine = world.start()
+            supervisor = self._supervisor_of(world, **machine)
             world.serve(supervisor, self.stop, supervisor.strike_by_second)
         finally:
             world.close()

@@ -7,7 +7,7 @@ import torch
 
 import analysis
 from harness.cluster.local import LocalRanks
-from harness.cluster.protocol import CopyFromBuddy, CopyReplica, Exchange, ReadShard, Save
+from harness.cluster.protocol import CopyShard, Exchange, ReadShard, Save
 from harness.cluster.replica import num_copied_bytes
 from harness.cluster.server import RankServer
 from harness.config.model import Config
@@ -16,7 +16,7 @@ from harness.core.events import Event, Finished, Recovered, Saved
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run.assemble import Parts
-from tests.recovery.test_unplanned import Finish, MortalRanks, named, run_mortal
+from tests.recovery.test_unplanned import FillReplica, Finish, MortalRanks, named, run_mortal
 from tests.runs import changed, losses_of, run
 
 SINGLES = "hour,rank\n3.1,ps1\n23.3,ps0\n24.6,ps0\n37.2,ps2\n37.2,ps0\n52,ps3\n"
@@ -120,8 +120,8 @@ def test_an_owner_that_dies_with_its_buddy_loses_what_its_last_save_lacks(
 LOSE_NOTHING = (
     {("ps1", 50, Exchange): "after"},
     {("ps1", 50, Exchange): "before", ("ps3", 50, Exchange): "before"},
-    {("ps1", 50, Exchange): "before", ("ps1", 1, CopyFromBuddy): "after"},
-    {("ps1", 50, Exchange): "before", ("ps1", 1, CopyReplica): "after"},
+    {("ps1", 50, Exchange): "before", ("ps1", 1, CopyShard): "after"},
+    {("ps1", 50, Exchange): "before", ("ps1", 1, FillReplica): "after"},
     {("ps1", 50, Exchange): "before", ("ps3", 51, Exchange): "before"},
     {("ps0", 3, Save): "before"},
     {("ps0", 3, Save): "after"},

@@ -10,7 +10,7 @@ import pytest
 
 import analysis
 from harness.cluster.local import LocalRanks
-from harness.cluster.protocol import Exchange, Initialise, OnShard, Request, Restore, Save
+from harness.cluster.protocol import CopyShard, Exchange, Initialise, OnShard, Request, Restore, Save
 from harness.config.model import Config
 from harness.core.errors import RunFailed
 from harness.core.events import Evaluated, Finished
@@ -25,7 +25,13 @@ class Finish(Save):
     """A Save of mode ``finish``, as a kind of request of its own."""
 
 
+class FillReplica(CopyShard):
+    """A CopyShard into a replica, as a kind of request of its own."""
+
+
 def kind_of(request: Request) -> type:
+    if isinstance(request, CopyShard) and not request.from_replica:
+        return FillReplica
     return Finish if isinstance(request, Save) and request.mode == "finish" else type(request)
 
 

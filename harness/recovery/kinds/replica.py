@@ -13,8 +13,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import (
     Ask,
-    CopyFromBuddy,
-    CopyReplica,
+    CopyShard,
     CountReplicaSaved,
     Push,
     Request,
@@ -73,14 +72,14 @@ class Replication(Recovery):
 
     def requests(self, ranks: Sequence[Rank], loss: LostRanks, serve: Serve) -> dict[Rank, Request]:
         """Have ``ranks`` copy their shards from their buddies."""
-        return dict.fromkeys(ranks, CopyFromBuddy())
+        return dict.fromkeys(ranks, CopyShard(from_replica=True))
 
     def restored(self, loss: LostRanks, requests: Mapping[Rank, Request], serve: Serve) -> None:
         """Make all replicas whole again: of new processes, and of shards that came from elsewhere."""
-        elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyFromBuddy)}
+        elsewhere = {rank for rank, request in requests.items() if not isinstance(request, CopyShard)}
         owners = {ps_rank(index): owner_of(ps_rank(index), self._num_ps) for index in range(self._num_ps)}
         copied = {rank: owner for rank, owner in owners.items() if rank in loss.ranks or owner in elsewhere}
-        serve(dict.fromkeys(copied, CopyReplica()))
+        serve(dict.fromkeys(copied, CopyShard(from_replica=False)))
         self.wire_bytes += sum(self._copied_bytes(owner) for owner in copied.values())
 
     def _copied_bytes(self, rank: Rank) -> int:
