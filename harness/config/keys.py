@@ -6,42 +6,28 @@ from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Any
 
-from harness.config.model import Config
+from pydantic import BaseModel
+
+from harness.config.model import NO_RESULT, Config
 from harness.config.profiles import PROFILES
 from harness.core.strategies import OPTIONS
 
 Schema = dict[str, Any]
 
-IRRELEVANT: dict[str, set[str] | bool] = {
-    "name": True,
-    "out": True,
-    "plugins": True,  # their content is part of the code's fingerprint
-    "engine": True,
-    "wandb": True,
-    "store": True,
-    "resume": True,
-    "trainer": {"progress_timeout_s"},
-    "jobs": True,
-    "trace": {"allow_unplanned"},
-    "save": {"buffer_bytes"},
-    "cluster": {
-        "launcher",
-        "hosts",
-        "start_agent",
-        "ray_address",
-        "place",
-        "dead_after_s",
-        "host",
-        "port",
-        "interface",
-        "network",
-        "transports",
-        "num_worker_threads",
-        "rpc_timeout_s",
-        "join_timeout_s",
-        "max_replacements_in_a_row",
-    },
-}
+
+def _irrelevant(model: type[BaseModel]) -> dict[str, Any]:
+    """The keys that are marked, as pydantic leaves them out."""
+    marked: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        group = field.annotation
+        if NO_RESULT in field.metadata:
+            marked[name] = True
+        elif isinstance(group, type) and issubclass(group, BaseModel) and (inner := _irrelevant(group)):
+            marked[name] = inner
+    return marked
+
+
+IRRELEVANT = _irrelevant(Config)
 """Keys that do not affect a run's results or events; the result hash leaves them out."""
 
 
@@ -77,8 +63,8 @@ def list_keys() -> frozenset[str]:
 def is_irrelevant(key: str) -> bool:
     """Whether ``key`` affects no result and no event, whatever the engine."""
     group, _, rest = key.partition(".")
-    keys = IRRELEVANT.get(group, set())
-    return keys is True or (isinstance(keys, set) and rest in keys)
+    keys = IRRELEVANT.get(group, {})
+    return keys is True or rest in keys
 
 
 def unknown(key: str) -> str:

@@ -31,6 +31,8 @@ from harness.core.whole_strategies import CprVanilla
 EngineName = Literal["local", "rpc"]
 BackendName = Literal["torch", "compiled"]
 DenseOptimizerName = Literal["sgd", "adagrad"]
+NO_RESULT = "changes no result and no event, whatever the engine: no part of a result's hash"
+"""Marks a key, or all keys of a group."""
 PositiveInt = Annotated[int, Field(ge=1)]
 Seconds = Annotated[float, Field(gt=0)]
 NumRanks = Annotated[int, Field(ge=1, le=MAX_PS)]
@@ -101,7 +103,7 @@ class TrainerConfig(_Model):
     run's config and hash contain the choice. Part of the result's hash: sums round differently."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Device of the dense network. PS ranks never use CUDA."""
-    progress_timeout_s: Seconds | None = 600.0
+    progress_timeout_s: Annotated[Seconds | None, NO_RESULT] = 600.0
     """Engine `rpc`: seconds after which a trainer that runs, and finishes neither a step nor a batch of an evaluation,
     nor tells the supervisor anything, is killed, and the run fails. null: never."""
 
@@ -141,47 +143,47 @@ class ClusterConfig(_Model):
     """Parameter-server ranks (N in every formula), each a process with engine `rpc`; null: the profile's number."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
-    launcher: Annotated[str, OneOf(LAUNCHER_NAMES)] = "fork"
+    launcher: Annotated[str, OneOf(LAUNCHER_NAMES), NO_RESULT] = "fork"
     """How rank processes are started. `fork`: on this machine, by a fork server with all imports done. `hosts`: on the
         machines of `cluster.hosts`, by an agent on each; needs `network: open` (docs/HOSTS.md). `ray`: the same, but a
         Ray that runs starts the agents; needs `pip install -r requirements-ray.txt`."""
-    hosts: Annotated[tuple[HostName, ...], Field(max_length=256)] = ()
+    hosts: Annotated[tuple[HostName, ...], Field(max_length=256), NO_RESULT] = ()
     """Names of the hosts; launcher `hosts`: as `start_agent` takes them; `ray`: addresses of nodes, none for all
         that live. A trace names them `host0`, `host1`, ..."""
-    ray_address: str = "auto"
+    ray_address: Annotated[str, NO_RESULT] = "auto"
     """Launcher `ray`: address of the Ray to connect to; `auto`: the one whose node this machine is."""
-    start_agent: str = "ssh {host} {command}"
+    start_agent: Annotated[str, NO_RESULT] = "ssh {host} {command}"
     """Launcher `hosts`: the command that starts the agent of a host. `{command}` stands for the agent's own, with
         absolute paths; what the agent must be told it reads from its standard input."""
-    place: dict[str, str] = {}
+    place: Annotated[dict[str, str], NO_RESULT] = {}
     """Host by rank, `{ps0: a, trainer0: b}`. Other ranks are placed in turn."""
-    dead_after_s: Annotated[float, Field(ge=1)] = 10.0
+    dead_after_s: Annotated[float, Field(ge=1), NO_RESULT] = 10.0
     """Launcher `hosts`: seconds of silence after which a host counts as dead, with all its ranks. A host that hears
         nothing of the supervisor ends its ranks after half of that."""
     spares: Annotated[int, Field(ge=0, le=64)] = 0
     """Spare PS nodes: on engine `rpc`, processes that take over at once when ranks die. Only prices depend on it: the
     profile's `spare_o_res_h`, and node-hours."""
-    host: str = "127.0.0.1"
+    host: Annotated[str, NO_RESULT] = "127.0.0.1"
     """Address that the supervisor's control channel listens on; with launcher `hosts` one that all hosts reach."""
-    port: Annotated[int, Field(ge=0, le=65535)] = 0
+    port: Annotated[int, Field(ge=0, le=65535), NO_RESULT] = 0
     """Port of the control channel; 0 lets the system choose."""
-    transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1)] = ("uv",)
+    transports: Annotated[tuple[Literal["uv", "shm"], ...], Field(min_length=1), NO_RESULT] = ("uv",)
     """TensorPipe transports. `shm` busy-polls: each idle rank uses most of a core."""
-    interface: str | None = "lo"
+    interface: Annotated[str | None, NO_RESULT] = "lo"
     """Network interface that RPC listens on; null lets TensorPipe resolve the host's name. Any but `lo` needs
         `network: open`. Launcher `hosts` does not use it: it takes the one by which a host reaches the supervisor."""
-    network: Literal["auto", "private", "open"] = "auto"
+    network: Annotated[Literal["auto", "private", "open"], NO_RESULT] = "auto"
     """Who can reach the ranks of engine `rpc`. RPC authenticates nobody: who reaches a rank runs code in it. `private`:
         nobody else, as they are in a network namespace of their own. `open`: other processes of the machine, or of the
         network that `interface` is on. `auto`: private where the system allows it; a note says where it does not."""
-    num_worker_threads: Annotated[int, Field(ge=2, le=64)] = 2
+    num_worker_threads: Annotated[int, Field(ge=2, le=64), NO_RESULT] = 2
     """RPC threads in every rank."""
-    rpc_timeout_s: Seconds = 60.0
+    rpc_timeout_s: Annotated[Seconds, NO_RESULT] = 60.0
     """Seconds after which a rank that does not answer counts as lost; it is killed before it is replaced. A trainer
         that gives no sign of life for as long is killed too, and the run fails."""
-    join_timeout_s: Seconds = 60.0
+    join_timeout_s: Annotated[Seconds, NO_RESULT] = 60.0
     """Seconds within which all ranks must join a generation of the RPC world. Who has not is killed and replaced."""
-    max_replacements_in_a_row: PositiveInt = 5
+    max_replacements_in_a_row: Annotated[PositiveInt, NO_RESULT] = 5
     """The run fails after this many recoveries in a row during which ranks died."""
 
     @model_validator(mode="after")
@@ -233,7 +235,7 @@ class TraceConfig(_Model):
     """Rescheduling time of a failure. `ignore`: the profile's O_res, as in a job that continues on another node.
         `reschedule`: the longest repair time of the failure in the trace (column `repair_h`), as in a job that waits
         for its node; O_res where the trace has none."""
-    allow_unplanned: bool = False
+    allow_unplanned: Annotated[bool, NO_RESULT] = False
     """Whether a run counts as successful (exit code 0) although ranks died that the trace did not name."""
 
     @model_validator(mode="after")
@@ -274,7 +276,7 @@ class StoreConfig(_Model):
 class SaveConfig(_Model):
     mode: Literal["sync", "async"] = "sync"
     """`async`: training goes on meanwhile. Same files, results and, unless the profile has `snapshot_gbps`, charges."""
-    buffer_bytes: Annotated[int, Field(ge=1 << 16)] = 64 << 20
+    buffer_bytes: Annotated[int, Field(ge=1 << 16), NO_RESULT] = 64 << 20
     """Memory that an `async` save may take in each PS rank, besides 1 byte a row; steps wait while it is full."""
 
 
@@ -307,16 +309,16 @@ class WandbConfig(_Model):
 class Config(_Model):
     """The configuration of one run. Equal configs, data and traces give equal bits."""
 
-    name: str = "run"
+    name: Annotated[str, NO_RESULT] = "run"
     """The experiment's name: part of wandb's group, and the heading of the report."""
-    out: str = "runs/run"
+    out: Annotated[str, NO_RESULT] = "runs/run"
     """Output folder of the run or grid."""
-    plugins: tuple[str, ...] = ()
+    plugins: Annotated[tuple[str, ...], NO_RESULT] = ()  # their content is part of the fingerprint of the code
     """Modules that add strategies and other parts, by dotted name or by a path that ends in .py, relative to the
     working directory (docs/EXTENDING.md)."""
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
     """Seed of the initial values, the data order and the sub-sampling."""
-    engine: EngineName = "local"
+    engine: Annotated[EngineName, NO_RESULT] = "local"
     profile: Profile | str = "cpr56"
     """Name of an emulated cluster, or a mapping with `base: NAME` and the constants that differ. `from_trace`: MTBF and
     ranks per failure of the trace, the others as `cpr56`; as a mapping, `{base: busy, from_trace: true}`."""
@@ -328,12 +330,12 @@ class Config(_Model):
     cache: CacheConfig = CacheConfig()
     strategy: StrategyChoice = options_of(DEFAULT)
     trace: TraceConfig = TraceConfig()
-    store: StoreConfig = StoreConfig()
+    store: Annotated[StoreConfig, NO_RESULT] = StoreConfig()
     save: SaveConfig = SaveConfig()
-    resume: ResumeConfig = ResumeConfig()
+    resume: Annotated[ResumeConfig, NO_RESULT] = ResumeConfig()
     metrics: MetricsConfig = MetricsConfig()
-    wandb: WandbConfig = WandbConfig()
-    jobs: JobsConfig = JobsConfig()
+    wandb: Annotated[WandbConfig, NO_RESULT] = WandbConfig()
+    jobs: Annotated[JobsConfig, NO_RESULT] = JobsConfig()
 
     @model_validator(mode="before")
     @classmethod
