@@ -1,6 +1,7 @@
 """Validation of settings: each mistake becomes one line of a ConfigError, with its place."""
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,9 +18,6 @@ def refuse_unknown(settings: Iterable[Setting]) -> None:
     """Raise ConfigError for keys that do not exist, one line each."""
     known = leaf_keys().keys() | group_keys()
     wrong = [at(setting, unknown(setting.key)) for setting in settings if setting.key not in known]
-    for setting in settings:
-        if setting.key == "profile" and isinstance(setting.value, dict):
-            wrong += [at(setting, unknown(f"profile.{k}")) for k in setting.value if f"profile.{k}" not in known]
     if wrong:
         raise ConfigError("\n".join(dict.fromkeys(wrong)))
 
@@ -57,7 +55,8 @@ def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
     """The validated configurations. Raises ConfigError with all distinct mistakes, one line each."""
     configs: list[Config] = []
     mistakes: dict[str, None] = {}
-    for settings in combinations:
+    for combination in combinations:
+        settings = [each for setting in combination for each in _constants(setting)]
         try:
             refuse_unknown(settings)
             configs.append(Config.model_validate(_tuples(tree(settings)), strict=True))
@@ -68,6 +67,14 @@ def build(combinations: Sequence[Sequence[Setting]]) -> list[Config]:
     if mistakes:
         raise ConfigError("\n".join(mistakes))
     return configs
+
+
+def _constants(setting: Setting) -> list[Setting]:
+    """A profile that an axis gives as a mapping, as settings of its constants; any other setting as it is."""
+    if setting.key != "profile" or not isinstance(setting.value, dict):
+        return [setting]
+    default = replace(setting, value=Config().emulated.name)
+    return [default, *(replace(setting, key=f"profile.{key}", value=value) for key, value in setting.value.items())]
 
 
 def tree(settings: Iterable[Setting]) -> dict[str, Any]:
@@ -87,10 +94,8 @@ def tree(settings: Iterable[Setting]) -> dict[str, Any]:
 
 
 def _check_group(setting: Setting) -> None:
-    """Refuse a value for a group of keys; only ``profile`` takes one: a profile's name or (on an axis) a mapping."""
+    """Refuse a value for a group of keys; only ``profile`` takes one, the name of a profile."""
     key, value = setting.key, setting.value
-    if key == "profile" and isinstance(value, dict):
-        key, value = "profile.base", value.get("base", Config().emulated.name)
     if not key.startswith("profile") or not isinstance(value, str) or value not in PROFILES:
         raise ConfigError(at(setting, complaint(key, value)))
 
@@ -114,13 +119,8 @@ def _sentences(error: ValidationError, settings: Sequence[Setting]) -> Iterable[
         key = next((k for k in (".".join(parts[:n]) for n in (len(parts), 2, 1)) if k in given), None)
         if key is None:  # found by a validator that looks at several keys
             yield f"{'.'.join(parts)}: {problem['msg']}".removeprefix(": ").replace("Value error, ", "")
-            continue
-        value = given[key].value
-        if key == "profile" and isinstance(value, dict) and len(parts) > 1:
-            value, name = value.get(parts[1]), f"profile.{parts[1]}"
-            yield at(given[key], complaint(name, value))
         else:
-            yield at(given[key], complaint(key, value))
+            yield at(given[key], complaint(key, given[key].value))
 
 
 def mistakes_of(error: ValidationError) -> str:

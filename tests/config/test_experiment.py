@@ -387,6 +387,7 @@ def test_resolved_experiment_reads_back(write: Write) -> None:
             'out: expected one value for all cells, got the list ["a", "b"] (out=[a,b] on the command line)',
         ),
         ("grids:\n- profile: [{base: busy, jobh: 1}]", "", "x.yaml:2: unknown key profile.jobh; did you mean profile.job_h?"),
+        ("profile: {job_h: 9}\ngrids:\n- profile: [{job_h: x}]", "", "x.yaml:3: profile.job_h: 'x' is not a number > 0"),
     ],
 )  # fmt: skip
 def test_each_mistake_of_an_experiment_is_one_line(write: Write, text: str, override: str, message: str) -> None:
