@@ -187,15 +187,15 @@ def _values(setting: Setting) -> list[Setting]:
     """The values of an axis, each as a setting."""
     value = setting.value
     is_axis = isinstance(value, list)
-    if setting.key in list_keys():
-        is_axis = isinstance(value, list) and bool(value) and all(isinstance(v, list | None) for v in value)
+    if is_axis and setting.key in list_keys():
+        is_axis = bool(value) and all(isinstance(v, list | None) for v in value)
     if not is_axis:
         return [setting]
     if not value:
         raise ConfigError(at(setting, f"{setting.key}: expected at least one value, got an empty list"))
     if setting.key in _FIXED:
         raise ConfigError(at(setting, f"{setting.key}: expected one value for all cells, got the list {show(value)}"))
-    return [Setting(key=setting.key, value=v, where=setting.where, argument=setting.argument) for v in value]
+    return [replace(setting, value=v) for v in value]
 
 
 def _slug(config: Config, varied: Iterable[str]) -> str:

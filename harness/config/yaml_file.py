@@ -87,7 +87,7 @@ def read_argument(argument: str, groups: Collection[str]) -> list[Setting]:
     if not equals or not key.strip():
         raise ConfigError(f"{source}: expected the form key=value")
     if any("\ud800" <= character <= "\udfff" for character in argument):  # bytes that are no text, as Python reads them
-        raise ConfigError(f"{shown} on the command line: expected UTF-8 text")
+        raise ConfigError(f"{source}: expected UTF-8 text")
     try:
         document = _Document(text, source, groups)
     except NotYaml:
@@ -172,7 +172,6 @@ class _Document:
         """Keys and value nodes of a mapping. Raises ConfigError for a key that is not text or is duplicated."""
         first_lines: dict[str, int] = {}
         for key_node, value_node in node.value:
-            line = key_node.start_mark.line + 1
             if not isinstance(key_node, ScalarNode) or (
                 key_node.style is None and _WORDS.get(key_node.value, key_node.value) is None
             ):
@@ -180,7 +179,7 @@ class _Document:
             key = key_node.value
             if key in first_lines:
                 raise self.error(key_node, f"{key} is already given on line {first_lines[key]}; keep one")
-            first_lines[key] = line
+            first_lines[key] = key_node.start_mark.line + 1
             yield key, value_node
 
     def grids(self, node: Node) -> list[list[Setting]]:
