@@ -45,9 +45,13 @@ class Channel(Protocol):
         """Whether the supervisor has said that the run is to stop. Does not wait."""
         ...
 
+    def take_spares(self) -> bool:
+        """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
+        return False
+
 
 class Effects:
-    """What a trainer does outside its own process: calls of the supervisor, files, the notice to stop, its clock.
+    """What a trainer does outside its own process: calls of the supervisor, files, notices that it takes, its clock.
 
     A call of the supervisor is a method of :class:`harness.cluster.supervisor.Supervisor` and one here.
 
@@ -126,6 +130,10 @@ class Effects:
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop. Does not wait for the supervisor."""
         return self.once(self.channel.is_stopping)
+
+    def take_spares(self) -> bool:
+        """Whether all missing spares have been connected since the last call. Does not wait for the supervisor."""
+        return self.once(self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:
         """Whether ``seconds`` have passed since the clock read ``since_s``."""

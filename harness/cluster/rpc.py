@@ -146,7 +146,7 @@ def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> co
     """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
     try:
         effects = Effects(link)
-        job(RpcCluster(link), effects)
+        job(RpcCluster(link, effects), effects)
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):
@@ -162,8 +162,8 @@ class RpcCluster(Cluster):
 
     overlaps = True
 
-    def __init__(self, link: ControlLink) -> None:
-        self._link = link
+    def __init__(self, link: ControlLink, effects: Effects) -> None:
+        self._link, self._effects = link, effects
         self._rank, self._options = link.rank_context.rank, link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
@@ -181,7 +181,8 @@ class RpcCluster(Cluster):
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
         """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any."""
         refused: Underway = {}
-        if self._num_in_flight == 0 and _is_step(requests) and self._link.take_spares():
+        may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
+        if may_join and self._effects.take_spares():
             try:
                 self._form(self._link.ask("regroup"))
             except RankLost as lost:  # nothing is sent

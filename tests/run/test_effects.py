@@ -62,6 +62,9 @@ class WatchedChannel:
     def is_stopping(self) -> bool:
         return self._happens("is_stopping", self._channel.is_stopping)
 
+    def take_spares(self) -> bool:
+        return self._happens("take_spares", self._channel.take_spares)
+
 
 def train(  # noqa: PLR0917
     names: Path,
