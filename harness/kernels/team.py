@@ -24,11 +24,9 @@ from harness.kernels.step import (
     COMMANDS,
     DONE,
     FINISHED,
-    MERGE,
     PREDICT,
     STOP,
     TRAIN,
-    TRAIN_PART,
     UPDATE,
     counter,
     execute,
@@ -152,47 +150,12 @@ def update(job_1: Any, is_alone: bool) -> None:
     mark(job, 0, 1)
 
 
-@inlined
-def _begin_batch(  # noqa: PLR0917 - as above
-    job: Any,
-    dense_BI: Any,
-    rows_SX: Any,
-    slots_N: Any,
-    inverse_A: Any,
-    order_A: Any,
-    starts_N: Any,
-    labels_B: Any,
-    losses_B: Any,
-) -> None:
-    """Take the addresses of a batch to train on."""
-    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data
-    job.slots, job.num_rows = slots_N.ctypes.data if len(slots_N) else 0, len(starts_N)
-    job.row_width = rows_SX.shape[1]
-    job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
-    job.losses = losses_B.ctypes.data
-
-
-@inlined
-def _end_batch(job: Any, losses_B: Any, is_eager: bool) -> float:
-    """The mean loss. The step of the batch is pending from here on: the tasks of the update may be claimed."""
-    exchange(counter(job, BACK), 0)
-    exchange(counter(job, DONE), 0)
-    exchange(counter(job, CLAIMED), 0)
-    if is_eager and job.num_shares > 1:
-        _post(job, UPDATE)
-    total = 0.0
-    for b in range(len(losses_B)):
-        total += losses_B[b]
-    return total / len(losses_B)
-
-
-_BATCH = (
-    *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]),
-    *(float32[::1], float64[::1]),
+@compiled_for(
+    float64(
+        *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]),
+        *(float32[::1], float32[:, ::1], float64[::1], boolean),
+    )
 )
-
-
-@compiled_for(float64(*_BATCH, float32[:, ::1], boolean))
 def train(  # noqa: PLR0917 - compiled functions take values by place
     job_1: Any,
     dense_BI: Any,
@@ -202,8 +165,8 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     order_A: Any,
     starts_N: Any,
     labels_B: Any,
-    losses_B: Any,
     out_ND: Any,
+    losses_B: Any,
     is_eager: bool,
 ) -> float:
     """Apply the pending step, then compute the mean loss and the row gradients of a batch.
@@ -213,46 +176,19 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
     """
     job = job_1[0]
-    _begin_batch(job, dense_BI, rows_SX, slots_N, inverse_A, order_A, starts_N, labels_B, losses_B)
-    job.first, job.last, job.row_grads = 0, job.num_samples, out_ND.ctypes.data
+    job.dense, job.rows, job.inverse = dense_BI.ctypes.data, rows_SX.ctypes.data, inverse_A.ctypes.data
+    job.slots, job.num_rows = slots_N.ctypes.data if len(slots_N) else 0, len(out_ND)
+    job.row_width = rows_SX.shape[1]
+    job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
+    job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
     job.spin_ns = _SPIN_NS if is_eager else 0
     _command(job, TRAIN)
-    return _end_batch(job, losses_B, is_eager)
-
-
-@compiled_for(void(*_BATCH, int64, int64))
-def train_part(  # noqa: PLR0917 - compiled functions take values by place
-    job_1: Any,
-    dense_BI: Any,
-    rows_SX: Any,
-    slots_N: Any,
-    inverse_A: Any,
-    order_A: Any,
-    starts_N: Any,
-    labels_B: Any,
-    losses_B: Any,
-    first: int,
-    last: int,
-) -> None:
-    """Apply the pending step, then train on the samples ``first`` to ``last`` (exclusive) of a batch.
-
-    What the step of the batch reads of these samples is in the buffers afterwards. :func:`merge` must follow, once all
-    of them are.
-    """
-    job = job_1[0]
-    _begin_batch(job, dense_BI, rows_SX, slots_N, inverse_A, order_A, starts_N, labels_B, losses_B)
-    job.first, job.last, job.spin_ns = first, last, _SPIN_NS
-    _command(job, TRAIN_PART)
-
-
-@compiled_for(float64(_JOB_1, float64[::1], float32[:, ::1], boolean))
-def merge(job_1: Any, losses_B: Any, out_ND: Any, is_eager: bool) -> float:
-    """The mean loss and the row gradients of the batch whose samples are all in the buffers. Its step is pending then.
-
-    The bits are those of :func:`train`.
-    """
-    job = job_1[0]
-    job.row_grads = out_ND.ctypes.data
-    job.spin_ns = _SPIN_NS if is_eager else 0
-    _command(job, MERGE)
-    return _end_batch(job, losses_B, is_eager)
+    exchange(counter(job, BACK), 0)
+    exchange(counter(job, DONE), 0)
+    exchange(counter(job, CLAIMED), 0)  # from here on the tasks of the update may be claimed
+    if is_eager and job.num_shares > 1:
+        _post(job, UPDATE)
+    total = 0.0
+    for b in range(len(losses_B)):
+        total += losses_B[b]
+    return total / len(losses_B)

@@ -2,11 +2,10 @@
 
 B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses.
 J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, X columns of a row, D or more.
-P samples of a part, W numbers of a sample in it.
 """
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Thread
@@ -23,7 +22,6 @@ from harness.model.sizes import NUM_TABLES
 
 _FLOATS_PER_LINE = 16  # of a cache line; rows that products read and write begin on one
 _IN_ORDER = np.empty(0, np.int64)
-_Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
 class CompiledBackend:
@@ -54,27 +52,10 @@ class CompiledBackend:
 
         The batch's step of the dense parameters is pending afterwards. The next call of any method applies it.
         """
-        return self._pass_to_train(len(dense_BI)).train(dense_BI, rows_SX, plan, labels_B, slots_N)
-
-    def train_part(
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-        *,
-        samples: range,
-    ) -> Tensor:
-        """See :meth:`harness.model.dlrm.DenseNetwork.train_part`."""
-        return self._pass_to_train(len(dense_BI)).train_part(
-            dense_BI, rows_SX, plan, labels_B, slots_N, samples=samples
-        )
-
-    def merge(self, parts: Mapping[range, Tensor]) -> tuple[float, Tensor]:
-        """See :meth:`harness.model.dlrm.DenseNetwork.merge`."""
-        assert self._training is not None, "a part comes first"
-        return self._training.merge(parts)
+        last, self._training = self._training, self._pass_for(len(dense_BI), self._training)
+        if last is not None and last is not self._training:
+            last.update()
+        return self._training.train(dense_BI, rows_SX, plan, labels_B, slots_N)
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last batch, if there is one.
@@ -89,13 +70,6 @@ class CompiledBackend:
         self.step()
         self._predicting = self._pass_for(len(dense_BI), self._predicting)
         return self._predicting.predict(dense_BI, rows_NX, inverse_A)
-
-    def _pass_to_train(self, num_samples: int) -> "TeamPass":
-        """The pass for batches of this size. A pending step of another pass is applied."""
-        last, self._training = self._training, self._pass_for(num_samples, self._training)
-        if last is not None and last is not self._training:
-            last.update()
-        return self._training
 
     def _pass_for(self, num_samples: int, last: "TeamPass | None") -> "TeamPass":
         """``last`` if it is for batches of this size, otherwise a new one."""
@@ -133,15 +107,6 @@ class TeamPass:
         semaphores = _lines(num_shares)
         self._logits_BX = top.values[-1]
         self._losses_B = np.empty(num_samples)
-        self._of_samples = [
-            *(values[:, :width] for values, width in zip(bottom.values, bottom.widths, strict=True)),
-            *(values[:, :width] for values, width in zip(top.values[:-1], top.widths[:-1], strict=True)),
-            *(grads[:, :width] for grads, width in zip(top.grads[1:], top.widths[1:], strict=True)),
-            bottom.grads[-1][:, : self._dim],
-            vector_grads_BVD[:, 1:].flatten(1),
-            torch.from_numpy(self._losses_B.view(np.float32).reshape(-1, 2)),
-        ]
-        """What the step and the row gradients of a batch read of each sample, (B, W) together; views of the buffers."""
         self._job_1 = np.zeros(1, JOB)
         job = self._job_1[0]
         job["num_samples"], job["num_vectors"], job["dim"] = vectors_BVD.shape
@@ -181,45 +146,22 @@ class TeamPass:
 
         The rows are ``rows_SX[slots_N]``, or all of ``rows_SX`` in order if ``slots_N`` is None.
         """
-        grads_ND = torch.empty((len(plan.keys_N), self._dim))
-        batch = self._arrays(dense_BI, rows_SX, plan, labels_B, slots_N)
-        loss = team.train(self._job_1, *batch, self._losses_B, grads_ND.numpy(), self._is_eager)
-        return loss, grads_ND
-
-    def train_part(
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-        *,
-        samples: range,
-    ) -> Tensor:
-        """Train on some ``samples`` of a batch; what the others' merge needs of them: a new tensor, (P, W)."""
-        self._plan = plan  # its arrays are read by the merge, too
-        batch = self._arrays(dense_BI, rows_SX, plan, labels_B, slots_N)
-        team.train_part(self._job_1, *batch, self._losses_B, samples.start, samples.stop)
-        return torch.cat([values_BX[samples.start : samples.stop] for values_BX in self._of_samples], dim=1)
-
-    def merge(self, parts: Mapping[range, Tensor]) -> tuple[float, Tensor]:
-        """What :meth:`train` returns, from the ``parts`` of others beside those trained on here."""
-        for samples, part_PW in parts.items():
-            columns = part_PW.split([values_BX.shape[1] for values_BX in self._of_samples], dim=1)
-            for values_BX, values_PX in zip(self._of_samples, columns, strict=True):
-                values_BX[samples.start : samples.stop] = values_PX
-        grads_ND = torch.empty((len(self._plan.keys_N), self._dim))
-        loss = team.merge(self._job_1, self._losses_B, grads_ND.numpy(), self._is_eager)
-        return loss, grads_ND
-
-    def _arrays(
-        self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None
-    ) -> "_Arrays":
-        """A batch as the compiled functions take it."""
         assert len(dense_BI) == self.num_samples
-        slots = _IN_ORDER if slots_N is None else slots_N.numpy()
-        access = (plan.inverse_A.numpy(), plan.order_A.numpy(), plan.starts_N.numpy())
-        return dense_BI.numpy(), rows_SX.numpy(), slots, *access, labels_B.numpy()
+        grads_ND = torch.empty((len(plan.keys_N), self._dim))
+        loss = team.train(
+            self._job_1,
+            dense_BI.numpy(),
+            rows_SX.numpy(),
+            _IN_ORDER if slots_N is None else slots_N.numpy(),
+            plan.inverse_A.numpy(),
+            plan.order_A.numpy(),
+            plan.starts_N.numpy(),
+            labels_B.numpy(),
+            grads_ND.numpy(),
+            self._losses_B,
+            self._is_eager,
+        )
+        return loss, grads_ND
 
     def update(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
@@ -264,13 +206,13 @@ class _Stack:
     def __init__(
         self, affines_JO: Sequence[Tensor], sums_JO: Sequence[Tensor], num_samples: int, *, ends_in_relu: bool
     ) -> None:
-        self.widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
+        widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
         self.values = [
-            torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in self.widths
+            torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in widths
         ]
-        for values, width in zip(self.values, self.widths, strict=True):
+        for values, width in zip(self.values, widths, strict=True):
             values[:, width] = 1
-        self.grads = [torch.empty_like(values) for values in self.values]
+        self._grads = [torch.empty_like(values) for values in self.values]
         self._affine_grads = [torch.empty_like(sum_JO) for sum_JO in sums_JO]
         of_adagrad = [
             (_address(sum_JO), _address(grad_JO)) for sum_JO, grad_JO in zip(sums_JO, self._affine_grads, strict=True)
@@ -284,7 +226,7 @@ class _Stack:
                 ends_in_relu or k + 1 < len(affines_JO),
             )
             for k, (affine_JO, (inputs, outputs), (input_grads, output_grads)) in enumerate(
-                zip(affines_JO, pairwise(self.values), pairwise(self.grads), strict=True)
+                zip(affines_JO, pairwise(self.values), pairwise(self._grads), strict=True)
             )
         ]
 

@@ -53,25 +53,8 @@ class Backend(Protocol):
         """
         ...
 
-    def train_part(
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None,
-        *,
-        samples: range,
-    ) -> Tensor:
-        """See :meth:`DenseNetwork.train_part`; AssertionError if a part of a batch has other bits than all of it."""
-        ...
-
-    def merge(self, parts: Mapping[range, Tensor]) -> tuple[float, Tensor]:
-        """See :meth:`DenseNetwork.merge`."""
-        ...
-
     def step(self, *, is_alone: bool = False) -> None:
-        """Apply the pending step of the last :meth:`train` or :meth:`merge`, if there is one.
+        """Apply the pending step of the last :meth:`train`, if there is one.
 
         ``is_alone``: see :meth:`DenseNetwork.step`.
         """
@@ -132,32 +115,6 @@ class DenseNetwork(Resumable):
         The step of the batch is pending afterwards. The next call of any method applies it.
         """
         return self._backend.train(dense_BI, rows_SX, plan, labels_B, slots_N)
-
-    def train_part(
-        self,
-        dense_BI: Tensor,
-        rows_SX: Tensor,
-        plan: BatchPlan,
-        labels_B: Tensor,
-        slots_N: Tensor | None = None,
-        *,
-        samples: range,
-    ) -> Tensor:
-        """Train on some ``samples`` of a batch; what :meth:`merge` needs of them elsewhere: float32 (P, W).
-
-        A part is the inputs and the output gradients of each layer, the gradients of the rows by access, and the loss,
-        by sample. It does not depend on the other samples. With backend ``compiled``, however a batch is cut, its
-        results have the bits of :meth:`train`. The pending step of the batch before is applied first. Several parts of
-        a batch may be trained on here before they are merged.
-        """
-        return self._backend.train_part(dense_BI, rows_SX, plan, labels_B, slots_N, samples=samples)
-
-    def merge(self, parts: Mapping[range, Tensor]) -> tuple[float, Tensor]:
-        """What :meth:`train` returns for the batch whose other samples were trained on here; its step is pending then.
-
-        ``parts``: those of other networks with the same parameters, by their samples.
-        """
-        return self._backend.merge(parts)
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.

@@ -33,8 +33,7 @@ the gradient D = x̃ᵀ g, each operation element by element::
 Source: Naumov et al. 2019, "Deep Learning Recommendation Model for Personalization and Recommendation Systems".
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -83,14 +82,6 @@ class TorchBackend:
         self._bottom.backward(vector_grads_BVD[:, 0])
         self._step_is_due = True
         return loss, coalesce(vector_grads_BVD.cpu(), plan)
-
-    def train_part(self, *args: Any, **values: Any) -> Tensor:
-        """Refuse: a product of fewer samples may be summed in another order."""
-        raise AssertionError("backend torch trains on whole batches")
-
-    def merge(self, parts: Mapping[range, Tensor]) -> tuple[float, Tensor]:
-        """Refuse; see :meth:`train_part`."""
-        raise AssertionError("backend torch trains on whole batches")
 
     def step(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last batch, if there is one.

@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from itertools import pairwise
 
 import pytest
 import torch
@@ -17,7 +16,7 @@ import xxhash
 from torch import Tensor
 from torch.nn import functional
 
-from harness.config.model import BackendName, DenseOptimizerName, TrainerConfig
+from harness.config.model import BackendName, TrainerConfig
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.kernels import products
@@ -399,41 +398,3 @@ def print_digest(backend: BackendName) -> None:
     kept = torch.empty(1003)
     sys.stdout.write(digest(backend) + "\n")
     del kept
-
-
-@needs_compiled
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
-@pytest.mark.parametrize(
-    ("num_samples", "num_parts"), [(128, 1), (128, 2), (100, 3), (128, 7), (100, 20), (5, 8), (2048, 4)]
-)
-@pytest.mark.usefixtures("_threads")
-def test_parts_of_a_batch_have_the_bits_of_the_whole(
-    optimizer: DenseOptimizerName, num_samples: int, num_parts: int
-) -> None:
-    """Networks that each train on a part of every batch, and exchange the parts: losses, gradients of rows and
-    parameters are those of one network that trains on whole batches, also where one of them makes up for another.
-    """
-    size = SIZES["kaggle"]
-
-    def network(num_threads: int) -> DenseNetwork:
-        torch.set_num_threads(num_threads)
-        return DenseNetwork(size, seed=0, learning_rate=0.1, optimizer=optimizer, backend="compiled", is_eager=True)
-
-    whole = network(2)
-    of_parts = [network(1 + number % 2) for number in range(num_parts)]
-    bounds = [num_samples * number // num_parts for number in range(num_parts + 1)]
-    spans = [range(first, last) for first, last in pairwise(bounds)]
-    for seed in range(3):
-        batch = batch_for(size, num_samples, seed)
-        expected_loss, expected_ND = whole.train(*batch)
-        torch.set_num_threads(1)
-        parts = {span: each.train_part(*batch, samples=span) for each, span in zip(of_parts, spans, strict=True)}
-        if seed == 1:
-            heir = of_parts[0].train_part(*batch, samples=spans[-1])
-            assert torch.equal(heir.view(torch.int32), parts[spans[-1]].view(torch.int32))
-        for each, own in zip(of_parts, spans, strict=True):
-            loss, grads_ND = each.merge({span: part for span, part in parts.items() if span != own})
-            assert loss == expected_loss
-            assert torch.equal(grads_ND, expected_ND)
-    for each in of_parts:
-        assert all(torch.equal(value, whole.state()[name]) for name, value in each.state().items())
