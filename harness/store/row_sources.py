@@ -18,10 +18,10 @@ stop, for example of a small table, which are written without ids."""
 
 
 class RowSource:
-    """The rows of a save, read once each and in ascending order by a writer; of a shard that does not change meanwhile.
+    """The source from which a writer reads the rows of a save: here a shard that does not change meanwhile.
 
-    ``rows_MD``: the rows of the shard in memory. A writer uses only shape and dtype: of another source, values may be
-    newer than those of the save.
+    Each row is read once, in ascending order. ``rows_MD``: the rows of the shard in memory. A writer uses only shape
+    and dtype: of another source, values may be newer than those of the save.
     """
 
     def __init__(self, rows_MD: Tensor) -> None:
