@@ -73,7 +73,9 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
     for place, line in enumerate(lines):
         assert line.auc_difference is not None
         seeds = [1e3 * auc for _, auc in _pairs(line, data)]
-        axes.plot(seeds, [place - 0.28] * len(seeds), ".", color=colour(line.strategy), alpha=0.6)
+        for seed in seeds:
+            marker = "<" if seed < low else ">" if seed > high else "."
+            axes.plot(min(max(seed, low), high), place - 0.28, marker, color=colour(line.strategy), alpha=0.6)
         mean, half = 1e3 * line.auc_difference.mean, line.auc_difference.half_width
         if not low <= mean <= high:
             words, edge, side = (
@@ -179,16 +181,19 @@ TRADEOFF = Kind(
     "the verdicts accept. A grey band is what rounding alone changes. A triangle at the edge is a strategy outside the "
     "scale, with its mean.",
     _tradeoff,
+    needs_pairs=True,
 )
 KINDS = (
     Kind(
         "auc",
         "Difference in quality from a run without failures",
         "AUC less that of none, the run without failures of the same seed. The bar is the 95 % confidence interval "
-        "over seeds (Student's t), the dots below it are the seeds; a hollow point is a single seed, which has no "
-        "interval. An arrow at the edge is a mean outside the scale.",
+        "over seeds (Student's t), the dots below it are the seeds, a triangle at the edge one outside the "
+        "scale; a hollow point is a single seed, which has no interval. An arrow at the edge is a mean outside the "
+        "scale.",
         _auc_differences,
         shared="x",
+        needs_pairs=True,
     ),
     Kind(
         "overhead",
@@ -205,6 +210,7 @@ KINDS = (
         "One point per seed. PLS counts the samples whose effect on a dead shard was lost. If quality depended on it "
         "alone, all points would lie on one falling line; priority saving helps where points lie above it.",
         _pls_against_auc,
+        needs_pairs=True,
     ),
     Kind(
         "loss",
@@ -220,6 +226,7 @@ KINDS = (
         "The same runs, each loss less that of none at the same step of the same seed, which had the same batches: "
         "their noise cancels, and the difference is the damage of each failure and its decay.",
         _loss_differences,
+        needs_pairs=True,
     ),
 )
 """The other kinds, in the order of a section."""

@@ -56,22 +56,29 @@ class Data:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of figure. ``draw`` fills the axes of one block; ``shared``: the axes with common limits, of "xy"."""
+    """A kind of figure. ``draw`` fills the axes of one block; ``shared``: the axes with common limits, of "xy".
+
+    ``needs_pairs``: it draws differences from ``none``, and nothing where no seed has both.
+    """
 
     name: str
     title: str
     caption: str
     draw: Callable[["Axes", Block, Data], None]
     shared: str = "xy"
+    needs_pairs: bool = False
 
 
 def figures(kind: Kind, data: Data) -> "list[tuple[Block, Figure]]":
-    """The figure of each block that has a strategy besides ``none``. Call it in the context ``style()``."""
+    """The figure of each block that has a strategy besides ``none``, and pairs where they are needed.
+
+    Call it in the context ``style()``.
+    """
     from matplotlib.figure import Figure  # noqa: PLC0415 - takes half a second to import
 
     drawn: list[tuple[Block, Figure]] = []
     for block in data.blocks:
-        if any(others(block)):
+        if any(line.auc_difference is not None or not kind.needs_pairs for line in others(block)):
             figure = Figure(figsize=_SIZE, layout="constrained")
             kind.draw(figure.subplots(), block, data)
             drawn.append((block, figure))

@@ -47,9 +47,8 @@ def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()
             axes.annotate(
                 f"{option.interval_h:.3g} h, {best:.3g} %" + (", chosen" if is_chosen else ""),
                 (option.interval_h, best),
-                xytext=(0, 10),
+                xytext=(10, -14),
                 textcoords="offset points",
-                ha="center",
             )
         for each in spreads:
             if each.name in _SHOWN and each.interval_h:

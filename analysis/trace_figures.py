@@ -7,6 +7,7 @@ from warnings import catch_warnings
 
 import numpy as np
 
+from analysis.panels import legend
 from analysis.style import colour, log_scale, style, to_svg, whole_ticks
 from analysis.trace_show import LEVELS, levels_of
 from harness.traces.levels import Level
@@ -101,6 +102,8 @@ def _time(axes: "Axes", trace: Trace, stats: TraceStatistics) -> None:
             rasterized=stats.observed.num_deaths > _MOST_DOTS,
         )
         axes.set_ylabel("rank", color=FAMILY_COLOURS["weibull"])
+        if observed.num_ranks is not None:
+            axes.set_ylim(-0.5, observed.num_ranks - 0.5)  # a rank that never died is shown, too
         whole_ticks(axes.yaxis)
         counts = axes.twinx()
         counts.grid(visible=False)
@@ -126,8 +129,9 @@ def _survival(axes: "Axes", name: str, level: Level) -> None:
     hours_T = curve.quantiles[chosen]
     look: dict[str, Any] = {"step": "post", "color": _GREY, "alpha": 0.15, "linewidth": 0}
     axes.fill_between(hours_T, band.low.probabilities[chosen], band.high.probabilities[chosen], **look)
-    axes.step(hours_T, curve.probabilities[chosen], where="post", color=_GREY, linewidth=1.5, label="observed")
     grid_G = _grid(level)
+    hours, shares = np.append(grid_G[0], hours_T), np.append(1.0, curve.probabilities[chosen])
+    axes.step(hours, shares, where="post", color=_GREY, linewidth=1.5, label="observed")
     for fit in level.fits:
         axes.plot(grid_G, fit.law.sf(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)
     axes.set(ylim=(0, 1.02), xlim=(grid_G[0], grid_G[-1]))
@@ -172,7 +176,7 @@ def _finish(axes: "Axes", name: str, what: str) -> None:
     axes.set_xlabel("hours since the last failure")
     axes.set_ylabel(what)
     axes.set_title(LEVELS[name], fontsize=11, loc="left")
-    axes.legend(frameon=False, fontsize=9)
+    legend(axes)
 
 
 def _grid(level: Level) -> Any:

@@ -75,8 +75,9 @@ def _is_as_replayed(trace: Trace, cells: Sequence[Cell]) -> bool:
 def _lines(stats: TraceStatistics) -> Iterator[str]:
     yield f"{headline(stats)}."
     for name, level in levels_of(stats):
+        dispersed = "" if level.dispersed is None else f", {between(level.dispersed)} as dispersed"
         yield (
             f"A failure of {LEVELS[name]} every {number(level.mtbf_h)} h (95 %: {between(level.poisson)} if "
-            f"Poisson, {between(level.dispersed)} as dispersed). {verdict(level.fits)}"
+            f"Poisson{dispersed}). {verdict(level.fits)}"
         )
     yield from remarks(stats)

@@ -30,7 +30,9 @@ def show_trace(stats: TraceStatistics) -> RenderableType:
         parts += [Text(line) for line in (verdict(level.fits), *_doubts(level))]
         if level.hazard:
             parts.append(_hazard(level))
-    return Group(*parts, *map(Text, remarks(stats)))
+    bound = "Goodness of fit: p is a bound that can refute a family, not confirm it; --bootstrap B gives p itself."
+    is_bound = not stats.num_bootstraps and stats.observed.num_deaths
+    return Group(*parts, *map(Text, remarks(stats)), *([Text(bound)] if is_bound else []))
 
 
 def headline(stats: TraceStatistics) -> str:
@@ -62,8 +64,6 @@ def remarks(stats: TraceStatistics) -> Iterator[str]:
             f"{number(repairs.longest_h)}{down}."
         )
         yield from _merged(repairs)
-    if not stats.num_bootstraps and stats.observed.num_deaths:
-        yield "Goodness of fit: p is a bound that can refute a family, not confirm it; --bootstrap B gives p itself."
 
 
 def _merged(repairs: Repairs) -> Iterator[str]:
