@@ -169,6 +169,7 @@ class RpcCluster(Cluster):
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
         self._seeks_dead = False  # among all ranks, since ranks were killed
+        self._was_in_flight = False  # whether requests were in flight then
         self._answered: set[Rank] = set()  # in this generation
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
@@ -226,21 +227,23 @@ class RpcCluster(Cluster):
     def _replies(self, underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
         """Wait for all; the replies, and the transport's error texts of the dead, by rank.
 
-        After ranks were killed the dead are sought among all, by a no-op to each: one that answers a request may have
-        done so before it was killed. All deadlines run at once, so that any number of ranks that hang cost one. Those
-        that were killed by plan are dead even if they answer: a stopped rank may be continued from outside. Without a
-        world nobody is sought: the next one is not formed while ranks are dead.
+        After ranks were killed the dead are sought among all, by a no-op to those that were not asked since. All
+        deadlines run at once, so that any number of ranks that hang cost one. Those that were killed by plan are dead
+        even if they answer: a stopped rank may be continued from outside. Without a world nobody is sought: the next
+        one is not formed while ranks are dead.
         """
-        seeks, self._seeks_dead = self._seeks_dead and self._generation >= 0, False
-        probes = {rank: self._call(rank, no_op) for rank in self.ranks} if seeks else {}
+        seeks = self._seeks_dead and self._generation >= 0
+        unasked = [rank for rank in self.ranks if self._was_in_flight or rank not in underway] if seeks else []
+        probes = {rank: self._call(rank, no_op) for rank in unasked}
         replies, detail = _wait(underway)
+        self._seeks_dead = self._was_in_flight = False
         if seeks:
             detail = {**_wait(probes)[1], **detail}
             detail |= dict.fromkeys(self._link.call("survivors", [*detail]), _CONTINUED)
         return replies, detail
 
     def expect_losses(self) -> None:
-        self._seeks_dead = True
+        self._seeks_dead, self._was_in_flight = True, self._was_in_flight or self._num_in_flight > 0
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
