@@ -47,7 +47,7 @@ def write_plan_figure(path: Path, advice: Advice, spreads: Sequence[Spread] = ()
             axes.annotate(
                 f"{option.interval_h:.3g} h, {best:.3g} %" + (", chosen" if is_chosen else ""),
                 (option.interval_h, best),
-                xytext=(10, -14),
+                xytext=(10, -14 if option is advice.full else 8),  # off its curve
                 textcoords="offset points",
             )
         for each in spreads:

@@ -176,7 +176,8 @@ def _finish(axes: "Axes", name: str, what: str) -> None:
     axes.set_xlabel("hours since the last failure")
     axes.set_ylabel(what)
     axes.set_title(LEVELS[name], fontsize=11, loc="left")
-    legend(axes)
+    if axes.figure and not axes.figure.legends:  # one for all panels
+        legend(axes)
 
 
 def _grid(level: Level) -> Any:
