@@ -69,13 +69,15 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
     """AUC minus that of ``none``, paired by seed: the mean with its 95 % interval, and every seed."""
     lines = [line for line in others(block) if line.auc_difference is not None][::-1]
     low, high = data.auc_range
+    look: dict[str, Any]
     axes.axvline(0, color=THEMES[BASELINE][0], linewidth=1)
     for place, line in enumerate(lines):
         assert line.auc_difference is not None
         seeds = [1e3 * auc for _, auc in _pairs(line, data)]
         for seed in seeds:
             marker = "<" if seed < low else ">" if seed > high else "."
-            axes.plot(min(max(seed, low), high), place - 0.28, marker, color=colour(line.strategy), alpha=0.6)
+            look = {"color": colour(line.strategy), "alpha": 0.6, "clip_on": marker == "."}
+            axes.plot(min(max(seed, low), high), place - 0.28, marker, **look)
         mean, half = 1e3 * line.auc_difference.mean, line.auc_difference.half_width
         if not low <= mean <= high:
             words, edge, side = (
@@ -83,7 +85,7 @@ def _auc_differences(axes: "Axes", block: Block, data: Data) -> None:
             )
             axes.annotate(f" {words} ", (edge, place), ha=side, va="center", fontsize=SMALL)
             continue
-        look: dict[str, Any] = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}
+        look = {"color": colour(line.strategy), "marker": "o", "markersize": 7, "capsize": 4}
         if half is None:
             look["markerfacecolor"] = THEMES[PAPER][0]  # one seed: no interval
         axes.errorbar(mean, place, xerr=None if half is None else 1e3 * half, **look)

@@ -130,7 +130,7 @@ def _survival(axes: "Axes", name: str, level: Level) -> None:
     look: dict[str, Any] = {"step": "post", "color": _GREY, "alpha": 0.15, "linewidth": 0}
     axes.fill_between(hours_T, band.low.probabilities[chosen], band.high.probabilities[chosen], **look)
     grid_G = _grid(level)
-    hours, shares = np.append(grid_G[0], hours_T), np.append(1.0, curve.probabilities[chosen])
+    hours, shares = np.append(min(grid_G[0], hours_T[0]), hours_T), np.append(1.0, curve.probabilities[chosen])
     axes.step(hours, shares, where="post", color=_GREY, linewidth=1.5, label="observed")
     for fit in level.fits:
         axes.plot(grid_G, fit.law.sf(grid_G), color=FAMILY_COLOURS[fit.family], linewidth=1.2, label=fit.family)

@@ -55,6 +55,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
 
 
 @pytest.mark.parametrize("kind", [TRADEOFF, *KINDS], ids=lambda kind: kind.name)
+def test_without_runs_of_none_only_what_needs_no_pairs_is_drawn(kind: Kind, data: Data) -> None:
+    """A strategy's own runs have costs and losses; differences from ``none`` would be empty axes."""
+    cells = [cell for cell in data.cells if cell["strategy"] != "none"]
+    with style():
+        drawn = figures(kind, Data(summarise(cells), cells, DEFAULT_MARGIN))
+    assert bool(drawn) == (kind.name in ("overhead", "loss"))
+
+
+@pytest.mark.parametrize("kind", [TRADEOFF, *KINDS], ids=lambda kind: kind.name)
 def test_a_figure_has_no_colour_outside_the_themes(kind: Kind, data: Data) -> None:
     """Every colour in a page's figure is a CSS variable, so that it has a dark counterpart."""
     with style():
@@ -82,7 +91,7 @@ def test_settings_share_their_scales(kind: Kind, data: Data) -> None:
 
 
 def test_a_control_does_not_set_the_scale(tmp_path: Path) -> None:
-    """A loss of never_save far from the others stands at the edge of the trade-off, with its value."""
+    """A loss of never_save far from the others stands at the edge of the figures, with its value and its seeds."""
     for seed in range(2):
         for strategy in ("none", "full", "never_save"):
             write_run(tmp_path / f"{strategy}-{seed}", made_config(strategy, seed=seed))
@@ -93,6 +102,12 @@ def test_a_control_does_not_set_the_scale(tmp_path: Path) -> None:
         ((_, figure),) = figures(TRADEOFF, Data(regimes_of(frame), cells_of(frame), DEFAULT_MARGIN))
     assert figure.axes[0].get_ylim()[1] < 1000
     assert [text.get_text() for text in figure.axes[0].texts] == [f"{loss + 1000:+.1f}"]
+    (auc,) = [kind for kind in KINDS if kind.name == "auc"]
+    with style():
+        ((_, figure),) = figures(auc, Data(regimes_of(frame), cells_of(frame), DEFAULT_MARGIN))
+    low = figure.axes[0].get_xlim()[0]
+    edge = [line.get_xdata() for line in figure.axes[0].get_lines() if line.get_marker() == "<"]
+    assert edge == [[low], [low]], "its seeds are triangles at the edge"
 
 
 def test_a_seed_s_curve_is_faint_behind_the_mean(data: Data) -> None:
