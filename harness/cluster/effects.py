@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from harness.core.faults import Struck
 from harness.core.plans import Rank
+from harness.core.trainers import ALONE, TrainerGroup
 from harness.store import FileRecord, Manifest, ResumePoint, in_background
 
 T = TypeVar("T")
@@ -58,19 +59,23 @@ class Effects:
     Attributes:
         channel: reaches the supervisor.
         clock: seconds, monotonic; for the ``machine`` part of events, and for when a resume point is written.
+        group: the trainers of the run, one of which acts for all.
     """
 
-    def __init__(self, channel: Channel, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, channel: Channel, clock: Callable[[], float] = time.monotonic, group: TrainerGroup = ALONE
+    ) -> None:
         self.channel = channel
         self.clock = clock
+        self.group = group
 
     def once(self, action: Callable[[], T]) -> T:
         """The result of ``action``, which has an effect outside this process, or depends on one.
 
-        All that is done here passes through it, but for the begin of a write beside training steps. Where several
-        trainers do the same, one of them is to act, and the others are to have its result or its error.
+        All that is done here passes through it or through ``group.noticed``, but for the begin of a write beside
+        training steps. Of several trainers one acts, and the others have its result or its error.
         """
-        return action()
+        return self.group.once(action)
 
     def _call(self, name: str, *args: Any) -> Any:
         return self.once(lambda: self.channel.call(name, *args))
@@ -92,7 +97,7 @@ class Effects:
 
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
-        return in_background("save", write)
+        return in_background("save", write) if self.group.acts else Future()
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
@@ -129,12 +134,12 @@ class Effects:
 
     def is_stopping(self) -> bool:
         """Whether the run is asked to stop. Does not wait for the supervisor."""
-        return self.once(self.channel.is_stopping)
+        return self.group.noticed("is_stopping", self.channel.is_stopping)
 
     def take_spares(self) -> bool:
         """Whether all missing spares have been connected since the last call. Does not wait for the supervisor."""
-        return self.once(self.channel.take_spares)
+        return self.group.noticed("spares", self.channel.take_spares)
 
     def has_passed(self, seconds: float, since_s: float) -> bool:
         """Whether ``seconds`` have passed since the clock read ``since_s``."""
-        return self.once(lambda: self.clock() - since_s >= seconds)
+        return self.group.noticed("time", lambda: self.clock() - since_s >= seconds)

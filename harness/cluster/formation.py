@@ -11,7 +11,7 @@ class Formation:
     """A generation; can be pickled.
 
     Attributes:
-        members: in the order of their numbers: PS ranks, the trainer, spares.
+        members: in the order of their numbers: PS ranks, trainers, spares.
         takeovers: spares that serve under the names of PS ranks since the generation was formed, by PS rank.
     """
 
@@ -33,7 +33,7 @@ class Rendezvous:
     def __init__(self, formation: Formation, send: Callable[..., None]) -> None:
         self._formation = formation
         self._send = send
-        self._addresses: dict[Rank, bytes] = {}
+        self._addresses: dict[Rank, tuple[bytes, object]] = {}
         self._is_broken = False  # a rank died before the generation was complete
 
     @property
@@ -51,8 +51,11 @@ class Rendezvous:
         """Whether a rank waits for others: the generation is being formed."""
         return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)
 
-    def publish(self, rank: Rank, generation: int, address: bytes) -> None:
-        """Handle the message of ``rank`` that it is found at ``address``, and waits for the addresses of all."""
+    def publish(self, rank: Rank, generation: int, address: tuple[bytes, object]) -> None:
+        """Handle the message of ``rank`` that it is found at ``address``, and waits for the addresses of all.
+
+        ``address``: that of its RPC agent, and the one where a trainer waits for other trainers.
+        """
         is_past = generation != self._formation.generation
         if not is_past:
             self._addresses[rank] = address

@@ -2,6 +2,7 @@
 
 import os
 import select
+import socket
 import threading
 import time
 from contextlib import suppress
@@ -12,7 +13,7 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.core.plans import Rank
+from harness.core.plans import Rank, is_trainer
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
 
@@ -40,11 +41,22 @@ class ControlLink:
         self._order: tuple[Rank, Formation] | None = None  # that came while a generation was formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
         self._poll.register(self._connection.fileno(), select.POLLIN)
+        self.entrance: object = None  # where other trainers find this one
+        self.entrances: dict[Rank, Any] = {}  # of the trainers of the present generation
         self._has_spares = False
         self._is_stopping = False
         self._step = self._num_finished = 0
         formation = rank_context.formation
         self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable when :meth:`hear` has something to do."""
+        return self._connection.fileno()
+
+    def own_address(self) -> str:
+        """The address of this machine by which it reaches the supervisor."""
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock:
+            return sock.getsockname()[0]
 
     def send(self, *message: Any) -> None:
         """Send a message without waiting for a reply."""
@@ -99,23 +111,23 @@ class ControlLink:
 
     def take_spares(self) -> bool:
         """Whether the supervisor has said, since the last call, that all spares are connected. Does not wait."""
-        self._hear()
+        self.hear()
         has_spares, self._has_spares = self._has_spares, False
         return has_spares
 
     def is_stopping(self) -> bool:
         """Whether the supervisor has said that the run is to stop at a boundary. Does not wait."""
-        self._hear()
+        self.hear()
         return self._is_stopping
 
-    def _hear(self) -> None:
+    def hear(self) -> None:
         """Take the notices that have come. Between requests nothing else comes but the order to end."""
         while self._poll.poll(0):
             self._next()
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
         """See :data:`harness.cluster.group.Meet`."""
-        self.send("publish", generation, address)
+        self.send("publish", generation, (address, self.entrance))
         while True:
             kind, *values = self._await("addresses", "broken", "join")
             if kind == "join":
@@ -123,7 +135,8 @@ class ControlLink:
             elif values[0] != generation:
                 continue  # a late answer about an abandoned generation
             elif kind == "addresses":
-                return values[1]
+                self.entrances = {rank: entrance for rank, (_, entrance) in values[1].items() if is_trainer(rank)}
+                return {rank: address for rank, (address, _) in values[1].items()}
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
             )

@@ -5,7 +5,8 @@ A request of the trainer calls :meth:`PsProcess.serve` in the PS rank: one messa
 
 import threading
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,7 @@ from harness.cluster.effects import Effects
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
 from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
+from harness.cluster.mesh import Mesh, PeerEnded
 from harness.cluster.protocol import (
     Cluster,
     CopyShard,
@@ -30,15 +32,20 @@ from harness.cluster.protocol import (
     raise_failures,
 )
 from harness.cluster.server import RankServer, RankSpec
+from harness.cluster.trainers import SeveralTrainers
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, is_ps, is_spare
+from harness.core.plans import Rank, is_ps, is_spare, is_trainer
+from harness.core.trainers import ALONE
 from harness.processes import control
 from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
 
 _BEAT = 0.1  # of the time after which a mute trainer is given up
 
-Underway = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
+Calls = Mapping[Rank, Future[Any] | tuple[Future[Any], ...]]
 """Calls in flight, several or one to a rank. One that could not be sent has failed."""
+
+Underway = Callable[[], list["_Outcome"]]
+"""Requests in flight: waits for them, and for those of the other trainers."""
 
 
 class PsProcess:
@@ -136,17 +143,46 @@ def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankCont
 
     def work(link: ControlLink) -> None:
         link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
-        link.send(*_carry_out(job, link))
+        mesh = _mesh(link)
+        if (end := _carry_out(job, link, mesh)) is not None:
+            link.send(*end)
         link.order()
+        if mesh is not None:
+            mesh.close()
 
     _live(rank_context, work)
 
 
-def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink) -> control.Message:
-    """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
+def _mesh(link: ControlLink) -> Mesh | None:
+    """The sockets to the other trainers; None where there are none."""
+    context = link.rank_context
+    assert context.formation is not None, "a trainer is a member from the beginning"
+    trainers = [*filter(is_trainer, context.formation.members)]
+    if len(trainers) == 1:
+        return None
+    mesh = Mesh(
+        trainers.index(context.rank),
+        len(trainers),
+        host=link.own_address(),
+        authkey=context.authkey,
+        timeout_s=context.options.join_timeout_s,
+        notices=link.fileno(),
+        hear=link.hear,
+    )
+    link.entrance = mesh.address
+    return mesh
+
+
+def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh: Mesh | None) -> control.Message | None:
+    """Run ``job``; the message that says how it ended, None if the supervisor finds it by the end of another trainer.
+
+    Raises Stopped, EOFError, ConnectionError.
+    """
     try:
-        effects = Effects(link)
-        job(RpcCluster(link, effects), effects)
+        effects = Effects(link, group=ALONE if mesh is None else SeveralTrainers(mesh))
+        job(RpcCluster(link, effects, mesh), effects)
+    except PeerEnded:
+        return None
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):
@@ -162,14 +198,14 @@ class RpcCluster(Cluster):
 
     overlaps = True
 
-    def __init__(self, link: ControlLink, effects: Effects) -> None:
-        self._link, self._effects = link, effects
+    def __init__(self, link: ControlLink, effects: Effects, mesh: Mesh | None = None) -> None:
+        self._link, self._effects, self._group, self._mesh = link, effects, effects.group, mesh
         self._rank, self._options = link.rank_context.rank, link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
         self._num_in_flight = 0
-        self._seeks_dead = False  # among all ranks, since ranks were killed
-        self._was_in_flight = False  # whether requests were in flight then
+        self._num_losses = self._num_found = 0  # times that ranks were killed, and that the dead were sought among all
+        self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
@@ -180,16 +216,26 @@ class RpcCluster(Cluster):
             raise RunFailed(f"the first RPC world was not formed: {words}") from lost
 
     def start(self, requests: Mapping[Rank, Request]) -> Underway:
-        """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any."""
-        refused: Underway = {}
+        """Send all requests at once, without waiting. Between two steps spares are admitted first, if there are any.
+
+        Of several trainers each sends those to its own ranks; all wait for all replies.
+        """
+        refused: Calls = {}
         may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
         if may_join and self._effects.take_spares():
             try:
-                self._form(self._link.ask("regroup"))
+                self._form(self._effects.once(lambda: self._link.ask("regroup")))
             except RankLost as lost:  # nothing is sent
                 refused = {rank: _failed(RuntimeError(words)) for rank, words in lost.detail.items()}
         self._num_in_flight += 1
-        return refused or {rank: self._send(rank, requests[rank]) for rank in self.ranks if rank in requests}
+        asked = self._asked(self._group.index, requests)
+        calls = refused or {rank: self._send(rank, requests[rank]) for rank in asked}
+        return self._group.share_later("replies", lambda _: self._outcome(calls))
+
+    def _asked(self, number: int, ranks: Container[Rank]) -> list[Rank]:
+        """Those of ``ranks`` that trainer ``number`` asks."""
+        span = self._group.spans(len(self.ranks))[number]
+        return [rank for rank in self.ranks[span.start : span.stop] if rank in ranks]
 
     def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
         if isinstance(request, Several):
@@ -208,7 +254,7 @@ class RpcCluster(Cluster):
     def finish(self, underway: Underway) -> dict[Rank, Reply]:
         """Wait for all replies. Raises RankLost if ranks are dead."""
         self._num_in_flight -= 1
-        replies, detail = self._replies(underway)
+        replies, detail = self._replies(underway())
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         raise_failures(replies.values())
@@ -221,41 +267,55 @@ class RpcCluster(Cluster):
 
     def _lost(self, detail: Mapping[Rank, str], replies: Mapping[Rank, Reply]) -> RankLost:
         """The error that ranks are dead: all of a host's if that was lost, as one failure."""
-        lost = {**detail, **self._link.ask("lost_with", [*detail])}
+        lost = {**detail, **self._effects.once(lambda: self._link.ask("lost_with", [*detail]))}
         return RankLost(lost, replies, lost)
 
-    def _replies(self, underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
-        """Wait for all; the replies, and the transport's error texts of the dead, by rank.
+    def _outcome(self, calls: Calls) -> "_Outcome":
+        """Wait for calls of this trainer: the replies, and the transport's error texts of the dead.
 
         After ranks were killed the dead are sought among all, by a no-op to those that were not asked since. All
-        deadlines run at once, so that any number of ranks that hang cost one. Those that were killed by plan are dead
-        even if they answer: a stopped rank may be continued from outside. Without a world nobody is sought: the next
-        one is not formed while ranks are dead.
+        deadlines run at once, so that any number of ranks that hang cost one. Without a world nobody is sought: the
+        next one is not formed while ranks are dead.
         """
-        seeks = self._seeks_dead and self._generation >= 0
-        unasked = [rank for rank in self.ranks if self._was_in_flight or rank not in underway] if seeks else []
-        probes = {rank: self._call(rank, no_op) for rank in unasked}
-        replies, detail = _wait(underway)
-        self._seeks_dead = self._was_in_flight = False
+        num_losses, probes = self._num_losses, dict[Rank, Future[Any]]()
+        if num_losses > self._num_found and self._generation >= 0:
+            own = self._asked(self._group.index, self.ranks)
+            probes = {rank: self._call(rank, no_op) for rank in own if self._was_in_flight or rank not in calls}
+        replies, detail = _wait(calls)
+        return _Outcome(replies, {**_wait(probes)[1], **detail}, num_losses)
+
+    def _replies(self, outcomes: list["_Outcome"]) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
+        """The replies to all trainers, and the error texts of the dead, by rank.
+
+        Those that were killed by plan are dead even if they answer: a stopped rank may be continued from outside.
+        """
+        if any(outcome.num_losses < self._num_losses for outcome in outcomes):  # they came before ranks were killed
+            outcomes += self._group.share("dead", lambda _: self._outcome({}))
+        replies = {rank: reply for outcome in outcomes for rank, reply in outcome.replies.items()}
+        detail = {rank: words for outcome in outcomes for rank, words in outcome.detail.items()}
+        seeks = self._num_losses > self._num_found and self._generation >= 0
+        self._num_found, self._was_in_flight = self._num_losses, False
         if seeks:
-            detail = {**_wait(probes)[1], **detail}
-            detail |= dict.fromkeys(self._link.call("survivors", [*detail]), _CONTINUED)
+            survivors = self._effects.once(lambda: self._link.call("survivors", [*detail]))
+            detail |= dict.fromkeys(survivors, _CONTINUED)
         return replies, detail
 
     def expect_losses(self) -> None:
-        self._seeks_dead, self._was_in_flight = True, self._was_in_flight or self._num_in_flight > 0
+        self._num_losses += 1
+        self._was_in_flight = self._was_in_flight or self._num_in_flight > 0
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
-        formation: Formation = self._link.ask("formation")
-        adopted: Underway = {}
+        formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
+        adopted: Calls = {}
         if formation.generation == self._generation:
             spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
             self._workers = {**self._workers, **spares}
-            adopted = {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in spares}
+            own = self._asked(self._group.index, spares)
+            adopted = {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in own}
         else:
             self._form(formation)
-        if detail := self._replies(adopted)[1]:
+        if detail := self._replies(self._group.share("adopted", lambda _: self._outcome(adopted)))[1]:
             raise self._lost(detail, {})
 
     def _form(self, formation: Formation) -> None:
@@ -267,10 +327,10 @@ class RpcCluster(Cluster):
             try:
                 self._join(formation)
             except group.WorldBroken as error:
-                dead = self._link.ask("dead")
+                dead = self._effects.once(lambda: self._link.ask("dead"))
                 if dead:
                     raise RankLost(dead, {}, dead) from error
-                broken, formation = formation, self._link.ask("regroup")
+                broken, formation = formation, self._effects.once(lambda: self._link.ask("regroup"))
                 if formation == broken:
                     raise RunFailed(f"the RPC world could not be formed again: {error}") from error
 
@@ -280,9 +340,20 @@ class RpcCluster(Cluster):
         self._link.join(self._rank, formation)
         self._generation = formation.generation
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}
+        if self._mesh is not None and not self._mesh.has_met:
+            self._mesh.meet([self._link.entrances[member] for member in formation.members if is_trainer(member)])
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What became of the calls of one trainer, after ranks were killed ``num_losses`` times."""
+
+    replies: dict[Rank, Reply]
+    detail: dict[Rank, str]
+    num_losses: int
 
 
 _CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"
@@ -301,7 +372,7 @@ def _failed(error: RuntimeError) -> Future[Any]:
     return failed
 
 
-def _wait(underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
+def _wait(calls: Calls) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
     """Wait for all; the replies, a tuple of those of several, and the transport's error texts, by rank.
 
     A rank's own exceptions travel as Failure values, so an error raised here is the transport's: end of file, broken
@@ -309,7 +380,7 @@ def _wait(underway: Underway) -> tuple[dict[Rank, Reply], dict[Rank, str]]:
     """
     replies: dict[Rank, Reply] = {}
     detail: dict[Rank, str] = {}
-    for rank, sent in underway.items():
+    for rank, sent in calls.items():
         try:
             if isinstance(sent, tuple):
                 replies[rank] = tuple(wire.reply_of(each.wait()) for each in sent)

@@ -21,7 +21,7 @@ from harness.cluster.processes import REAP_S, Processes
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import CHIEF, Rank, all_ranks, is_ps, is_spare, is_trainer, spare_name
+from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_trainer, spare_name
 from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
@@ -35,7 +35,7 @@ class World:
 
     Args:
         launcher: starts the processes. Closed with the world.
-        ps, trainer: main functions of a PS rank, or a spare, and of the trainer rank.
+        ps, trainer: main functions of a PS rank, or a spare, and of a trainer rank.
         options: settings of the RPC world, the control channel and the spares.
         may_cut: whether ranks may have to be cut off the network (:meth:`cut_off`).
         progress_timeout_s: within which a trainer must finish something; None: it need not.
@@ -69,7 +69,8 @@ class World:
         self.port: int = listener.getsockname()[1]
         self._options = options
         self._authkey = secrets.token_bytes(32)
-        self.names = all_ranks(num_ps)
+        self.names = all_ranks(num_ps, options.num_trainers)
+        self._trainers = [*filter(is_trainer, self.names)]
         self._ps, self._trainer = ps, trainer
         self._launcher, self._processes = launcher, Processes(launcher)
         self._connections = Connections(listener, self._authkey, options.rpc_timeout_s)
@@ -77,14 +78,18 @@ class World:
         self._num_spares = options.spares  # that were ever started: a name is never used again
         self._refill_after: int | None = None  # step after which missing spares are started
         self._formation = Formation(generation=-1, members=(), takeovers={})
-        self._has_met_trainer = False  # whether it has connected
+        self._met: set[Rank] = set()  # trainers that have connected
+        self._finished: set[Rank] = set()  # trainers
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
         self._mute: dict[Rank, Machine] = {}  # ranks that were killed at a deadline, since the last replacement
         self._told_hosts: set[str] = set()  # lost hosts that a replacement has reported
         self._may_cut = may_cut
-        self._progress = TrainerProgress(self._clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
+        self._progress = {
+            rank: TrainerProgress(self._clock, mute_s=options.rpc_timeout_s, idle_s=progress_timeout_s)
+            for rank in self._trainers
+        }
         self._to_cut: set[int] = set()  # processes that are cut off when they have connected
 
     @property
@@ -168,8 +173,8 @@ class World:
         """Give the names of dead ranks to spares or new processes.
 
         If the present generation has a spare for each, these take over, and the generation stays. Otherwise a new one
-        begins, with what spares there are, new processes for the rest, and the survivors. The trainer gets no order:
-        it asks for the formation, and joins that.
+        begins, with what spares there are, new processes for the rest, and the survivors. Trainers get no order: they
+        ask for the formation, and join that.
 
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.
@@ -218,13 +223,13 @@ class World:
     def _look_after_members(self) -> None:
         """Kill the members that are mute, and abandon the generation that is being formed if one has ended.
 
-        Raises RunFailed if the trainer is one of them; it is not replaced. Once a generation is formed, the trainer
-        finds the death of a PS rank by a request that fails.
+        Raises RunFailed if a trainer is one of them; it is not replaced. Once a generation is formed, trainers find the
+        death of a PS rank by a request that fails.
         """
-        if not self._trainer_has_ended():
+        if not any(map(self._trainer_has_ended, self._trainers)):
             self._give_up(self._overdue())
-        if self._trainer_has_ended():
-            raise RunFailed(f"{CHIEF} (pid {self.pids[CHIEF]}) {self._end_of(CHIEF, 'before its job was done')}")
+        for rank in filter(self._trainer_has_ended, self._trainers):
+            raise RunFailed(f"{rank} (pid {self.pids[rank]}) {self._end_of(rank, 'before its job was done')}")
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
 
@@ -245,33 +250,38 @@ class World:
         return {rank: why for rank, why in self._processes.lost_with(ranks).items() if is_ps(rank)}
 
     def _overdue(self) -> dict[Rank, str]:
-        """Members that have not done in time what they must, and what that is. The trainer alone, if it is one."""
-        if why := self._problem_of_trainer():
-            return {CHIEF: why}
+        """Members that have not done in time what they must, and what that is. A trainer alone, if it is one."""
+        for rank in self._trainers:
+            if why := self._problem_of_trainer(rank):
+                return {rank: why}
         options = self._options
         if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
             return {}
         late = self._rendezvous.missing
         why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s)"
-        if CHIEF in late:
-            return {CHIEF: why + "".join(f", nor did {rank}" for rank in late if rank != CHIEF)}
+        for trainer in filter(is_trainer, late):
+            return {trainer: why + "".join(f", nor did {rank}" for rank in late if rank != trainer)}
         return dict.fromkeys(late, why)
 
-    def _problem_of_trainer(self) -> str | None:
+    def _problem_of_trainer(self, trainer: Rank) -> str | None:
         """What a trainer that still runs has failed to do; None if there is nothing."""
-        if CHIEF in self._connections:
-            return self._progress.problem
-        if CHIEF in self._connections.stuck:
-            return self._progress.silence  # in the middle of a message
-        if not self._has_met_trainer:
+        if trainer in self._connections:
+            return self._progress[trainer].problem
+        if trainer in self._connections.stuck:
+            return self._progress[trainer].silence  # in the middle of a message
+        if trainer not in self._met:
             return None
-        self._processes[CHIEF].join(REAP_S)
+        self._processes[trainer].join(REAP_S)
         self._launcher.check()
-        return None if self._trainer_has_ended() else "closed its connection"
+        return None if self._trainer_has_ended(trainer) else "closed its connection"
 
-    def _trainer_has_ended(self) -> bool:
-        """Whether the trainer has ended and all that it sent was read."""
-        return CHIEF not in self._connections and self._processes.has_ended(CHIEF)
+    def _trainer_has_ended(self, trainer: Rank) -> bool:
+        """Whether a trainer has ended and all that it sent was read."""
+        return trainer not in self._connections and self._processes.has_ended(trainer)
+
+    def _tell_trainers(self, *message: Any) -> None:
+        for trainer in self._trainers:
+            self._connections.send(trainer, *message)
 
     def _give_up(self, overdue: Mapping[Rank, str]) -> None:
         """Kill members, and note why."""
@@ -291,7 +301,7 @@ class World:
     def serve(
         self, supervisor: Any, stop: StopRequest | None = None, on_tick: Callable[[], float] = lambda: math.inf
     ) -> None:
-        """Serve the ranks until the trainer has finished. ``stop``: the trainer is told once this is set.
+        """Serve the ranks until all trainers have finished. ``stop``: they are told once this is set.
 
         A trainer calls methods of ``supervisor``, and about generations those of this object.
         ``on_tick`` is called between messages, and again before as many seconds as it returns have passed.
@@ -299,11 +309,11 @@ class World:
         """
         while True:
             wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
-            watched = self._processes.watched(None if self._rendezvous.is_awaited else [CHIEF])
+            watched = self._processes.watched(None if self._rendezvous.is_awaited else self._trainers)
             asked = [] if stop is None or stop.is_set else [stop.fileno()]
             ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
-            if stop is not None and stop.is_set and CHIEF in self._connections:
-                self._connections.send(CHIEF, "halt")
+            if stop is not None and stop.is_set and all(trainer in self._connections for trainer in self._trainers):
+                self._tell_trainers("halt")
                 stop = None
             self._launcher.check()
             self._connections.drop(self._processes.on_lost_hosts())  # their processes may run: so they end
@@ -313,16 +323,17 @@ class World:
             self._look_after_members()
 
     def _handle(self, connection: Connection, rank: Rank | None, message: control.Message, supervisor: Any) -> bool:
-        """Handle one message; True if the trainer has finished."""
+        """Handle one message; True if all trainers have finished."""
         kind, *args = message
         if kind == "hello":
             self._greet(connection, *args)
             return False
         assert rank is not None, "a rank says its name first"
         if is_trainer(rank):
-            self._progress.hear(kind, *args)
+            self._progress[rank].hear(kind, *args)
         if kind == "finished":
-            return True
+            self._finished.add(rank)
+            return len(self._finished) == len(self._trainers)
         if kind == "failed":
             raise args[0]
         if kind == "tell":
@@ -344,11 +355,11 @@ class World:
             self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
         if is_trainer(rank):
-            self._has_met_trainer = True
-            self._progress.hear("hello")
+            self._met.add(rank)
+            self._progress[rank].hear("hello")
         if generation is None:
             if all(spare in self._connections for spare in filter(is_spare, self.pids)):
-                self._connections.send(CHIEF, "spares")
+                self._tell_trainers("spares")
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", rank, self._formation)
 

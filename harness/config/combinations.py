@@ -3,7 +3,7 @@
 from harness.config.model import Config
 from harness.core.errors import ConfigError
 from harness.core.optimizers import OPTIMIZERS
-from harness.core.plans import all_ranks
+from harness.core.plans import CHIEF, all_ranks
 from harness.core.strategy import Strategy
 
 
@@ -30,11 +30,16 @@ def refuse_combinations(config: Config, strategy: Strategy) -> None:
             f"trainer.progress_timeout_s: expected more than 2 · cluster.rpc_timeout_s + cluster.join_timeout_s "
             f"({wait_s:g}), got {progress_s:g}; the trainer waits so long for a rank that does not answer"
         )
-    *ps_ranks, trainer = all_ranks(config.num_ps)
-    if unknown := sorted(config.cluster.place.keys() - {*ps_ranks, trainer}):
+    if cluster.num_trainers > 1 and config.trainer.backend == "torch":
         raise ConfigError(
-            f"cluster.place: expected ranks ps0 to {ps_ranks[-1]} and {trainer}, got {', '.join(unknown)}"
+            f"cluster.num_trainers: expected 1 with backend torch on {config.trainer.device}, got "
+            f"{cluster.num_trainers}; torch sums over a part of a batch with other bits than over the whole"
         )
+    ranks = all_ranks(config.num_ps, cluster.num_trainers)
+    if unknown := sorted(config.cluster.place.keys() - {*ranks}):
+        ps_rank, trainer = ranks[config.num_ps - 1], ranks[-1]
+        trainers = trainer if trainer == CHIEF else f"{CHIEF} to {trainer}"
+        raise ConfigError(f"cluster.place: expected ranks ps0 to {ps_rank} and {trainers}, got {', '.join(unknown)}")
     if not strategy.restores_exactly and OPTIMIZERS[config.trainer.optimizer].num_states(1):
         raise ConfigError(
             f"trainer.optimizer: expected sgd for saves with rounded values ({config.strategy.name}), got "

@@ -42,7 +42,7 @@ def host_map(config: Config) -> HostMap:
     """Which host each rank is on when a run begins, by index; without ``cluster.hosts`` no rank has one."""
     cluster = config.cluster
     place = {rank: cluster.hosts.index(host) for rank, host in cluster.place.items()}
-    return HostMap(config.num_ps, len(cluster.hosts), place)
+    return HostMap(config.num_ps, len(cluster.hosts), place, cluster.num_trainers)
 
 
 def group_of(configs: Sequence[Config]) -> str:

@@ -141,6 +141,9 @@ class EvalConfig(_Model):
 class ClusterConfig(_Model):
     num_ps: NumRanks | None = None
     """Parameter-server ranks (N in every formula), each a process with engine `rpc`; null: the profile's number."""
+    num_trainers: Annotated[int, Field(ge=1, le=256), NO_RESULT] = 1
+    """Trainers of engine `rpc`, each a process with a replica of the dense network. They divide the samples of a batch
+        and the PS ranks; their number changes no bit. More than one needs backend `compiled` (docs/TRAINERS.md)."""
     placement: Literal["row", "table"] = "row"
     """`row`: row id mod N, every table on every rank. `table`: whole tables, largest first onto the lightest rank."""
     launcher: Annotated[str, OneOf(LAUNCHER_NAMES), NO_RESULT] = "fork"

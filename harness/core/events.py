@@ -225,7 +225,7 @@ class Finished(Event):
     replica_bytes: int | None = None  # pushes to replicas, copies of replicas; null without replicas
     cache: dict[str, float] | None = None  # rows and bytes moved, hit rate, peak; null without a cache
     mirror: dict[str, float] | None = None  # rows, bytes at the trainer, fetched rows; null without a mirror
-    digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0")
+    digests: dict[str, str]  # xxh3 of every parameter, by rank ("ps0", ..., "trainer0", ...)
 
 
 EVENTS: dict[str, type[Event]] = {

@@ -12,27 +12,28 @@ from harness.core.plans import Rank, all_ranks
 class HostMap(dict[Rank, int]):
     """The host of each rank. A rank that dies alone is replaced on its own host; ranks of a lost host move.
 
-    At first each rank is, PS ranks before the trainer, on the host that ``place`` names, or else on the one with the
+    At first each rank is, PS ranks before trainers, on the host that ``place`` names, or else on the one with the
     fewest ranks so far (ties to the lower index).
 
     Args:
         num_hosts: with 0, no rank has a host.
         place: host by rank.
+        num_trainers: trainer ranks.
 
     Attributes:
         left: hosts that are not lost, ascending.
         lost: hosts that were lost, in order.
     """
 
-    def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int]) -> None:
+    def __init__(self, num_ps: int, num_hosts: int, place: Mapping[Rank, int], num_trainers: int = 1) -> None:
         super().__init__()
         self.left = [*range(num_hosts)]
         self.lost: list[int] = []
-        for rank in all_ranks(num_ps) if num_hosts else ():
+        for rank in all_ranks(num_ps, num_trainers) if num_hosts else ():
             self[rank] = place[rank] if rank in place else self._emptiest()
 
     def on(self, host: int) -> tuple[Rank, ...]:
-        """The ranks on a host: PS ranks by number, then the trainer."""
+        """The ranks on a host: PS ranks by number, then trainers."""
         return tuple(rank for rank, its_host in self.items() if its_host == host)
 
     def lose(self, host: int) -> None:

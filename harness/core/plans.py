@@ -19,8 +19,13 @@ def ps_index(rank: Rank) -> int:
     return int(rank.removeprefix("ps"))
 
 
-CHIEF: Rank = "trainer0"
-"""The trainer rank whose files and digests stand for those of the dense network."""
+def trainer_rank(index: int) -> Rank:
+    """Name of trainer number ``index``."""
+    return f"trainer{index}"
+
+
+CHIEF: Rank = trainer_rank(0)
+"""The trainer rank whose files stand for those of the dense network."""
 
 
 def is_ps(rank: Rank) -> bool:
@@ -38,9 +43,9 @@ def rank_order(rank: Rank) -> tuple[bool, int]:
     return is_trainer(rank), int(rank.removeprefix("ps").removeprefix("trainer"))
 
 
-def all_ranks(num_ps: int) -> tuple[Rank, ...]:
+def all_ranks(num_ps: int, num_trainers: int = 1) -> tuple[Rank, ...]:
     """The ranks of a run, in rank order."""
-    return (*map(ps_rank, range(num_ps)), CHIEF)
+    return (*map(ps_rank, range(num_ps)), *map(trainer_rank, range(num_trainers)))
 
 
 def spare_name(index: int) -> Rank:

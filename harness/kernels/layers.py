@@ -46,7 +46,8 @@ JOB = np.dtype(
         *((name, np.int64) for name in ("layers", "vectors", "vector_grads", "counters", "semaphores")),
         *((name, np.int64) for name in ("command", "is_running", "spin_ns")),
         # of the batch at hand
-        *((name, np.int64) for name in ("dense", "labels", "rows", "row_width", "slots", "inverse", "num_rows")),
+        *((name, np.int64) for name in ("first", "last", "dense", "labels")),
+        *((name, np.int64) for name in ("rows", "row_width", "slots", "inverse", "num_rows")),
         *((name, np.int64) for name in ("order_A", "starts", "losses", "row_grads")),
         ("marks", np.int64, (len(PARTS) + 1,)),
         ("learning_rate", np.float32),
@@ -55,8 +56,8 @@ JOB = np.dtype(
 """A team's work on batches of one size: sizes, the address of ``num_layers`` LAYERs, and addresses of arrays.
 
 Each of ``num_shares`` has a thread, the first of which is the caller's. ``counters``, ``semaphores``: see
-:mod:`harness.kernels.team`. Access a reads row ``inverse[a]``, or row ``slots[inverse[a]]`` where ``slots`` is not 0:
-the first D of ``row_width`` numbers.
+:mod:`harness.kernels.team`. ``first``, ``last``: the samples to train on, all or some. Access a reads row
+``inverse[a]``, or row ``slots[inverse[a]]`` where ``slots`` is not 0: the first D of ``row_width`` numbers.
 """
 
 inlined = numba.njit(nogil=True, error_model="numpy")

@@ -31,8 +31,8 @@ workers that have finished it; of the update, tasks claimed, tasks of the bottom
 of each thread whether it sleeps.
 """
 
-TRAIN, UPDATE, PREDICT, STOP = range(4)
-"""Commands."""
+TRAIN, TRAIN_PART, MERGE, UPDATE, PREDICT, STOP = range(6)
+"""Commands. TRAIN is TRAIN_PART and MERGE at once."""
 
 _SPINS = 2000  # polls of a counter before the core is yielded
 
@@ -90,14 +90,15 @@ def _forward_share(job: Any, thread: int, first: int, last: int) -> None:
 
 @inlined
 def _train_share(job: Any, thread: int) -> None:
-    """A thread's part of a batch, after the update of the batch before: ``losses`` and ``row_grads``."""
+    """A thread's share of the samples at hand, after the update of the batch before: ``losses``, ``vector_grads``."""
     layers = carray(pointer(job.layers), job.num_layers, LAYER)
     num_bottom, num_shares = job.num_bottom, job.num_shares
     bottom, top = layers[num_bottom - 1], layers[num_bottom]
     run_tasks(job)
     wait_for(counter(job, DONE), num_tasks(job))
     mark(job, thread, 1)
-    first, last = share(job.num_samples, thread, num_shares, 16)
+    start, stop = share(job.last - job.first, thread, num_shares, 16)
+    first, last = job.first + start, job.first + stop
     _forward_share(job, thread, first, last)
     cross_entropy(job, layers[job.num_layers - 1], first, last)
     mark(job, thread, 5)
@@ -107,9 +108,12 @@ def _train_share(job: Any, thread: int) -> None:
     mark(job, thread, 6)
     interact_backward(job, bottom, top, first, last)
     mark(job, thread, 7)
-    fetch_add(counter(job, ARRIVED), 1)
-    wait_for(counter(job, ARRIVED), num_shares)
-    first, last = share(job.num_rows, thread, num_shares, 1)
+
+
+@inlined
+def _merge_share(job: Any, thread: int) -> None:
+    """A thread's share of the distinct rows: ``row_grads``."""
+    first, last = share(job.num_rows, thread, job.num_shares, 1)
     coalesce(job, first, last)
     mark(job, thread, 8)
 
@@ -154,6 +158,13 @@ def execute(job: Any, command: int, thread: int) -> None:
     """Execute one thread's part of a command."""
     if command == TRAIN:
         _train_share(job, thread)
+        fetch_add(counter(job, ARRIVED), 1)
+        wait_for(counter(job, ARRIVED), job.num_shares)
+        _merge_share(job, thread)
+    elif command == TRAIN_PART:
+        _train_share(job, thread)
+    elif command == MERGE:
+        _merge_share(job, thread)
     elif command == UPDATE:
         run_tasks(job)
     else:

@@ -24,9 +24,11 @@ from harness.kernels.step import (
     COMMANDS,
     DONE,
     FINISHED,
+    MERGE,
     PREDICT,
     STOP,
     TRAIN,
+    TRAIN_PART,
     UPDATE,
     counter,
     execute,
@@ -150,10 +152,24 @@ def update(job_1: Any, is_alone: bool) -> None:
     mark(job, 0, 1)
 
 
+@inlined
+def _end_batch(job: Any, losses_B: Any, is_eager: bool) -> float:
+    """The mean loss. The step of the batch is pending from here on: the tasks of the update may be claimed."""
+    exchange(counter(job, BACK), 0)
+    exchange(counter(job, DONE), 0)
+    exchange(counter(job, CLAIMED), 0)
+    if is_eager and job.num_shares > 1:
+        _post(job, UPDATE)
+    total = 0.0
+    for b in range(len(losses_B)):
+        total += losses_B[b]
+    return total / len(losses_B)
+
+
 @compiled_for(
     float64(
         *(_JOB_1, float32[:, ::1], float32[:, ::1], int64[::1], int64[::1], int64[::1], int64[::1]),
-        *(float32[::1], float32[:, ::1], float64[::1], boolean),
+        *(float32[::1], float32[:, ::1], float64[::1], int64, int64, boolean),
     )
 )
 def train(  # noqa: PLR0917 - compiled functions take values by place
@@ -167,11 +183,16 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     labels_B: Any,
     out_ND: Any,
     losses_B: Any,
+    first: int,
+    last: int,
     is_eager: bool,
 ) -> float:
     """Apply the pending step, then compute the mean loss and the row gradients of a batch.
 
     The step of this batch is pending afterwards.
+
+    ``first``, ``last`` (exclusive): the samples to train on; -1, -1: all. If they are given, what the step of the batch
+    reads of them is in the buffers afterwards, and no more: :func:`merge` must follow when all samples are.
 
     ``is_eager``: the workers begin that step at once. Otherwise they sleep, and leave their cores to other threads.
     """
@@ -182,13 +203,20 @@ def train(  # noqa: PLR0917 - compiled functions take values by place
     job.labels, job.order_A, job.starts = labels_B.ctypes.data, order_A.ctypes.data, starts_N.ctypes.data
     job.row_grads, job.losses = out_ND.ctypes.data, losses_B.ctypes.data
     job.spin_ns = _SPIN_NS if is_eager else 0
+    if first >= 0:
+        job.first, job.last = first, last
+        _command(job, TRAIN_PART)
+        return 0.0
+    job.first, job.last = 0, job.num_samples
     _command(job, TRAIN)
-    exchange(counter(job, BACK), 0)
-    exchange(counter(job, DONE), 0)
-    exchange(counter(job, CLAIMED), 0)  # from here on the tasks of the update may be claimed
-    if is_eager and job.num_shares > 1:
-        _post(job, UPDATE)
-    total = 0.0
-    for b in range(len(losses_B)):
-        total += losses_B[b]
-    return total / len(losses_B)
+    return _end_batch(job, losses_B, is_eager)
+
+
+@compiled_for(float64(_JOB_1, float64[::1], boolean))
+def merge(job_1: Any, losses_B: Any, is_eager: bool) -> float:
+    """The mean loss and the row gradients of the batch whose samples are all in the buffers; its step is pending then.
+
+    The arrays are those of the last :func:`train`, and the bits those of one for all samples.
+    """
+    _command(job_1[0], MERGE)
+    return _end_batch(job_1[0], losses_B, is_eager)

@@ -2,10 +2,11 @@
 
 B batch, V vectors of a sample, D embedding dim, N distinct rows of a batch, I integer features, A accesses.
 J, O: a layer's inputs and a one, its outputs. S rows of a cache or of a batch, X columns of a row, D or more.
+P samples of a part, W numbers of a sample in it.
 """
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import pairwise
 from threading import Thread
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from harness.core.lookup import BatchPlan
+from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import team
 from harness.kernels.layers import JOB, LAYER, PARTS
 from harness.kernels.step import num_counters
@@ -30,6 +32,7 @@ class CompiledBackend:
     ``bottom_JO``, ``top_JO``, ``sums_JO``: contiguous float32 on the CPU, which steps update in place.
     Threads: as many as torch has when a batch size is first met. Their number changes no bit of a result.
     ``is_eager``: worker threads begin the step of a batch at once, while the caller does something else.
+    ``group``: its trainers compute some samples of each batch each, and the step of all. That changes no bit either.
     """
 
     def __init__(
@@ -40,8 +43,11 @@ class CompiledBackend:
         *,
         learning_rate: float,
         is_eager: bool,
+        group: TrainerGroup = ALONE,
     ) -> None:
-        self._make_pass = partial(TeamPass, bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
+        self._make_pass = partial(
+            *(TeamPass, bottom_JO, top_JO, sums_JO), learning_rate=learning_rate, is_eager=is_eager, group=group
+        )
         self._training: TeamPass | None = None  # of the last batch trained on
         self._predicting: TeamPass | None = None  # of the last batch predicted
 
@@ -93,9 +99,10 @@ class TeamPass:
         num_samples: int,
         learning_rate: float,
         is_eager: bool,
+        group: TrainerGroup = ALONE,
     ) -> None:
         self.num_samples = num_samples
-        self._is_eager = is_eager
+        self._is_eager, self._group = is_eager, group
         num_shares = torch.get_num_threads()
         bottom = _Stack(bottom_JO, sums_JO[: len(bottom_JO)], num_samples, ends_in_relu=True)
         top = _Stack(top_JO, sums_JO[len(bottom_JO) :], num_samples, ends_in_relu=False)
@@ -117,6 +124,7 @@ class TeamPass:
         job["vectors"], job["vector_grads"] = _address(vectors_BVD), _address(vector_grads_BVD)
         job["learning_rate"] = learning_rate
         team.prepare(self._job_1)
+        self._of_samples = _of_samples(bottom, top, vector_grads_BVD, self._losses_B)
         # The program has addresses only: this object and each worker keep the arrays alive.
         self._buffers = (
             bottom,
@@ -148,7 +156,8 @@ class TeamPass:
         """
         assert len(dense_BI) == self.num_samples
         grads_ND = torch.empty((len(plan.keys_N), self._dim))
-        loss = team.train(
+        train = partial(
+            team.train,
             self._job_1,
             dense_BI.numpy(),
             rows_SX.numpy(),
@@ -159,9 +168,32 @@ class TeamPass:
             labels_B.numpy(),
             grads_ND.numpy(),
             self._losses_B,
-            self._is_eager,
         )
-        return loss, grads_ND
+        if self._group.size == 1:
+            return train(-1, -1, self._is_eager), grads_ND
+        self._train_shares(train)
+        return team.merge(self._job_1, self._losses_B, self._is_eager), grads_ND
+
+    def _train_shares(self, train: Callable[[int, int, bool], float]) -> None:
+        """Have each trainer of the group train on its share of the samples, and take what the others have computed.
+
+        A share is the inputs and the output gradients of each layer, the gradients of the rows by access, and the loss,
+        by sample. It does not depend on the other samples.
+        """
+        spans, own = self._group.spans(self.num_samples), set[int]()
+
+        def train_share(number: int) -> Tensor:
+            own.add(number)
+            first, last = spans[number].start, spans[number].stop
+            train(first, last, True)
+            self._group.num_samples += last - first
+            return torch.cat([values_BX[first:last] for values_BX in self._of_samples], dim=1)
+
+        widths = [values_BX.shape[1] for values_BX in self._of_samples]
+        for number, share_PW in enumerate(self._group.share("samples", train_share, carries=True)):
+            if number not in own:
+                for values_BX, values_PX in zip(self._of_samples, share_PW.split(widths, dim=1), strict=True):
+                    values_BX[spans[number].start : spans[number].stop] = values_PX
 
     def update(self, *, is_alone: bool = False) -> None:
         """Apply the pending step of the last :meth:`train`, if there is one.
@@ -206,13 +238,13 @@ class _Stack:
     def __init__(
         self, affines_JO: Sequence[Tensor], sums_JO: Sequence[Tensor], num_samples: int, *, ends_in_relu: bool
     ) -> None:
-        widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
+        self.widths = [len(affine_JO) - 1 for affine_JO in affines_JO] + [affines_JO[-1].shape[1]]
         self.values = [
-            torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in widths
+            torch.zeros((num_samples, (width // _FLOATS_PER_LINE + 1) * _FLOATS_PER_LINE)) for width in self.widths
         ]
-        for values, width in zip(self.values, widths, strict=True):
+        for values, width in zip(self.values, self.widths, strict=True):
             values[:, width] = 1
-        self._grads = [torch.empty_like(values) for values in self.values]
+        self.grads = [torch.empty_like(values) for values in self.values]
         self._affine_grads = [torch.empty_like(sum_JO) for sum_JO in sums_JO]
         of_adagrad = [
             (_address(sum_JO), _address(grad_JO)) for sum_JO, grad_JO in zip(sums_JO, self._affine_grads, strict=True)
@@ -226,9 +258,20 @@ class _Stack:
                 ends_in_relu or k + 1 < len(affines_JO),
             )
             for k, (affine_JO, (inputs, outputs), (input_grads, output_grads)) in enumerate(
-                zip(affines_JO, pairwise(self.values), pairwise(self._grads), strict=True)
+                zip(affines_JO, pairwise(self.values), pairwise(self.grads), strict=True)
             )
         ]
+
+
+def _of_samples(bottom: _Stack, top: _Stack, vector_grads_BVD: Tensor, losses_B: np.ndarray) -> list[Tensor]:
+    """What the step and the row gradients of a batch read of each sample, (B, W) together: views of the buffers."""
+    inputs = [*zip(bottom.values, bottom.widths, strict=True), *zip(top.values[:-1], top.widths[:-1], strict=True)]
+    grads = [*zip(top.grads[1:], top.widths[1:], strict=True), (bottom.grads[-1], bottom.widths[-1])]
+    return [
+        *(values_BX[:, :width] for values_BX, width in [*inputs, *grads]),
+        vector_grads_BVD[:, 1:].flatten(1),
+        torch.from_numpy(losses_B.view(np.float32).reshape(-1, 2)),
+    ]
 
 
 def _lines(number: int) -> np.ndarray:

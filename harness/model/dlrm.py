@@ -26,6 +26,7 @@ from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
 from harness.core.resumable import Resumable
 from harness.core.seeds import generator
+from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import products
 from harness.model.backends import obstacle
 from harness.model.sizes import NUM_INTEGERS, NUM_TABLES, ModelSize
@@ -41,7 +42,7 @@ class Backend(Protocol):
     It is made from the matrices of the bottom's and the top's layers, Wᵀ above b, and of Adagrad's sums of squared
     gradients: one for each layer, those of the bottom first; with none the optimizer is SGD. All are shared with the
     caller and updated in place. ``is_eager``: a step may begin as soon as it is pending, on threads of the backend's
-    own.
+    own. ``group``: trainers that divide the samples of a batch, where there are several.
     """
 
     def train(
@@ -79,8 +80,9 @@ class DenseNetwork(Resumable):
 
     Same parameters, batch, device, ``backend`` and, with ``torch``, number of threads: same bits, in every process. A
     ``dtype`` other than float32 serves to check the mathematics. ``is_eager``: the step of a batch begins at once, on
-    cores that would be idle otherwise. Raises ConfigError where the backend cannot run on this machine, device or
-    dtype.
+    cores that would be idle otherwise. ``group``: trainers that have a replica each, with the same bits, and divide the
+    samples of a batch. Raises ConfigError where the backend cannot run on this machine, device or dtype, or cannot
+    divide a batch.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class DenseNetwork(Resumable):
         optimizer: DenseOptimizerName = "sgd",
         backend: BackendName = "torch",
         is_eager: bool = False,
+        group: TrainerGroup = ALONE,
     ) -> None:
         if backend == "compiled" and (why := obstacle(device, dtype)):
             raise ConfigError(f"backend compiled: {why}; use torch")
@@ -104,7 +107,9 @@ class DenseNetwork(Resumable):
         sums_JO = [torch.zeros_like(affine_JO) for affine_JO in (*bottom_JO, *top_JO)] if optimizer == "adagrad" else []
         self._parameters |= _named("bottom", sums_JO[: len(bottom_JO)], ".sum")
         self._parameters |= _named("top", sums_JO[len(bottom_JO) :], ".sum")
-        self._backend = BACKENDS[backend](bottom_JO, top_JO, sums_JO, learning_rate=learning_rate, is_eager=is_eager)
+        self._backend = BACKENDS[backend](
+            *(bottom_JO, top_JO, sums_JO), learning_rate=learning_rate, is_eager=is_eager, group=group
+        )
 
     def train(
         self, dense_BI: Tensor, rows_SX: Tensor, plan: BatchPlan, labels_B: Tensor, slots_N: Tensor | None = None

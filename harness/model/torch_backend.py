@@ -38,7 +38,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan, coalesce
+from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels.adagrad import EPS
 
 _NUMBERS_PER_LINE = 16  # float32 of a cache line
@@ -59,7 +61,10 @@ class TorchBackend:
         *,
         learning_rate: float,
         is_eager: bool = False,
+        group: TrainerGroup = ALONE,
     ) -> None:
+        if group.size > 1:  # a product of fewer samples may be summed in another order
+            raise ConfigError("backend torch trains on whole batches, with other bits on parts; use compiled")
         self._bottom = Mlp(bottom_JO, sums_JO[: len(bottom_JO)], ends_in_relu=True)
         self._top = Mlp(top_JO, sums_JO[len(bottom_JO) :], ends_in_relu=False)
         self._dim = bottom_JO[-1].shape[1]

@@ -12,6 +12,7 @@ from harness.core.overhead import OverheadLedger
 from harness.core.plans import Progress
 from harness.core.pls import PlsLedger, UpdateLedger, rank_weights
 from harness.core.trackers import TRACKERS
+from harness.core.trainers import TrainerGroup
 from harness.model.backends import choose_backend
 from harness.model.dlrm import DenseNetwork
 from harness.recovery.accounting import Accounting
@@ -73,7 +74,7 @@ class Job:
             shards_restored=lambda ranks: self.client.shards_restored(ranks),  # noqa: PLW0108 - the client is made later
             max_replacements_in_a_row=config.cluster.max_replacements_in_a_row,
         )
-        self.network = _make_network(run_spec, cluster)
+        self.network = _make_network(run_spec, cluster, effects.group)
         self.client = self._make_client()
         self.evaluator = Evaluator(run_spec, self.network, self.client, lambda: effects.advanced(self.steps.step))
         self.checkpointer = self._make_checkpointer()
@@ -156,7 +157,7 @@ def _make_accounting(run_spec: RunSpec, cluster: Cluster) -> Accounting:
     )
 
 
-def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
+def _make_network(run_spec: RunSpec, cluster: Cluster, group: TrainerGroup) -> DenseNetwork:
     """The dense network. Its threads begin an update at once, unless a message under way needs their core."""
     config = run_spec.config
     has_spare_core = len(os.sched_getaffinity(0)) > config.trainer.num_threads
@@ -168,4 +169,5 @@ def _make_network(run_spec: RunSpec, cluster: Cluster) -> DenseNetwork:
         device=config.trainer.device,
         backend=choose_backend(config.trainer),
         is_eager=not cluster.overlaps or config.cache.mode != "none" or has_spare_core,
+        group=group,
     )

@@ -22,7 +22,7 @@ from harness.core.errors import ConfigError, DataError
 from harness.core.events import Evaluated, Finished
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
-from harness.core.plans import CHIEF, SavePlan
+from harness.core.plans import CHIEF, SavePlan, trainer_rank
 from harness.data.digest import verify
 from harness.data.records import read_meta
 from harness.model.dlrm import DenseNetwork
@@ -137,6 +137,8 @@ class Trainer:
         self._finish_step(loss, plan, began_s)
         self._injections.reach(step)
         if is_due:
+            if self._effects.group.size > 1:
+                self._effects.group.agree(f"dense network at step {step}", _digest(self._network))
             self._checkpointer.finish_pending(self._progress())
         if not self._injections.depend_on_messages:
             self._resume_points.at_boundary(self._progress(), saves=saves)
@@ -205,6 +207,10 @@ class Trainer:
         quality = self._evaluate(final=True)
         requests = dict.fromkeys(self._failover.ranks, OnShard(digest_of_rows))
         digests = self._failover.ask(requests, self._progress())
+        group = self._effects.group
+        replicas = group.share("end", lambda _: (_digest(self._network), group.num_samples))
+        trainers = {trainer_rank(number): digest for number, (digest, _) in enumerate(replicas)}
+        shares = {trainer_rank(number): num_samples for number, (_, num_samples) in enumerate(replicas)}
         return Finished(
             step=self._steps.step,
             samples=self._progress().samples,
@@ -215,10 +221,11 @@ class Trainer:
             num_unplanned=0,  # the supervisor completes these two
             generation=0,
             cache=self._client.summary(),
-            digests={**digests, CHIEF: _digest(self._network)},
+            digests={**digests, **trainers},
             machine={
                 **self._resume_points.measured_s(),
                 "overhead_seconds": self._accounting.measured_s,
+                **({"samples": shares} if group.size > 1 else {}),
             },
             **self._accounting.totals(self._recoveries),
         )

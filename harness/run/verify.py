@@ -11,6 +11,7 @@ from typing import Any
 from harness.config.model import Config, EngineName, TraceConfig
 from harness.core.clock import samples_to_hours
 from harness.core.errors import ConfigError, RankFailed, RunFailed
+from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import options_of
 from harness.planning.simulate import saves_of
 from harness.record.recorder import read_events
@@ -56,15 +57,17 @@ def variants_of(config: Config) -> tuple[Variant, ...]:
     """
     staleness = config.cache.staleness or 1
     other_saves = "sync" if config.save.mode == "async" else "async"
+    # One engine will do: how a message is carried depends neither on the staleness nor on when a save ends. Several
+    # trainers are on engine rpc only.
+    engines: tuple[EngineName, ...] = ("local",) if config.cluster.num_trainers == 1 else ("local", "rpc")
     saves = Variant(
         other_saves,
         {"cache": {"mode": "none"}, "save": {"mode": other_saves}},
-        engines=("local",),
+        engines=engines,
         moves_saves=True,
     )
-    # One engine will do: how a message is carried depends neither on the staleness nor on when a save ends.
     stale = (
-        Variant("stale0", {"cache": {"mode": "stale", "staleness": 0}}, engines=("local",)),
+        Variant("stale0", {"cache": {"mode": "stale", "staleness": 0}}, engines=engines),
         Variant("stale", {"cache": {"mode": "stale", "staleness": staleness}}, is_exact=False),
     )
     return (
@@ -165,6 +168,10 @@ def _facts(run_dir: Path) -> list[dict[str, Any]]:
     events = [event.to_json() for event in read_events(run_dir / "events.jsonl")]
     for event in events:
         del event["machine"]
+        if "digests" in event:  # how many replicas there were is no result
+            event["digests"] = {
+                rank: digest for rank, digest in event["digests"].items() if rank == CHIEF or not is_trainer(rank)
+            }
     return events
 
 

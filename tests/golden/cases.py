@@ -15,6 +15,7 @@ import pandas as pd
 import analysis
 from harness.config.model import Config
 from harness.core.errors import RunStopped
+from harness.core.plans import CHIEF, is_trainer
 from harness.core.strategies import BUILT_IN
 from harness.processes.stop import StopRequest
 from harness.record.recorder import read_events
@@ -160,6 +161,9 @@ def record_of(run_dir: Path) -> str:
     One JSON object a line. The row says too whether the record adds up.
     """
     events = [as_before(event.to_json()) for event in read_events(run_dir / "events.jsonl")]
+    replicas = {rank for rank in events[-1].get("digests", ()) if is_trainer(rank)} - {CHIEF}
+    for rank in replicas:  # how many there were is no result
+        del events[-1]["digests"][rank]
     (row,) = analysis.load(run_dir.parent).to_dict("records")
     shown = {column: None if pd.isna(row[column]) else row[column] for column in COLUMNS}
     return "".join(json.dumps(line, sort_keys=True) + "\n" for line in (*events, shown))

@@ -16,9 +16,10 @@ import xxhash
 from torch import Tensor
 from torch.nn import functional
 
-from harness.config.model import BackendName, TrainerConfig
+from harness.config.model import BackendName, DenseOptimizerName, TrainerConfig
 from harness.core.errors import ConfigError
 from harness.core.lookup import BatchPlan
+from harness.core.trainers import ALONE, TrainerGroup
 from harness.kernels import products
 from harness.model import backends
 from harness.model.dlrm import PREDICT_SAMPLES, DenseNetwork
@@ -26,6 +27,7 @@ from harness.model.sizes import SIZES, ModelSize
 from tests import started
 from tests.forked import ran, said_by
 from tests.model.batches import BACKENDS, initial_tables, looked_up, make_batch
+from tests.threads import in_threads
 
 needs_compiled = pytest.mark.skipif("compiled" not in BACKENDS, reason="needs fused multiply-adds and semaphores")
 ODD = ModelSize(3, (7, 3), (5, 9, 1))
@@ -398,3 +400,31 @@ def print_digest(backend: BackendName) -> None:
     kept = torch.empty(1003)
     sys.stdout.write(digest(backend) + "\n")
     del kept
+
+
+@needs_compiled
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad"])
+@pytest.mark.parametrize(
+    ("num_samples", "num_trainers"), [(128, 2), (100, 3), (128, 7), (100, 20), (5, 8), (1, 2), (2048, 4)]
+)
+@pytest.mark.usefixtures("_threads")
+def test_trainers_that_divide_a_batch_have_the_bits_of_one(
+    optimizer: DenseOptimizerName, num_samples: int, num_trainers: int
+) -> None:
+    """Losses, gradients of rows, parameters: those of one network on whole batches, with any number of threads."""
+    size = SIZES["kaggle"]
+    batches = [batch_for(size, num_samples, seed) for seed in range(3)]
+
+    def train(group: TrainerGroup) -> tuple[list[tuple[float, Tensor]], dict[str, Tensor]]:
+        torch.set_num_threads(1 + (group.index + group.size) % 2)
+        network = DenseNetwork(
+            size, seed=0, learning_rate=0.1, optimizer=optimizer, backend="compiled", is_eager=True, group=group
+        )
+        return [network.train(*batch) for batch in batches], network.state()
+
+    expected, state = train(ALONE)
+    for results, replica in in_threads(num_trainers, train):
+        for (loss, grads_ND), (expected_loss, expected_ND) in zip(results, expected, strict=True):
+            assert loss == expected_loss
+            assert torch.equal(grads_ND.view(torch.int32), expected_ND.view(torch.int32))
+        assert all(torch.equal(value, state[name]) for name, value in replica.items())

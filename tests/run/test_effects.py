@@ -13,6 +13,7 @@ from harness.cluster.effects import Channel, Effects
 from harness.cluster.protocol import Cluster
 from harness.config.model import Config
 from harness.core.faults import FaultTime
+from harness.core.trainers import TrainerGroup
 from harness.run import resume_points, trainer
 from harness.run.assemble import Parts
 from harness.store import FileRecord
@@ -21,12 +22,10 @@ from tests.runs import changed, run, saving_every
 T = TypeVar("T")
 
 
-class Watched(Effects):
-    """Effects that know whether one of them takes place, and count what then happens."""
+class Watching(TrainerGroup):
+    """A group that knows whether one trainer acts, or answers, for all."""
 
-    def __init__(self, channel: Channel) -> None:
-        super().__init__(WatchedChannel(channel, self.happens))
-        self.is_acting, self.counts = False, Counter[str]()
+    is_acting = False
 
     def once(self, action: Callable[[], T]) -> T:
         self.is_acting = True
@@ -35,13 +34,25 @@ class Watched(Effects):
         finally:
             self.is_acting = False
 
+    def noticed(self, what: str, question: Callable[[], bool]) -> bool:
+        return self.once(question)
+
+
+class Watched(Effects):
+    """Effects that know whether one of them takes place, and count what then happens."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.watching = Watching()
+        super().__init__(WatchedChannel(channel, self.happens), group=self.watching)
+        self.counts = Counter[str]()
+
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         self.counts["begin_write"] += 1
         return super().begin_write(write)
 
     def happens(self, name: str, act: Callable[..., T], *args: Any, **values: Any) -> T:
         """Something has an effect outside the trainer, or says what only one trainer hears."""
-        assert self.is_acting, name
+        assert self.watching.is_acting, name
         self.counts[name] += 1
         return act(*args, **values)
 
