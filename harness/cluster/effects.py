@@ -97,7 +97,11 @@ class Effects:
 
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
-        return in_background("save", write) if self.group.acts else Future()
+        if self.group.acts:
+            return in_background("save", write)
+        written: Future[FileRecord] = Future()
+        written.set_exception(AssertionError("another trainer writes the file, and gives its record"))
+        return written
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""
