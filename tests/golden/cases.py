@@ -139,10 +139,10 @@ class _Countdown:
         return self._left <= 0
 
 
-def carry_out(case: Case, engine: str, data: Path, folder: Path) -> Path:
+def carry_out(case: Case, engine: str, data: Path, folder: Path, *, num_trainers: int = 1) -> Path:
     """Carry out a case on ``engine``, on ``local`` with its interruptions; the run's folder."""
     folder.mkdir(parents=True)
-    config = case.config(data, folder, engine)
+    config = changed(case.config(data, folder, engine), cluster__num_trainers=num_trainers)
     run_dir = folder / "run"
     resumes = False
     for at in case.stops if engine == "local" else ():

@@ -10,6 +10,13 @@ from tests.golden.cases import CASES, carry_out, record_of
 from tests.golden.data import golden_clicks
 
 DIGESTS: dict[str, str] = json.loads(Path(__file__).with_name("records.json").read_text())
+SEVERAL = {
+    **dict.fromkeys(("cpr_ssu-none-sync", "full-lookahead-async", "partial-stale-sync", "phases-full-none"), 2),
+    **dict.fromkeys(("cpr_mfu-none-async", "buddy-lookahead-sync", "cpr_scar-stale-async", "hangs-partial"), 3),
+    **dict.fromkeys(("cpr_mirror-lookahead-sync", "differential-none-async", "spares"), 2),
+    **dict.fromkeys(("disks-buddy-lookahead", "adagrad-cpr_mfu", "phases-cpr_scar-stale"), 3),
+}
+"""Numbers of trainers, of runs that several trainers repeat: each strategy's kind, client, save mode and fault once."""
 RUNS = [(name, engine) for name, case in CASES.items() for engine in case.engines]
 
 
@@ -29,3 +36,10 @@ def test_a_run_gives_its_golden_record(name: str, engine: str, clicks: Path, tmp
     """Law: losses, digests of all parameters, charges and the order of events are those of before, to the bit."""
     record = record_of(carry_out(CASES[name], engine, clicks, tmp_path / "golden"))
     assert digest(record) == DIGESTS[name], "write both records with `python -m tests.golden FOLDER` and compare them"
+
+
+@pytest.mark.parametrize(("name", "num_trainers"), SEVERAL.items())
+def test_several_trainers_give_the_golden_record(name: str, num_trainers: int, clicks: Path, tmp_path: Path) -> None:
+    """Law: their number changes no bit, through failures of PS ranks in every phase."""
+    run_dir = carry_out(CASES[name], "rpc", clicks, tmp_path / "golden", num_trainers=num_trainers)
+    assert digest(record_of(run_dir)) == DIGESTS[name]

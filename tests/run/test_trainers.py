@@ -1,0 +1,151 @@
+"""Laws of several trainers in processes of their own; that they change no bit is in ``tests/golden``."""
+
+import json
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch.futures import Future
+
+from harness.cluster.effects import Effects
+from harness.cluster.protocol import Cluster
+from harness.cluster.rpc import RpcCluster
+from harness.config.model import Config
+from harness.core.errors import ConfigError, RunFailed, RunStopped
+from harness.core.events import Finished
+from harness.core.faults import FaultTime
+from harness.model.dlrm import DenseNetwork
+from harness.run import assemble, trainer
+from harness.run.spec import RunSpec
+from harness.run.verify import compare_records
+from tests.model.test_backends import needs_compiled
+from tests.run.test_resume import train_until
+from tests.runs import changed, saving_every
+
+pytestmark = needs_compiled
+NUM_STEPS = 30
+
+
+@pytest.fixture
+def several(config: Config) -> Config:
+    """30 steps of 4 samples on 4 PS ranks, two of which die; three trainers."""
+    config = changed(
+        saving_every(config, 36),
+        engine="rpc",
+        trainer__backend="compiled",
+        strategy__name="partial",
+        resume__every_s=None,
+    )
+    return changed(config, data__max_train_samples=4 * NUM_STEPS, cluster__num_trainers=3)
+
+
+def run(config: Config, folder: Path, train: Any = trainer.train) -> Finished:
+    """Carry out a run whose trainers do ``train``."""
+    return assemble.run(config, folder, parts=assemble.Parts(train=train))
+
+
+def counting(  # noqa: PLR0917
+    folder: Path, config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
+) -> None:
+    """The trainer's job, which writes how often this trainer called each PS rank, and for how many steps."""
+    calls: Counter[str] = Counter()
+    real = RpcCluster._call
+
+    def call(self: RpcCluster, rank: str, function: Callable[..., Any], *args: Any) -> Future[Any]:
+        calls[rank] += 1
+        return real(self, rank, function, *args)
+
+    RpcCluster._call = call
+    trainer.train(config, checkpoints, faults, cluster, effects)
+    (folder / f"{effects.group.index}.json").write_text(json.dumps(calls))
+
+
+def test_each_ps_rank_is_asked_by_one_trainer_and_each_sample_trained_on_by_one(
+    several: Config, tmp_path: Path
+) -> None:
+    """Law: messages to PS ranks are as many as with one trainer; the parts of a batch differ by one sample at most."""
+    config = changed(several, trace__path=None)
+    totals: dict[int, Counter[str]] = {}
+    for num_trainers in (1, 3):
+        folder = tmp_path / str(num_trainers)
+        folder.mkdir()
+        finished = run(changed(config, cluster__num_trainers=num_trainers), folder / "run", partial(counting, folder))
+        calls = [Counter(json.loads(path.read_text())) for path in sorted(folder.glob("?.json"))]
+        assert len(calls) == num_trainers
+        assert [len(each) for each in calls] == ([4] if num_trainers == 1 else [1, 1, 2])
+        totals[num_trainers] = sum(calls, Counter())
+    assert totals[1] == totals[3]
+    assert finished.machine["samples"] == {"trainer0": NUM_STEPS, "trainer1": NUM_STEPS, "trainer2": 2 * NUM_STEPS}
+    assert len({finished.digests[f"trainer{number}"] for number in range(3)}) == 1
+
+
+def flipping(
+    config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
+) -> None:
+    """The trainer's job; in trainer 1 a bit of the dense network is flipped after step 12."""
+    real, steps = DenseNetwork.step, Counter[str]()
+
+    def step(self: DenseNetwork, *, is_alone: bool = False) -> None:
+        real(self, is_alone=is_alone)
+        steps["all"] += 1
+        if steps["all"] == 12 and effects.group.index == 1:
+            self.state()["top.0.bias"].numpy().view("int32")[0] ^= 1
+
+    DenseNetwork.step = step
+    trainer.train(config, checkpoints, faults, cluster, effects)
+
+
+def test_a_bit_that_is_flipped_in_one_replica_is_named_at_the_next_boundary(several: Config, tmp_path: Path) -> None:
+    """Law: one line that names the trainer; no result."""
+    with pytest.raises(
+        RunFailed, match=r"^trainer1: dense network at step \d+: expected that of trainer0, got another"
+    ):
+        run(several, tmp_path / "run", flipping)
+    assert not (tmp_path / "run" / "DONE").exists()
+
+
+def dying(  # noqa: PLR0917
+    index: int, config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
+) -> None:
+    """The trainer's job; one trainer kills itself after 10 steps."""
+    real, steps = effects.advanced, Counter[str]()
+
+    def advanced(step: int) -> None:
+        real(step)
+        steps["all"] += 1
+        if steps["all"] == 10 and effects.group.index == index:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    effects.advanced = advanced
+    trainer.train(config, checkpoints, faults, cluster, effects)
+
+
+@pytest.mark.parametrize("index", [0, 2])
+def test_the_death_of_a_trainer_ends_the_run_in_one_line(several: Config, tmp_path: Path, index: int) -> None:
+    """Law: it names the one that died, and none of those that waited for it."""
+    with pytest.raises(
+        RunFailed, match=rf"^trainer{index} \(pid \d+\) ended with exit code -9 before its job was done$"
+    ):
+        run(several, tmp_path / "run", partial(dying, index))
+
+
+@pytest.mark.parametrize("then", [1, 2])
+def test_a_run_goes_on_with_another_number_of_trainers(several: Config, tmp_path: Path, then: int) -> None:
+    """Law: a resume point does not depend on how many trainers there were."""
+    run(changed(several, engine="local"), tmp_path / "whole")
+    with pytest.raises(RunStopped):
+        run(several, tmp_path / "again", partial(train_until, 14))
+    assemble.run(changed(several, cluster__num_trainers=then), tmp_path / "again", resumes=True)
+    assert compare_records(tmp_path / "whole", tmp_path / "again") == []
+
+
+def test_backend_torch_refuses_several_trainers(several: Config) -> None:
+    """One line with the key and the reason."""
+    words = r"^cluster\.num_trainers: expected 1 with backend torch on cpu, got 3; torch sums over a part of a batch"
+    with pytest.raises(ConfigError, match=words):
+        RunSpec(changed(several, trainer__backend="torch")).validate()
