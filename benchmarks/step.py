@@ -12,6 +12,9 @@ that reads and plans batches and trains the dense network alone. A run's cluster
 The plain DLRM of throughput.py takes turns too; its step is reading, embeddings and dense:
 
     embedding    lookups, their gradients and updates: nn.EmbeddingBag, autograd, torch.optim.SGD of the tables
+
+``--trainers 2 4``: instead, the step of runs with 1, 2 and 4 trainers in turn, on rpc, without a cache and with
+lookahead. Each of several trainers has one thread; one trainer has ``--threads``.
 """
 
 import argparse
@@ -35,9 +38,9 @@ from torch.nn import functional
 
 from benchmarks._common import Spread, config_of, parser, report, settings_of, table
 from benchmarks._plain import PlainDlrm
-from benchmarks._turns import Tick, chunks, harness_run, in_turn, num_steps
+from benchmarks._turns import Body, Tick, chunks, harness_run, in_turn, num_steps
 from harness.client.embedding_client import Batches
-from harness.cluster.effects import Channel, Effects
+from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request
 from harness.config.model import Config
 from harness.core.events import Trained
@@ -88,8 +91,8 @@ class TimedCluster(Cluster):
 class TimedEffects(Effects):
     """Effects that write what was spent up to each event of finished steps."""
 
-    def __init__(self, channel: Channel, spent_s: Parts, path: Path) -> None:
-        super().__init__(channel)
+    def __init__(self, effects: Effects, spent_s: Parts, path: Path) -> None:
+        super().__init__(effects.channel, group=effects.group)
         self._spent_s, self._path = spent_s, path
 
     def record(self, event: Any) -> None:
@@ -110,7 +113,7 @@ def timed_train(
 ) -> None:
     """The job of the trainer rank, with a cluster and effects that measure."""
     spent_s: Parts = defaultdict(float)
-    timed = TimedEffects(effects.channel, spent_s, checkpoints.parent / _FILE)
+    timed = TimedEffects(effects, spent_s, checkpoints.parent / _FILE)
     trainer.train(config, checkpoints, faults, TimedCluster(cluster, spent_s), timed)
 
 
@@ -215,11 +218,39 @@ def draw(path: Path, found: Mapping[str, Mapping[str, Spread]], subtitle: str) -
         figure.savefig(path, metadata={"Date": None})
 
 
+def of_trainers(options: argparse.Namespace) -> None:
+    """Runs with one and with several trainers in turn: milliseconds of a step, and samples/s relative to one."""
+    counts = (1, *options.trainers)
+    with tempfile.TemporaryDirectory(prefix="step-") as name:
+        folder, steps = Path(name), num_steps(options.rounds, options.steps)
+        base = settings_of(folder, options.rows_scale, steps, batch_size=options.batch_size, backend="compiled")
+        base |= {"engine": "rpc", "metrics": {"log_every_steps": options.steps}}
+        variants: dict[str, tuple[Body, Config]] = {}
+        for cache in ("none", "lookahead"):
+            for number in counts:
+                cluster = {"num_ps": options.ps, "num_trainers": number}
+                trainer_keys = {**base["trainer"], "num_threads": options.threads if number == 1 else 1}
+                changes = {"cluster": cluster, "trainer": trainer_keys, "cache": {"mode": cache}}
+                variants[f"{cache}, {number}"] = harness_run, config_of({**base, **changes})
+        rounds = in_turn(variants, folder, options.rounds)
+    rows: list[tuple[str, ...]] = []
+    for variant in variants:
+        cache = variant.partition(",")[0]
+        ratios = [Spread.of(each[base] / each[variant] for each in rounds) for base in (f"{cache}, 1", "none, 1")]
+        rows.append((variant, Spread.of(each[variant] for each in rounds).show(), *(ratio.show() for ratio in ratios)))
+    head = ("cache, trainers", "ms a step", "samples/s by those of one trainer", "and without a cache")
+    report(options, table(head, rows), {"rounds": rounds, "results": rounds})
+
+
 def main() -> None:
     """Measure, print the tables, draw them and write them as JSON if asked."""
     made = parser(__doc__, rounds=7, steps=100, threads=2, rows_scale=1.0, ps=2, batch_size=128, backend=None)
     made.add_argument("--picture", type=Path, help="file for a picture of the second table")
+    made.add_argument("--trainers", type=int, nargs="+", metavar="T", help="numbers of trainers to measure, over 1")
     options = made.parse_args()
+    if options.trainers:
+        of_trainers(options)
+        return
     with tempfile.TemporaryDirectory(prefix="step-") as name:
         folder, steps = Path(name), num_steps(options.rounds, options.steps)
         run = {"batch_size": options.batch_size, "threads": options.threads, "backend": options.backend}

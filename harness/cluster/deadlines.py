@@ -33,7 +33,8 @@ class ListeningClock:
 class TrainerProgress:
     """Whether a trainer gives signs of life, and finishes anything.
 
-    A sign of life says what it has finished. Any other message of a trainer is about something that it has done.
+    A sign of life says what it has finished, and whether it waits for another trainer: then it has nothing to finish.
+    Any other message of a trainer is about something that it has done.
 
     Args:
         mute_s: within which it must be heard (``cluster.rpc_timeout_s``).
@@ -52,7 +53,7 @@ class TrainerProgress:
     def hear(self, kind: str, *args: Any) -> None:
         """Take note of a message of the trainer."""
         self.heard_s = self._clock.read()
-        if kind != "alive" or args != self._finished:
+        if kind != "alive" or args != (*self._finished, False):
             self._advanced_s = self.heard_s
         if kind == "alive":
             self._finished = args[0], args[1]

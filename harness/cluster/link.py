@@ -46,6 +46,7 @@ class ControlLink:
         self._has_spares = False
         self._is_stopping = False
         self._step = self._num_finished = 0
+        self.is_waiting = False  # for another trainer
         formation = rank_context.formation
         self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
 
@@ -69,13 +70,16 @@ class ControlLink:
         self._num_finished += 1
 
     def begin_beats(self, every_s: float) -> None:
-        """From now on tell the supervisor, from another thread, that this process runs, and what it has finished."""
+        """From now on tell the supervisor, from another thread, that this process runs, and what it has finished.
+
+        A trainer that waits for another one has nothing to finish.
+        """
         threading.Thread(target=self._beat, args=(every_s,), name="beats", daemon=True).start()
 
     def _beat(self, every_s: float) -> None:
         with suppress(OSError):  # the supervisor has ended
             while True:
-                self.send("alive", self._step, self._num_finished)
+                self.send("alive", self._step, self._num_finished, self.is_waiting)
                 time.sleep(every_s)
 
     def order(self) -> tuple[Rank, Formation]:

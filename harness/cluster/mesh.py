@@ -12,9 +12,9 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from numpy.typing import NDArray
@@ -39,14 +39,31 @@ class PeerEnded(Exception):
         super().__init__(f"{trainer_rank(index)} has ended")
 
 
+class Notices(Protocol):
+    """What a trainer looks at while it waits for others: its control channel.
+
+    Attributes:
+        is_waiting: whether it waits. Set here.
+    """
+
+    is_waiting: bool
+
+    def fileno(self) -> int:
+        """A file descriptor that is readable when :meth:`hear` has something to do."""
+        ...
+
+    def hear(self) -> None:
+        """Take what has come. Its exceptions end the exchange."""
+        ...
+
+
 class Mesh:
     """The connections of one trainer with the others. Implements :class:`harness.cluster.trainers.Exchange`.
 
     Args:
         index, size: of this trainer, and of the group.
         host: address to listen on.
-        notices: a file descriptor that is readable when ``hear`` has something to do while this trainer waits.
-        hear: takes what has come there; its exceptions end the exchange.
+        notices: what is looked at while this trainer waits for others.
 
     Attributes:
         address: where the others find this trainer.
@@ -60,13 +77,12 @@ class Mesh:
         host: str,
         authkey: bytes,
         timeout_s: float,
-        notices: int,
-        hear: Callable[[], None],
+        notices: Notices,
     ) -> None:
         self.index, self.size = index, size
         self._authkey, self._timeout_s = authkey, timeout_s
         self._listener = control.listen(host, 0)
-        self._notices, self._hear = notices, hear
+        self._notices = notices
         self._peers: dict[int, _Peer] = {}
         self._num_calls = 0
         self.address: Address = self._listener.getsockname()[:2]
@@ -87,15 +103,15 @@ class Mesh:
             self._peers[index] = _Peer(index, connection)
         handshakes = control.Handshakes(self._authkey)
         poll = select.poll()
-        for each in (self._listener.fileno(), handshakes.ended.fileno(), self._notices):
+        for each in (self._listener.fileno(), handshakes.ended.fileno(), self._notices.fileno()):
             poll.register(each, select.POLLIN)
         while not self.has_met:
             ready = {fd for fd, _ in poll.poll(1e3 * self._timeout_s)}
             if not ready:
                 missing = ", ".join(trainer_rank(k) for k in range(self.size) if k not in {self.index, *self._peers})
                 raise RunFailed(f"{missing}: not connected with {trainer_rank(self.index)} in {self._timeout_s:g} s")
-            if self._notices in ready:
-                self._hear()
+            if self._notices.fileno() in ready:
+                self._notices.hear()
             if self._listener.fileno() in ready:
                 handshakes.begin(self._listener)
             for connection in handshakes.take():
@@ -114,23 +130,25 @@ class Mesh:
         self._num_calls += 1
         views = _encoded((self._num_calls, what, value))
         poll = select.poll()
-        poll.register(self._notices, select.POLLIN)
+        poll.register(self._notices.fileno(), select.POLLIN)
         for peer in self._peers.values():
             peer.begin(views)
             poll.register(peer.fileno, peer.interest)
         by_fd = {peer.fileno: peer for peer in self._peers.values()}
         waiting = len(by_fd)
+        self._notices.is_waiting = True
         while waiting:
             for fd, events in poll.poll():
                 peer = by_fd.get(fd)
                 if peer is None:
-                    self._hear()
+                    self._notices.hear()
                     continue
                 before = peer.interest
                 peer.go_on(events)
                 if peer.interest != before:
                     poll.modify(fd, peer.interest) if peer.interest else poll.unregister(fd)
                     waiting -= not peer.interest
+        self._notices.is_waiting = False
         values = {self.index: value}
         for index, peer in self._peers.items():
             number, name, values[index] = peer.value

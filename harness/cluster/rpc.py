@@ -166,8 +166,7 @@ def _mesh(link: ControlLink) -> Mesh | None:
         host=link.own_address(),
         authkey=context.authkey,
         timeout_s=context.options.join_timeout_s,
-        notices=link.fileno(),
-        hear=link.hear,
+        notices=link,
     )
     link.entrance = mesh.address
     return mesh

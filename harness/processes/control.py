@@ -8,8 +8,8 @@ Messages are tuples, the kind first:
 
     rank -> supervisor   ("hello", rank, pid, generation)    ("publish", generation, address)
                          ("call", method, args)      ("tell", method, values)            ("finished",) ("failed", error)
-                         ("alive", step, number) from a trainer, often: it runs, has made so many steps, and finished
-                         so many things
+                         ("alive", step, number, waits) from a trainer, often: it runs, has made so many steps, and
+                         finished so many things; whether it waits for another trainer
     supervisor -> rank   ("join", rank, formation)   ("stop",)                           ("spares",)
                          ("halt",) to a trainer: stop at the next boundary, with a resume point
                          ("addresses", generation, {rank: address})      ("broken", generation)

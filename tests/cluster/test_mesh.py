@@ -15,14 +15,27 @@ from harness.core.errors import RunFailed
 KEY = b"k" * 32
 
 
+class Silence:
+    """A control channel on which nothing comes."""
+
+    is_waiting = False
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+
+    def fileno(self) -> int:
+        """Never readable."""
+        return self._fd
+
+    def hear(self) -> None:
+        """Nothing."""
+
+
 @contextmanager
 def meshes(size: int) -> Iterator[list[Mesh]]:
     """Trainers of this process, connected with each other."""
     never, end = os.pipe()
-    made = [
-        Mesh(k, size, host="127.0.0.1", authkey=KEY, timeout_s=20, notices=never, hear=lambda: None)
-        for k in range(size)
-    ]
+    made = [Mesh(k, size, host="127.0.0.1", authkey=KEY, timeout_s=20, notices=Silence(never)) for k in range(size)]
     addresses = [mesh.address for mesh in made]
     try:
         at_once(made, lambda mesh: mesh.meet(addresses))

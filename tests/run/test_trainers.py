@@ -109,17 +109,34 @@ def test_a_bit_that_is_flipped_in_one_replica_is_named_at_the_next_boundary(seve
     assert not (tmp_path / "run" / "DONE").exists()
 
 
+def send_self(number: int) -> None:
+    """A signal to this process."""
+    os.kill(os.getpid(), number)
+
+
+def loop() -> None:
+    """Compute without end."""
+    while True:
+        pass
+
+
 def dying(  # noqa: PLR0917
-    index: int, config: Config, checkpoints: Path, faults: tuple[FaultTime, ...], cluster: Cluster, effects: Effects
+    index: int,
+    act: Callable[[], None],
+    config: Config,
+    checkpoints: Path,
+    faults: tuple[FaultTime, ...],
+    cluster: Cluster,
+    effects: Effects,
 ) -> None:
-    """The trainer's job; one trainer kills itself after 10 steps."""
+    """The trainer's job; after 10 steps one trainer meets its end, or stands still, by ``act``."""
     real, steps = effects.advanced, Counter[str]()
 
     def advanced(step: int) -> None:
         real(step)
         steps["all"] += 1
         if steps["all"] == 10 and effects.group.index == index:
-            os.kill(os.getpid(), signal.SIGKILL)
+            act()
 
     effects.advanced = advanced
     trainer.train(config, checkpoints, faults, cluster, effects)
@@ -131,7 +148,18 @@ def test_the_death_of_a_trainer_ends_the_run_in_one_line(several: Config, tmp_pa
     with pytest.raises(
         RunFailed, match=rf"^trainer{index} \(pid \d+\) ended with exit code -9 before its job was done$"
     ):
-        run(several, tmp_path / "run", partial(dying, index))
+        run(several, tmp_path / "run", partial(dying, index, partial(send_self, signal.SIGKILL)))
+
+
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_trainer_that_stands_still_is_named_and_no_other(several: Config, tmp_path: Path, index: int) -> None:
+    """Law: those that wait for it are not to blame, whether it is stopped or computes without end."""
+    config = changed(several, cluster__rpc_timeout_s=1.0, cluster__join_timeout_s=1.0)
+    with pytest.raises(RunFailed, match=rf"^trainer{index} \(pid \d+\) gave no sign of life for 1 s \(cluster.rpc_"):
+        run(config, tmp_path / "stopped", partial(dying, index, partial(send_self, signal.SIGSTOP)))
+    config = changed(config, trainer__progress_timeout_s=3.5)
+    with pytest.raises(RunFailed, match=rf"^trainer{index} \(pid \d+\) finished nothing for 3.5 s, last step 9 \(tra"):
+        run(config, tmp_path / "loop", partial(dying, index, loop))
 
 
 @pytest.mark.parametrize("then", [1, 2])
