@@ -175,6 +175,17 @@ def test_throughput_measures_each_variant_in_every_round(tmp_path: Path) -> None
     assert "| rpc2 |" in printed
 
 
+def test_steps_of_several_trainers_are_compared_with_those_of_one(tmp_path: Path) -> None:
+    """A line for each cache and number of trainers; one trainer is as fast as itself."""
+    path = tmp_path / "figures.json"
+    sizes = ["--trainers", "2", "--rounds", "1", "--steps", "4", "--rows-scale", "0.001"]
+    printed = start("step.py", *sizes, "--json", str(path))
+    (first,) = json.loads(path.read_text())["rounds"]
+    assert [*first] == ["none, 1", "none, 2", "lookahead, 1", "lookahead, 2"]
+    assert min(first.values()) > 0
+    assert printed.count("**1.00** (1.00–1.00)") >= 3
+
+
 def test_the_parts_of_a_step_add_up(tmp_path: Path) -> None:
     """On each engine dense, start, finish and rest are the step; of the plain DLRM no part is left out; a picture."""
     path, picture = tmp_path / "figures.json", tmp_path / "step.svg"

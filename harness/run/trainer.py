@@ -22,7 +22,7 @@ from harness.core.errors import ConfigError, DataError
 from harness.core.events import Evaluated, Finished
 from harness.core.faults import FaultTime
 from harness.core.lookup import BatchPlan
-from harness.core.plans import CHIEF, SavePlan, trainer_rank
+from harness.core.plans import Rank, SavePlan, trainer_rank
 from harness.data.digest import verify
 from harness.data.records import read_meta
 from harness.model.dlrm import DenseNetwork
@@ -57,12 +57,12 @@ def with_data(
     The supervisor verified them, maybe on another host. Records are read whole once, as by
     :func:`harness.data.digest.verify`.
     """
-    refuse_other_data(Path(path), digest)
+    refuse_other_data(Path(path), digest, trainer_rank(effects.group.index))
     job(cluster, effects)
 
 
-def refuse_other_data(folder: Path, digest: str) -> None:
-    """Raise DataError unless ``folder`` holds the data of this digest; the line names this host."""
+def refuse_other_data(folder: Path, digest: str, rank: Rank) -> None:
+    """Raise DataError unless ``folder`` holds the data of this digest; the line names this host of ``rank``."""
     try:
         meta = read_meta(folder)
         if meta.digest == digest:
@@ -72,7 +72,7 @@ def refuse_other_data(folder: Path, digest: str) -> None:
         why = str(error)
     raise DataError(
         f"data.path: expected the supervisor's data (digest {digest}) in {folder.absolute()} on {socket.gethostname()} "
-        f"of {CHIEF}: {why}"
+        f"of {rank}: {why}"
     )
 
 
