@@ -23,6 +23,7 @@ from harness.core.events import (
     Started,
     Trained,
 )
+from harness.core.plans import is_trainer
 
 _TOLERANCE = 1e-9  # relative; sums are taken in another order
 
@@ -241,8 +242,9 @@ class _Auditor:
                 self._num_kills[rank] = 0  # one that is dead already may be killed again
         self._expect("planned", event.planned, not event.unplanned_ranks)
         self.result.num_unplanned += len(event.unplanned_ranks)
-        self._is_at_boundary &= event.planned
-        self._dead += [rank for rank in event.ranks if rank not in self._dead]
+        to_recover = [rank for rank in event.ranks if not is_trainer(rank)]
+        self._is_at_boundary &= event.planned or not to_recover
+        self._dead += [rank for rank in to_recover if rank not in self._dead]
 
     def _regroup(self, event: Regrouped) -> None:
         self._expect("generation", event.generation, self.result.generation + 1)

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 from harness.core.faults import Struck
 from harness.core.plans import Rank
@@ -26,6 +26,20 @@ class Resumption:
     root: Path
     next_number: int
     point: ResumePoint | None
+
+
+class LateWrite(Future[FileRecord]):
+    """A file that another trainer writes: written here when its record is asked for, as that trainer has died."""
+
+    def __init__(self, write: Callable[[], FileRecord]) -> None:
+        super().__init__()
+        self._write = write
+        self.set_running_or_notify_cancel()
+        self.set_result(cast(FileRecord, None))
+
+    def result(self, timeout: float | None = None) -> FileRecord:
+        """Write it."""
+        return self._write()
 
 
 class Channel(Protocol):
@@ -97,11 +111,7 @@ class Effects:
 
     def begin_write(self, write: Callable[[], FileRecord]) -> Future[FileRecord]:
         """Write a file of the trainer beside training steps. Its record is to be taken by :meth:`once`."""
-        if self.group.acts:
-            return in_background("save", write)
-        written: Future[FileRecord] = Future()
-        written.set_exception(AssertionError("another trainer writes the file, and gives its record"))
-        return written
+        return in_background("save", write) if self.group.acts else LateWrite(write)
 
     def commit(self, manifest: Manifest) -> None:
         """Commit a checkpoint by writing its manifest. Raises StoreError; the previous checkpoint then stays valid."""

@@ -5,6 +5,7 @@ import select
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -13,6 +14,7 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
+from harness.cluster.mesh import Verdict
 from harness.core.plans import Rank, is_trainer
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
@@ -47,6 +49,8 @@ class ControlLink:
         self._is_stopping = False
         self._step = self._num_finished = 0
         self.is_waiting = False  # for another trainer
+        self.dead: set[int] = set()  # numbers of trainers
+        self.number: int | None = None  # of calls that another trainer may repeat
         formation = rank_context.formation
         self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
 
@@ -89,7 +93,7 @@ class ControlLink:
 
     def call(self, name: str, *args: Any) -> Any:
         """Call a method of the supervisor and wait for its result."""
-        return self._answer_to("call", name, args)
+        return self._answer_to("call", name, args, self.number)
 
     def ask(self, name: str, *args: Any) -> Any:
         """Call a method of the world and wait for its result."""
@@ -97,7 +101,15 @@ class ControlLink:
 
     def tell(self, name: str, **values: Any) -> None:
         """Have a method of the supervisor called, after all calls before; do not wait."""
-        self.send("tell", name, values)
+        self.send("tell", name, values, self.number)
+
+    def number_calls(self, number: int) -> None:
+        """Calls from now on belong to the action of this number; the supervisor carries out each one once."""
+        self.number = number
+
+    def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
+        """See :class:`harness.cluster.mesh.Notices`."""
+        return self._answer_to("mourn", num_calls, values)
 
     def _answer_to(self, *message: Any) -> Any:
         self.send(*message)
@@ -159,6 +171,8 @@ class ControlLink:
                 raise Stopped
             case "spares":
                 self._has_spares = True
+            case "bereaved":
+                self.dead.add(message[1])
             case "halt":
                 self._is_stopping = True
             case _:

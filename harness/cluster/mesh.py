@@ -12,7 +12,8 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
 
@@ -31,12 +32,19 @@ _SIZE = struct.Struct("<Q")
 _AT_ONCE = 16  # buffers that one call of the system sends
 
 
-class PeerEnded(Exception):
-    """Another trainer has closed its connection: it has ended. ``index``: which."""
+@dataclass(frozen=True)
+class Verdict:
+    """What the supervisor says to all trainers when some have died.
 
-    def __init__(self, index: int) -> None:
-        self.index = index
-        super().__init__(f"{trainer_rank(index)} has ended")
+    Attributes:
+        living: numbers of the others.
+        num_calls: the most exchanges that one of them has completed.
+        values: what the dead gave in the last of these, encoded, by their numbers.
+    """
+
+    living: tuple[int, ...]
+    num_calls: int
+    values: Mapping[int, bytes]
 
 
 class Notices(Protocol):
@@ -44,9 +52,11 @@ class Notices(Protocol):
 
     Attributes:
         is_waiting: whether it waits. Set here.
+        dead: numbers of the trainers that have died.
     """
 
     is_waiting: bool
+    dead: set[int]
 
     def fileno(self) -> int:
         """A file descriptor that is readable when :meth:`hear` has something to do."""
@@ -54,6 +64,13 @@ class Notices(Protocol):
 
     def hear(self) -> None:
         """Take what has come. Its exceptions end the exchange."""
+        ...
+
+    def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
+        """Ask what becomes of the exchange under way, after so many completed ones.
+
+        ``values``: what the dead gave in the last of these. None: another one died meanwhile; ask again.
+        """
         ...
 
 
@@ -85,12 +102,9 @@ class Mesh:
         self._notices = notices
         self._peers: dict[int, _Peer] = {}
         self._num_calls = 0
+        self._last: Mapping[int, Any] = {}  # what each gave in the last exchange
+        self.has_met = size == 1
         self.address: Address = self._listener.getsockname()[:2]
-
-    @property
-    def has_met(self) -> bool:
-        """Whether all trainers are connected."""
-        return len(self._peers) == self.size - 1
 
     def meet(self, addresses: Sequence[Address]) -> None:
         """Connect with the others, once: with those of lower numbers by their address; those of higher ones come.
@@ -100,12 +114,12 @@ class Mesh:
         for index in range(self.index):
             connection = control.connect(*addresses[index], self._authkey, self._timeout_s)
             connection.send(self.index)
-            self._peers[index] = _Peer(index, connection)
+            self._peers[index] = _Peer(connection)
         handshakes = control.Handshakes(self._authkey)
         poll = select.poll()
         for each in (self._listener.fileno(), handshakes.ended.fileno(), self._notices.fileno()):
             poll.register(each, select.POLLIN)
-        while not self.has_met:
+        while len(self._peers) < self.size - 1:
             ready = {fd for fd, _ in poll.poll(1e3 * self._timeout_s)}
             if not ready:
                 missing = ", ".join(trainer_rank(k) for k in range(self.size) if k not in {self.index, *self._peers})
@@ -116,8 +130,9 @@ class Mesh:
                 handshakes.begin(self._listener)
             for connection in handshakes.take():
                 index = connection.recv()
-                self._peers[index] = _Peer(index, connection)
+                self._peers[index] = _Peer(connection)
         handshakes.close()
+        self.has_met = True
 
     def close(self) -> None:
         """Close all sockets."""
@@ -126,30 +141,32 @@ class Mesh:
             peer.close()
 
     def exchange(self, what: str, value: Any) -> dict[int, Any]:
-        """Give a value to the others, and take theirs. Raises PeerEnded, RunFailed if another makes another call."""
+        """Give a value to the others, and take theirs; see :class:`harness.cluster.trainers.Exchange`.
+
+        Where a trainer dies, the supervisor hears from all how far they have come. Who lacks the last value of a dead
+        one that another has used gets it; otherwise the dead has given none.
+        """
         self._num_calls += 1
         views = _encoded((self._num_calls, what, value))
+        given: dict[int, Any] = {}  # by the dead
         poll = select.poll()
         poll.register(self._notices.fileno(), select.POLLIN)
         for peer in self._peers.values():
             peer.begin(views)
             poll.register(peer.fileno, peer.interest)
         by_fd = {peer.fileno: peer for peer in self._peers.values()}
-        waiting = len(by_fd)
         self._notices.is_waiting = True
-        while waiting:
+        while any(not peer.is_done for peer in self._peers.values()):
             for fd, events in poll.poll():
                 peer = by_fd.get(fd)
                 if peer is None:
                     self._notices.hear()
-                    continue
-                before = peer.interest
-                peer.go_on(events)
-                if peer.interest != before:
+                elif (before := peer.interest) and peer.go_on(events) != before:
                     poll.modify(fd, peer.interest) if peer.interest else poll.unregister(fd)
-                    waiting -= not peer.interest
+            if not self._notices.dead.isdisjoint(self._peers):
+                given |= self._bury()
         self._notices.is_waiting = False
-        values = {self.index: value}
+        values = {self.index: value, **given}
         for index, peer in self._peers.items():
             number, name, values[index] = peer.value
             if (number, name) != (self._num_calls, what):
@@ -157,18 +174,32 @@ class Mesh:
                     f"{trainer_rank(index)}: call {number} ({name}): expected call {self._num_calls} ({what}) of "
                     f"{trainer_rank(self.index)}: the trainers have parted"
                 )
+        self._last = values
         return values
+
+    def _bury(self) -> dict[int, Any]:
+        """Forget the dead; what they gave in the present exchange, if another trainer has completed it."""
+        verdict: Verdict | None = None
+        while verdict is None:
+            dead = self._notices.dead.intersection(self._last)
+            values = {index: b"".join(_encoded(self._last[index])) for index in dead}
+            verdict = self._notices.mourn(self._num_calls - 1, values)
+        for index in self._peers.keys() - verdict.living:
+            self._peers.pop(index).close()
+        if verdict.num_calls < self._num_calls:
+            return {}
+        return {index: _decoded(encoded) for index, encoded in verdict.values.items()}
 
 
 class _Peer:
     """The connection with one other trainer: what is still to be sent there, and to be received, in an exchange."""
 
-    def __init__(self, index: int, connection: Connection) -> None:
-        self._index = index
+    def __init__(self, connection: Connection) -> None:
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         connection.close()
         self._socket.setblocking(False)
         self.fileno = self._socket.fileno()
+        self._has_ended = False
         self._views: list[memoryview] = []
         self._space = memoryview(b"")
         self._reading: Generator[memoryview, None, Any] | None = None
@@ -183,15 +214,23 @@ class _Peer:
 
     @property
     def interest(self) -> int:
-        """What is waited for, as ``poll`` has it; 0: the exchange is over."""
+        """What is waited for, as ``poll`` has it; 0: nothing."""
+        if self._has_ended:
+            return 0
         return (select.POLLOUT if self._views else 0) | (select.POLLIN if self._reading is not None else 0)
 
-    def go_on(self, events: int) -> None:
-        """Send and receive what is possible. Raises PeerEnded."""
+    @property
+    def is_done(self) -> bool:
+        """Whether all was sent and received."""
+        return not self._views and self._reading is None
+
+    def go_on(self, events: int) -> int:
+        """Send and receive what is possible; what is waited for then."""
         if events & select.POLLOUT and self._views:
             self._send()
         if events & ~select.POLLOUT and self._reading is not None:
             self._receive()
+        return self.interest
 
     def close(self) -> None:
         """Close the connection: the other one finds that this trainer has ended."""
@@ -207,8 +246,8 @@ class _Peer:
                     self._views[0] = self._views[0][sent:]
         except BlockingIOError:
             pass
-        except OSError as error:
-            raise PeerEnded(self._index) from error
+        except OSError:
+            self._has_ended = True
 
     def _receive(self) -> None:
         assert self._reading is not None
@@ -216,7 +255,8 @@ class _Peer:
             while True:
                 received = self._socket.recv_into(self._space)
                 if received == 0:
-                    raise PeerEnded(self._index)
+                    self._has_ended = True
+                    return
                 self._space = self._space[received:]
                 while not self._space:
                     self._space = next(self._reading)
@@ -224,8 +264,8 @@ class _Peer:
             self.value, self._reading = end.value, None
         except BlockingIOError:
             pass
-        except OSError as error:
-            raise PeerEnded(self._index) from error
+        except OSError:
+            self._has_ended = True
 
 
 def _encoded(value: Any) -> list[memoryview]:
@@ -239,6 +279,18 @@ def _encoded(value: Any) -> list[memoryview]:
     sizes = b"".join(_SIZE.pack(view.nbytes) for view in raw)
     head = _HEAD.pack(file.tell(), len(sizes))
     return [memoryview(head + sizes + file.getvalue()), *(view for view in raw if view.nbytes)]
+
+
+def _decoded(encoded: bytes) -> Any:
+    """The value that :func:`_encoded` encoded."""
+    reading, rest = _receiving(), memoryview(encoded)
+    try:
+        space = next(reading)
+        while True:
+            space[:] = rest[: len(space)]
+            space, rest = next(reading), rest[len(space) :]
+    except StopIteration as end:
+        return end.value
 
 
 def _receiving() -> Generator[memoryview, None, Any]:

@@ -19,7 +19,7 @@ from harness.cluster.effects import Effects
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
 from harness.cluster.link import ControlLink, Stopped, give_up_silent_hosts
-from harness.cluster.mesh import Mesh, PeerEnded
+from harness.cluster.mesh import Mesh
 from harness.cluster.protocol import (
     Cluster,
     CopyShard,
@@ -56,6 +56,7 @@ class PsProcess:
         self._context = rank_context
         self._serving = threading.Lock()
         self._server: RankServer | None = None
+        self._served: tuple[int, Reply] = (0, None)  # number of the last request that has one, and its reply
 
     def follow_orders(self, link: ControlLink) -> None:
         """Join one generation after another, in the main thread. Raises Stopped."""
@@ -77,13 +78,22 @@ class PsProcess:
             if self._server is None or self._server.rank != rank:
                 self._server = RankServer(self._spec, rank)
 
-    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None) -> Reply:
-        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs others."""
+    def serve(self, request: Request, workers: Mapping[Rank, str] | None = None, number: int | None = None) -> Reply:
+        """Serve one request, one at a time. ``workers``: names in the RPC world, for a request that needs others.
+
+        ``number``: a request that was served under the same number, or before one with a higher number, is not served
+        again: its trainer has died, and another one has sent it too.
+        """
         assert self._server is not None, "not a PS rank"
         with self._serving:
+            if number is not None and number <= self._served[0]:
+                return self._served[1]
             if workers is not None:
                 self._server.reach = partial(self._reach, workers)
-            return self._server.handle(request)
+            reply = self._server.handle(request)
+            if number is not None:
+                self._served = number, reply
+            return reply
 
     def read(self, request: Request) -> Reply:
         """Serve a request of another rank, which only reads. It waits for no other one: ranks may ask in a ring."""
@@ -144,8 +154,7 @@ def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankCont
     def work(link: ControlLink) -> None:
         link.begin_beats(rank_context.options.rpc_timeout_s * _BEAT)
         mesh = _mesh(link)
-        if (end := _carry_out(job, link, mesh)) is not None:
-            link.send(*end)
+        link.send(*_carry_out(job, link, mesh))
         link.order()
         if mesh is not None:
             mesh.close()
@@ -172,16 +181,12 @@ def _mesh(link: ControlLink) -> Mesh | None:
     return mesh
 
 
-def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh: Mesh | None) -> control.Message | None:
-    """Run ``job``; the message that says how it ended, None if the supervisor finds it by the end of another trainer.
-
-    Raises Stopped, EOFError, ConnectionError.
-    """
+def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh: Mesh | None) -> control.Message:
+    """Run ``job``; the message that says how it ended. Raises Stopped, EOFError, ConnectionError."""
     try:
-        effects = Effects(link, group=ALONE if mesh is None else SeveralTrainers(mesh))
+        effects = Effects(link, group=ALONE if mesh is None else SeveralTrainers(mesh, link.number_calls))
         job(RpcCluster(link, effects, mesh), effects)
-    except PeerEnded:
-        return None
+        effects.group.agree("the end", None)  # nobody needs anything of this trainer any more
     except HarnessError as error:
         return "failed", error
     except (Stopped, EOFError, ConnectionError):
@@ -202,7 +207,7 @@ class RpcCluster(Cluster):
         self._rank, self._options = link.rank_context.rank, link.rank_context.options
         self._workers: dict[Rank, str] = {}
         self._generation = -1  # that this process is a member of
-        self._num_in_flight = 0
+        self._num_in_flight = self._num_started = 0
         self._num_losses = self._num_found = 0  # times that ranks were killed, and that the dead were sought among all
         self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
@@ -227,21 +232,35 @@ class RpcCluster(Cluster):
             except RankLost as lost:  # nothing is sent
                 refused = {rank: _failed(RuntimeError(words)) for rank, words in lost.detail.items()}
         self._num_in_flight += 1
-        asked = self._asked(self._group.index, requests)
-        calls = refused or {rank: self._send(rank, requests[rank]) for rank in asked}
-        return self._group.share_later("replies", lambda _: self._outcome(calls))
+        self._num_started += 1
+        number = None if self._mesh is None else self._num_started
+
+        def send(index: int) -> Calls:
+            asked = self._asked(index, requests)
+            return refused or {rank: self._send(rank, requests[rank], number) for rank in asked}
+
+        return self._outcomes("replies", send)
+
+    def _outcomes(self, what: str, send: Callable[[int], Calls]) -> Underway:
+        """Send the calls of this trainer. Those of one that died are sent, maybe again, when they are waited for."""
+        own = self._group.index
+        calls = send(own)
+        return self._group.share_later(what, lambda index: self._outcome(calls if index == own else send(index), index))
 
     def _asked(self, number: int, ranks: Container[Rank]) -> list[Rank]:
         """Those of ``ranks`` that trainer ``number`` asks."""
         span = self._group.spans(len(self.ranks))[number]
         return [rank for rank in self.ranks[span.start : span.stop] if rank in ranks]
 
-    def _send(self, rank: Rank, request: Request) -> Future[Any] | tuple[Future[Any], ...]:
+    def _send(self, rank: Rank, request: Request, number: int | None) -> Future[Any] | tuple[Future[Any], ...]:
+        """Send a request. By ``number`` a rank knows one that it has served, if it is no message of a step."""
         if isinstance(request, Several):
             return tuple(self._call(rank, *_message(exchange)) for exchange in request.exchanges)
-        if isinstance(request, CopyShard):
-            return self._call(rank, wire.on_rank, "serve", request, self._workers)
-        return self._call(rank, *_message(request))
+        if wire.is_plain(request):
+            return self._call(rank, *_message(request))
+        workers = self._workers if isinstance(request, CopyShard) else None
+        number = None if isinstance(request, Exchange) else number
+        return self._call(rank, wire.on_rank, "serve", wire.packed(request), workers, number)
 
     def _call(self, rank: Rank, function: Callable[..., Any], *args: Any) -> Future[Any]:
         """Call a function on a rank, without waiting. A call that cannot be sent has failed."""
@@ -269,8 +288,8 @@ class RpcCluster(Cluster):
         lost = {**detail, **self._effects.once(lambda: self._link.ask("lost_with", [*detail]))}
         return RankLost(lost, replies, lost)
 
-    def _outcome(self, calls: Calls) -> "_Outcome":
-        """Wait for calls of this trainer: the replies, and the transport's error texts of the dead.
+    def _outcome(self, calls: Calls, index: int) -> "_Outcome":
+        """Wait for the calls of trainer ``index``: the replies, and the transport's error texts of the dead.
 
         After ranks were killed the dead are sought among all, by a no-op to those that were not asked since. All
         deadlines run at once, so that any number of ranks that hang cost one. Without a world nobody is sought: the
@@ -278,8 +297,8 @@ class RpcCluster(Cluster):
         """
         num_losses, probes = self._num_losses, dict[Rank, Future[Any]]()
         if num_losses > self._num_found and self._generation >= 0:
-            own = self._asked(self._group.index, self.ranks)
-            probes = {rank: self._call(rank, no_op) for rank in own if self._was_in_flight or rank not in calls}
+            asked = self._asked(index, self.ranks)
+            probes = {rank: self._call(rank, no_op) for rank in asked if self._was_in_flight or rank not in calls}
         replies, detail = _wait(calls)
         return _Outcome(replies, {**_wait(probes)[1], **detail}, num_losses)
 
@@ -289,7 +308,7 @@ class RpcCluster(Cluster):
         Those that were killed by plan are dead even if they answer: a stopped rank may be continued from outside.
         """
         if any(outcome.num_losses < self._num_losses for outcome in outcomes):  # they came before ranks were killed
-            outcomes += self._group.share("dead", lambda _: self._outcome({}))
+            outcomes += self._outcomes("dead", lambda _: {})()
         replies = {rank: reply for outcome in outcomes for rank, reply in outcome.replies.items()}
         detail = {rank: words for outcome in outcomes for rank, words in outcome.detail.items()}
         seeks = self._num_losses > self._num_found and self._generation >= 0
@@ -306,15 +325,17 @@ class RpcCluster(Cluster):
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
         formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
-        adopted: Calls = {}
+        spares: dict[Rank, str] = {}
         if formation.generation == self._generation:
             spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
             self._workers = {**self._workers, **spares}
-            own = self._asked(self._group.index, spares)
-            adopted = {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in own}
         else:
             self._form(formation)
-        if detail := self._replies(self._group.share("adopted", lambda _: self._outcome(adopted)))[1]:
+
+        def adopt(index: int) -> Calls:
+            return {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in self._asked(index, spares)}
+
+        if detail := self._replies(self._outcomes("adopted", adopt)())[1]:
             raise self._lost(detail, {})
 
     def _form(self, formation: Formation) -> None:
@@ -358,11 +379,11 @@ class _Outcome:
 _CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"
 
 
-def _message(request: Request) -> tuple[Any, ...]:
-    """The function to call on a rank to serve ``request``, and its arguments."""
-    if wire.is_plain(request):
-        return wire.serve_words, wire.words_of(request)
-    return wire.on_rank, "serve", wire.packed(request)
+def _message(exchange: Exchange) -> tuple[Any, ...]:
+    """The function to call on a rank to serve ``exchange``, and its arguments."""
+    if wire.is_plain(exchange):
+        return wire.serve_words, wire.words_of(exchange)
+    return wire.on_rank, "serve", wire.packed(exchange)
 
 
 def _failed(error: RuntimeError) -> Future[Any]:

@@ -28,31 +28,61 @@ class Exchange(Protocol):
     def exchange(self, what: str, value: Any) -> dict[int, Any]:
         """Give ``value`` to the others; the values of all that live, by trainer: the same in each of them.
 
-        Raises RunFailed if another trainer makes another call than ``what``.
+        A trainer that dies meanwhile has given its value to all of them, or to none. Raises RunFailed if another
+        trainer makes another call than ``what``.
         """
         ...
 
 
 class SeveralTrainers(TrainerGroup):
-    """One trainer of several. Before they have met, each acts by itself."""
+    """One trainer of several. Before they have met, each acts by itself.
 
-    def __init__(self, exchange: Exchange) -> None:
-        self._exchange = exchange
-        self.index, self.size, self.acts = exchange.index, exchange.size, exchange.index == 0
+    The lowest one that lives acts. It is also the heir of the dead: it does their shares of all work.
+
+    Args:
+        number_calls: told the number of an action before it is carried out. An heir repeats it under the same number.
+    """
+
+    def __init__(self, exchange: Exchange, number_calls: Callable[[int], None] = lambda _: None) -> None:
+        self._exchange, self._number_calls = exchange, number_calls
+        self.index, self.size = exchange.index, exchange.size
+        self._living = {*range(exchange.size)}
+        self._num_actions = 0
         self._late: _Late | None = None
         self._questions: dict[str, Callable[[], bool]] = {}
         self._answers: set[str] = set()  # of which the answer is yes
 
+    @property
+    def acts(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether this trainer is the one that has effects outside."""
+        return self.index == min(self._living)
+
+    @property
+    def has_lost(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Whether a trainer has died."""
+        return len(self._living) < self.size
+
+    def _exchanged(self, what: str, value: Any) -> dict[int, Any]:
+        values = self._exchange.exchange(what, value)
+        self._living = {*values}
+        return values
+
     def share(self, what: str, work: Callable[[int], T], *, carries: bool = False) -> list[T]:
         late = self._late if carries else None
-        own = work(self.index)  # first: what travels with it is waited for meanwhile
-        own_late = None if late is None else late.work(self.index)
-        answers = {what for what, question in self._questions.items() if question()} if carries and self.acts else set()
-        values = self._exchange.exchange(what, (own, own_late, answers))
+        results: dict[int, tuple[T, Any]] = {}
+        while len(results) < self.size:
+            shares = [self.index, *(set(range(self.size)) - self._living if self.acts else ())]
+            # The work is first: what travels with it is waited for meanwhile.
+            done = {number: work(number) for number in shares if number not in results}
+            own = {number: (result, late and late.work(number)) for number, result in done.items()}
+            asked = self._questions if carries and self.acts else {}
+            answers = {what for what, question in asked.items() if question()}
+            for theirs, yes in self._exchanged(what, (own, answers)).values():
+                results |= theirs
+                self._answers |= yes
         if late is not None:
-            late.results, self._late = [values[number][1] for number in range(self.size)], None
-        self._answers |= values[0][2]
-        return [values[number][0] for number in range(self.size)]
+            late.results, self._late = [results[number][1] for number in range(self.size)], None
+        return [results[number][0] for number in range(self.size)]
 
     def share_later(self, what: str, work: Callable[[int], T]) -> Callable[[], list[T]]:
         self._late = late = _Late(work)
@@ -68,14 +98,18 @@ class SeveralTrainers(TrainerGroup):
     def once(self, action: Callable[[], T]) -> T:
         if not self._exchange.has_met:
             return action()
-        result: Any = None
-        error: HarnessError | None = None
-        if self.acts:
-            try:
-                result = action()
-            except HarnessError as raised:
-                error = raised
-        result, error = self._exchange.exchange("once", (result, error))[0]
+        self._num_actions += 1
+        outcome: tuple[Any, HarnessError | None] | None = None
+        while outcome is None:
+            mine = None
+            if self.acts:
+                self._number_calls(self._num_actions)
+                try:
+                    mine = action(), None
+                except HarnessError as error:
+                    mine = None, error
+            outcome = next(filter(None, self._exchanged("once", mine).values()), None)
+        result, error = outcome
         if error is not None:
             raise error
         return result
@@ -89,7 +123,7 @@ class SeveralTrainers(TrainerGroup):
         return True
 
     def agree(self, what: str, value: Any) -> None:
-        values = self._exchange.exchange(what, value)
+        values = self._exchanged(what, value)
         parted = [trainer_rank(number) for number, theirs in values.items() if theirs != values[min(values)]]
         if parted:
             raise RunFailed(

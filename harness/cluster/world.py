@@ -17,11 +17,12 @@ from harness.cluster.connections import Connections
 from harness.cluster.deadlines import ListeningClock, TrainerProgress
 from harness.cluster.formation import Formation, Rendezvous
 from harness.cluster.launcher import Launcher, Main, RankContext
+from harness.cluster.mesh import Verdict
 from harness.cluster.processes import REAP_S, Processes
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, HarnessError, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_trainer, spare_name
+from harness.core.plans import Rank, all_ranks, is_ps, is_spare, is_trainer, rank_order, spare_name
 from harness.processes import control
 from harness.processes.network import PrivateNetwork
 from harness.processes.sockets import give_up_after
@@ -80,6 +81,9 @@ class World:
         self._formation = Formation(generation=-1, members=(), takeovers={})
         self._met: set[Rank] = set()  # trainers that have connected
         self._finished: set[Rank] = set()  # trainers
+        self._mourners: dict[Rank, tuple[int, Mapping[int, bytes]]] = {}  # wait for a verdict
+        self._carried_out = 0  # number of the last action of a trainer that has one
+        self._result: tuple[Any, HarnessError | None] = (None, None)  # of its call
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
@@ -220,16 +224,16 @@ class World:
             self._begin_generation(spares)
         return self._formation
 
-    def _look_after_members(self) -> None:
+    def _look_after_members(self, supervisor: Any) -> None:
         """Kill the members that are mute, and abandon the generation that is being formed if one has ended.
 
-        Raises RunFailed if a trainer is one of them; it is not replaced. Once a generation is formed, trainers find the
-        death of a PS rank by a request that fails.
+        Raises RunFailed if no trainer is left, or one died before they had met; none is replaced. Once a generation is
+        formed, trainers find the death of a PS rank by a request that fails.
         """
         if not any(map(self._trainer_has_ended, self._trainers)):
             self._give_up(self._overdue())
-        for rank in filter(self._trainer_has_ended, self._trainers):
-            raise RunFailed(f"{rank} (pid {self.pids[rank]}) {self._end_of(rank, 'before its job was done')}")
+        for rank in [*filter(self._trainer_has_ended, self._trainers)]:
+            self._lose_trainer(rank, supervisor)
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
 
@@ -320,7 +324,9 @@ class World:
             for connection, rank, message in self._connections.received(ready):
                 if self._handle(connection, rank, message, supervisor):
                     return
-            self._look_after_members()
+            self._look_after_members(supervisor)
+            if self._all_finished:
+                return
 
     def _handle(self, connection: Connection, rank: Rank | None, message: control.Message, supervisor: Any) -> bool:
         """Handle one message; True if all trainers have finished."""
@@ -333,13 +339,23 @@ class World:
             self._progress[rank].hear(kind, *args)
         if kind == "finished":
             self._finished.add(rank)
-            return len(self._finished) == len(self._trainers)
+            self._judge()
+            return self._all_finished
         if kind == "failed":
             raise args[0]
         if kind == "tell":
-            getattr(supervisor, args[0])(**args[1])
-        elif kind in ("call", "ask"):
-            self._answer(rank, getattr(supervisor if kind == "call" else self, args[0]), args[1])
+            if self._is_new(args[2]):
+                getattr(supervisor, args[0])(**args[1])
+        elif kind == "call":
+            if self._is_new(args[2]):
+                self._result = self._answer(rank, getattr(supervisor, args[0]), args[1])
+            else:
+                self._connections.send(rank, "result", *self._result)
+        elif kind == "ask":
+            self._answer(rank, getattr(self, args[0]), args[1])
+        elif kind == "mourn":
+            self._mourners[rank] = args[0], args[1]
+            self._judge()
         elif kind == "publish":
             self._rendezvous.publish(rank, *args)
         return False
@@ -363,12 +379,49 @@ class World:
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", rank, self._formation)
 
-    def _answer(self, rank: Rank, method: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    def _answer(self, rank: Rank, method: Callable[..., Any], args: tuple[Any, ...]) -> tuple[Any, HarnessError | None]:
+        """Send the result of a method, or the error that it raises; returns both."""
         try:
             result, failure = method(*args), None
         except HarnessError as error:
             result, failure = None, error
         self._connections.send(rank, "result", result, failure)
+        return result, failure
+
+    def _is_new(self, number: int | None) -> bool:
+        """Whether the action of this number was not carried out before, by a trainer that has died since."""
+        if number is None or number > self._carried_out:
+            self._carried_out = number or 0
+            return True
+        return False
+
+    def _lose_trainer(self, trainer: Rank, supervisor: Any) -> None:
+        """A trainer has died: the others go on without it. Raises RunFailed if none is left."""
+        pid, how = self.pids[trainer], self._end_of(trainer, "before its job was done")
+        self._trainers.remove(trainer)
+        if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
+            raise RunFailed(f"{trainer} (pid {pid}) {how}")
+        self.names = tuple(rank for rank in self.names if rank != trainer)
+        supervisor.lose_trainer(trainer, f"pid {pid} {how}")
+        self._tell_trainers("bereaved", rank_order(trainer)[1])
+        for mourner in self._mourners:
+            self._connections.send(mourner, "result", None, None)  # to ask again
+        self._mourners.clear()
+
+    def _judge(self) -> None:
+        """Send the verdict on an exchange that a dead trainer took part in, once all that go on have asked for it."""
+        waiting = set(self._trainers) - self._finished
+        if not self._mourners or self._mourners.keys() != waiting:
+            return
+        living = tuple(rank_order(trainer)[1] for trainer in self._trainers)
+        num_calls, values = max(self._mourners.values(), key=lambda each: each[0])
+        for mourner in waiting:
+            self._connections.send(mourner, "result", Verdict(living, num_calls, values), None)
+        self._mourners.clear()
+
+    @property
+    def _all_finished(self) -> bool:
+        return self._finished.issuperset(self._trainers)
 
     def close(self) -> None:
         """Order every rank to stop; kill and reap those that have not ended two seconds later."""

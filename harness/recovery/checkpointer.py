@@ -167,6 +167,8 @@ class Checkpointer:
 
         def write() -> FileRecord:
             self.checkpoints.place.check()
+            if self.effects.group.has_lost:
+                discard(root, CHIEF, sequence)
             return write_state(root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")
 
         return write

@@ -7,7 +7,6 @@ tracker and no event, so a run that goes on from one ends with the record of a r
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 
 from harness.client.embedding_client import EmbeddingClient
 from harness.cluster.effects import Effects
@@ -27,6 +26,7 @@ from harness.store import (
     FileRecord,
     ResumeFolder,
     ResumePoint,
+    discard,
     read_checkpoint,
     read_state,
     write_state,
@@ -113,7 +113,12 @@ class ResumePoints:
             return False
         state: State = {name: part.state() for name, part in self.parts.items()}
         state["measured_s"] = self.measured_s()
-        write = partial(write_state, root, CHIEF, number, progress.step, state, fsync=self.fsync)
+
+        def write() -> FileRecord:
+            if self.effects.group.has_lost:
+                discard(root, CHIEF, number)
+            return write_state(root, CHIEF, number, progress.step, state, fsync=self.fsync)
+
         own = self.effects.once(write)
         newest = self.checkpoints.newest
         self.effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})

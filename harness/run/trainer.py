@@ -208,9 +208,9 @@ class Trainer:
         requests = dict.fromkeys(self._failover.ranks, OnShard(digest_of_rows))
         digests = self._failover.ask(requests, self._progress())
         group = self._effects.group
-        replicas = group.share("end", lambda _: (_digest(self._network), group.num_samples))
-        trainers = {trainer_rank(number): digest for number, (digest, _) in enumerate(replicas)}
-        shares = {trainer_rank(number): num_samples for number, (_, num_samples) in enumerate(replicas)}
+        replicas = group.share("replicas", lambda _: (group.index, _digest(self._network), group.num_samples))
+        trainers = {trainer_rank(index): digest for index, digest, _ in replicas}
+        shares = {trainer_rank(index): num_samples for index, _, num_samples in replicas}
         return Finished(
             step=self._steps.step,
             samples=self._progress().samples,

@@ -215,8 +215,8 @@ def write_content(
 
 
 def discard(root: Path, rank: str, sequence: int) -> None:
-    """Remove the files of ``rank`` of the save ``sequence``, which was never committed."""
-    kinds: tuple[FileKind, ...] = ("base", "delta", "dense")
+    """Remove the files of ``rank`` of the save or resume point ``sequence``, which was never committed."""
+    kinds: tuple[FileKind, ...] = ("base", "delta", "dense", "state")
     for kind in kinds:
         (root / rank / content_name(kind, sequence)).unlink(missing_ok=True)
 

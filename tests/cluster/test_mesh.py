@@ -1,7 +1,7 @@
 """Laws of the sockets between trainers."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from harness.cluster.mesh import Mesh, PeerEnded
+from harness.cluster.mesh import Mesh, Verdict
 from harness.core.errors import RunFailed
 
 KEY = b"k" * 32
@@ -22,6 +22,7 @@ class Silence:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self.dead = set[int]()
 
     def fileno(self) -> int:
         """Never readable."""
@@ -29,6 +30,9 @@ class Silence:
 
     def hear(self) -> None:
         """Nothing."""
+
+    def mourn(self, num_calls: int, values: Mapping[int, bytes]) -> Verdict | None:
+        """Nobody dies."""
 
 
 @contextmanager
@@ -82,17 +86,3 @@ def test_who_makes_another_call_has_parted() -> None:
             calls[0].result()
         with pytest.raises(RunFailed, match="parted"):
             calls[1].result()
-
-
-def test_the_end_of_a_peer_is_noticed_by_who_waits_for_it() -> None:
-    """PeerEnded names it; with three trainers too, whoever ends."""
-
-    def call(mesh: Mesh) -> int | None:
-        if mesh.index == 1:
-            return mesh.close()
-        with pytest.raises(PeerEnded) as found:
-            mesh.exchange("samples", None)
-        return found.value.index
-
-    with meshes(3) as made:
-        assert at_once(made, call)[::2] == [1, 1]
