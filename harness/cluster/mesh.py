@@ -126,6 +126,8 @@ class Mesh:
                 raise RunFailed(f"{missing}: not connected with {trainer_rank(self.index)} in {self._timeout_s:g} s")
             if self._notices.fileno() in ready:
                 self._notices.hear()
+                if dead := ", ".join(map(trainer_rank, sorted(self._notices.dead))):
+                    raise RunFailed(f"{dead}: died before the trainers had met")
             if self._listener.fileno() in ready:
                 handshakes.begin(self._listener)
             for connection in handshakes.take():

@@ -193,7 +193,12 @@ class Supervisor(Resumable):
         )
 
     def lose_trainer(self, trainer: Rank, how: str) -> None:
-        """Record that a trainer died, at the step of the newest event. It is not replaced, and nothing is lost."""
+        """Record that a trainer died, at the step of the newest event. It is not replaced, and nothing is lost.
+
+        A no-op after the last event.
+        """
+        if isinstance(self._newest, Finished):
+            return
         self.num_unplanned += 1
         step, samples = getattr(self._newest, "step", 0), getattr(self._newest, "samples", 0)
         machine = {"detail": {trainer: how}, "seconds": 0.0}

@@ -261,7 +261,7 @@ class World:
         options = self._options
         if self._rendezvous.is_complete or self._clock.read() - self._begun_s <= options.join_timeout_s:
             return {}
-        late = self._rendezvous.missing
+        late = [rank for rank in self._rendezvous.missing if rank in self.pids]
         why = f"did not join within {options.join_timeout_s:g} s (cluster.join_timeout_s)"
         for trainer in filter(is_trainer, late):
             return {trainer: why + "".join(f", nor did {rank}" for rank in late if rank != trainer)}
@@ -401,6 +401,7 @@ class World:
         self._trainers.remove(trainer)
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
             raise RunFailed(f"{trainer} (pid {pid}) {how}")
+        self._processes.forget(trainer)
         self.names = tuple(rank for rank in self.names if rank != trainer)
         supervisor.lose_trainer(trainer, f"pid {pid} {how}")
         self._tell_trainers("bereaved", rank_order(trainer)[1])

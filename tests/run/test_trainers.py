@@ -37,6 +37,8 @@ from tests.runs import changed, saving_every
 
 pytestmark = needs_compiled
 NUM_STEPS = 30
+SEEDS = range(int(os.environ.get("TEST_SEEDS", "10")))
+"""Of runs in which trainers die: `TEST_SEEDS=200 pytest tests/run/test_trainers.py -k lose_nothing` for more."""
 
 
 @pytest.fixture
@@ -192,7 +194,7 @@ def facts(run_dir: Path) -> list[dict[str, Any]]:
     return [event for event in events if event["event"] != "lost" or not event["ranks"][0].startswith("trainer")]
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_trainers_that_die_lose_nothing_while_one_lives(several: Config, tmp_path: Path, seed: int) -> None:
     """Law: but for their loss the record is that of the undisturbed run, at whatever moment one or two of three die."""
     chance = random.Random(seed)
@@ -253,7 +255,7 @@ def test_backend_torch_refuses_several_trainers(several: Config) -> None:
         RunSpec(changed(several, trainer__backend="torch")).validate()
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_trainers_that_are_killed_at_any_moment_lose_nothing(several: Config, tmp_path: Path, seed: int) -> None:
     """Law: as above, where another process kills two of three by pid at random microseconds. No PS rank is replaced."""
     chance = random.Random(seed)
