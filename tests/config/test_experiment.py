@@ -409,6 +409,6 @@ def test_experiments_of_this_repository_load(path: Path) -> None:
     for cell in cells:
         trace = cell.config.trace.path
         if trace is None:
-            assert cell.config.strategy.name == "none"
+            assert cell.config.trace.law is not None or cell.config.strategy.name == "none"
         else:
             assert Path(trace).exists() or f"--out {trace.replace(f'-{cell.config.seed}.', '-$K.')}" in text
