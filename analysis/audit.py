@@ -242,9 +242,8 @@ class _Auditor:
                 self._num_kills[rank] = 0  # one that is dead already may be killed again
         self._expect("planned", event.planned, not event.unplanned_ranks)
         self.result.num_unplanned += len(event.unplanned_ranks)
-        to_recover = [rank for rank in event.ranks if not is_trainer(rank)]
-        self._is_at_boundary &= event.planned or not to_recover
-        self._dead += [rank for rank in to_recover if rank not in self._dead]
+        self._is_at_boundary &= event.planned
+        self._dead += [rank for rank in event.ranks if rank not in self._dead]
 
     def _regroup(self, event: Regrouped) -> None:
         self._expect("generation", event.generation, self.result.generation + 1)
@@ -265,9 +264,10 @@ class _Auditor:
             self._roll_back(event)
             num_rerun = event.samples - event.resume_samples
         else:
-            self._expect("number of ranks with PLS", len(event.pls), len(event.ranks))
+            ranks = _ps_of(event)
+            self._expect("number of ranks with PLS", len(event.pls), len(ranks))
             losing = self._ranks_that("loses_updates", event)
-            for rank in event.ranks:
+            for rank in ranks:
                 self._lose_samples(rank, event, loses=rank in losing)
         self._expect("load_h", event.load_h, self._load_h(event))
         lost_h = num_rerun / self._started.total_samples * self._profile["job_h"]
@@ -279,8 +279,8 @@ class _Auditor:
             self.result.hours[bucket] += getattr(event, f"{bucket}_h")
 
     def _check_kinds(self, event: Recovered) -> None:
-        """Each dead rank was recovered by a kind that the run declares; a rollback is of all ranks."""
-        if event.kinds.keys() != {*event.ranks}:
+        """Each dead PS rank was recovered by a kind that the run declares; a rollback is of all ranks."""
+        if event.kinds.keys() != {*_ps_of(event)}:
             self._problem(f"kinds of recovery of {', '.join(event.kinds)}, but recovered {', '.join(event.ranks)}")
         if undeclared := {*event.kinds.values()} - self._started.recoveries.keys():
             self._problem(f"recovered by {', '.join(sorted(undeclared))}, which the run does not declare")
@@ -297,8 +297,8 @@ class _Auditor:
         return trained_h + sum(self.result.hours.values())
 
     def _reschedule_h(self, event: Recovered) -> float:
-        """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead rank."""
-        profile, num_dead = self._profile, len(event.ranks)
+        """Hours of rescheduling: of the trace or O_res; less if a spare is ready for each dead PS rank, if any."""
+        profile, num_dead = self._profile, len(_ps_of(event))
         wait_h = profile["o_res_h"] if self._repair_h is None else self._repair_h
         spare_h, now_h = profile.get("spare_o_res_h"), self._now_h(event)
         ready = [index for index, ready_h in enumerate(self._spares_h) if ready_h <= now_h]
@@ -309,7 +309,8 @@ class _Auditor:
         return spare_h
 
     def _load_h(self, event: Recovered) -> float:
-        """Hours of a load: O_load, or the share of it that the bytes are, which the recovered rows must give."""
+        """Hours of a load: O_load, or the share of it that the bytes are, which the recovered rows must give; none if
+        trainers alone died."""
         is_by_bytes = self._profile.get("load", "whole") == "by_bytes"
         if event.load_bytes is not None and self._started.row_bytes is not None:
             rows = dict(zip(self._weights, self._started.rank_rows, strict=True))
@@ -319,6 +320,8 @@ class _Auditor:
             self.result.load_bytes += event.load_bytes
         elif is_by_bytes:
             self._problem("loads are charged by bytes, but this record does not say how many were read")
+        if not _ps_of(event):
+            return 0.0
         return self._profile["o_load_h"] * ((event.load_bytes or 0) / self._started.bytes_full if is_by_bytes else 1)
 
     def _roll_back(self, event: Recovered) -> None:
@@ -414,3 +417,8 @@ class _Auditor:
         Recovered: _recover,
         Finished: _finish,
     }
+
+
+def _ps_of(event: Recovered) -> list[str]:
+    """The PS ranks of a recovery."""
+    return [rank for rank in event.ranks if not is_trainer(rank)]

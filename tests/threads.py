@@ -1,6 +1,6 @@
 """Trainers in the threads of one process: the plain twin of those that exchange over sockets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from concurrent.futures import ThreadPoolExecutor
 from threading import Condition
 from typing import Any, TypeVar
@@ -30,8 +30,9 @@ class ThreadExchange:
         self._board = board
         self.index, self.size = index, board.size
         self._num_calls = 0
+        self.newcomers = set[int]()
 
-    def exchange(self, what: str, value: Any) -> dict[int, Any]:
+    def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
         """Give ``value``; those of all."""
         board, number = self._board, self._num_calls
         self._num_calls += 1

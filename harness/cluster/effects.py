@@ -29,17 +29,23 @@ class Resumption:
 
 
 class LateWrite(Future[FileRecord]):
-    """A file that another trainer writes: written here when its record is asked for, as that trainer has died."""
+    """A file that another trainer writes: written here when its record is asked for, as that trainer has died.
 
-    def __init__(self, write: Callable[[], FileRecord]) -> None:
+    ``record``: of the file, if it is on disk.
+    """
+
+    def __init__(self, write: Callable[[], FileRecord] | None, record: FileRecord | None = None) -> None:
         super().__init__()
-        self._write = write
+        self._write, self._record = write, record
         self.set_running_or_notify_cancel()
         self.set_result(cast(FileRecord, None))
 
     def result(self, timeout: float | None = None) -> FileRecord:
-        """Write it."""
-        return self._write()
+        """Write it, unless that has been done."""
+        if self._record is None:
+            assert self._write is not None, "a file that is not there can be written"
+            self._record = self._write()
+        return self._record
 
 
 class Channel(Protocol):

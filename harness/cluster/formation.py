@@ -47,6 +47,11 @@ class Rendezvous:
         return not self._is_broken and not self.missing
 
     @property
+    def can_complete(self) -> bool:
+        """Whether the generation is formed, or may still be."""
+        return not self._is_broken
+
+    @property
     def is_awaited(self) -> bool:
         """Whether a rank waits for others: the generation is being formed."""
         return not self._is_broken and 0 < len(self._addresses) < len(self._formation.members)

@@ -138,7 +138,7 @@ class Launcher(Protocol):
         ...
 
     def check(self) -> None:
-        """Raise RunFailed if processes cannot be started or watched any more, or the host of the trainer is lost."""
+        """Raise RunFailed if processes cannot be started or watched any more."""
         ...
 
     def close(self) -> None:

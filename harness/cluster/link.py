@@ -5,7 +5,7 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import Connection
@@ -14,8 +14,8 @@ from typing import Any
 from harness.cluster import group
 from harness.cluster.formation import Formation
 from harness.cluster.launcher import RankContext
-from harness.cluster.mesh import Verdict
-from harness.core.plans import Rank, is_trainer
+from harness.cluster.mesh import TrainerAddress, Verdict
+from harness.core.plans import Rank, rank_order
 from harness.processes import control
 from harness.processes.sockets import LEASE_FRAC, give_up_all_after
 
@@ -43,13 +43,13 @@ class ControlLink:
         self._order: tuple[Rank, Formation] | None = None  # that came while a generation was formed
         self._poll = select.poll()  # a tenth of the time of Connection.poll, as it is asked at every step
         self._poll.register(self._connection.fileno(), select.POLLIN)
-        self.entrance: object = None  # where other trainers find this one
-        self.entrances: dict[Rank, Any] = {}  # of the trainers of the present generation
+        self.entrance: Callable[[], TrainerAddress | None] = lambda: None  # where other trainers find this one
+        self.entrances: dict[int, TrainerAddress] = {}  # of the trainers of the present generation, by number
         self._has_spares = False
         self._is_stopping = False
         self._step = self._num_finished = 0
         self.is_waiting = False  # for another trainer
-        self.dead: set[int] = set()  # numbers of trainers
+        self.dead: dict[int, str] = {}  # numbers of trainers, and how they ended
         self.number: int | None = None  # of calls that another trainer may repeat
         formation = rank_context.formation
         self.send("hello", rank_context.rank, os.getpid(), formation and formation.generation)
@@ -118,6 +118,13 @@ class ControlLink:
             raise error
         return value
 
+    def await_trainers(self) -> Formation:
+        """Wait until the processes that replace dead trainers are there; the generation in which they take part."""
+        self.is_waiting = True
+        formation = self._answer_to("admit")
+        self.is_waiting = False
+        return formation
+
     def join(self, rank: Rank, formation: Formation) -> None:
         """Leave the present world and join the next one as ``rank``. Raises WorldBroken."""
         group.leave()
@@ -143,7 +150,7 @@ class ControlLink:
 
     def _meet(self, generation: int, address: bytes) -> dict[Rank, bytes]:
         """See :data:`harness.cluster.group.Meet`."""
-        self.send("publish", generation, (address, self.entrance))
+        self.send("publish", generation, (address, self.entrance()))
         while True:
             kind, *values = self._await("addresses", "broken", "join")
             if kind == "join":
@@ -151,7 +158,11 @@ class ControlLink:
             elif values[0] != generation:
                 continue  # a late answer about an abandoned generation
             elif kind == "addresses":
-                self.entrances = {rank: entrance for rank, (_, entrance) in values[1].items() if is_trainer(rank)}
+                entrances = {rank: entrance for rank, (_, entrance) in values[1].items() if entrance is not None}
+                self.entrances = {rank_order(rank)[1]: entrance for rank, entrance in entrances.items()}
+                for number, (*_, has_met) in self.entrances.items():
+                    if not has_met:
+                        self.dead.pop(number, None)  # that was the one before
                 return {rank: address for rank, (address, _) in values[1].items()}
             raise group.WorldBroken(
                 f"generation {generation} of the RPC world was abandoned: a rank died before all had joined"
@@ -172,7 +183,7 @@ class ControlLink:
             case "spares":
                 self._has_spares = True
             case "bereaved":
-                self.dead.add(message[1])
+                self.dead[message[1]] = message[2]
             case "halt":
                 self._is_stopping = True
             case _:

@@ -8,23 +8,35 @@ from harness.cluster.effects import Channel
 from harness.cluster.protocol import Cluster, Reply, Request, raise_failures
 from harness.cluster.server import RankServer
 from harness.cluster.supervisor import Ranks, Supervisor
-from harness.core.errors import RankLost
+from harness.core.errors import RankLost, RunFailed
 from harness.core.events import Machine
-from harness.core.plans import Rank, ps_rank
+from harness.core.plans import Rank, is_ps, is_trainer, ps_rank
 from harness.processes.stop import StopRequest
 
 
 class LocalRanks(Ranks):
-    """The ranks of engine ``local``: the server of each is an object in this process."""
+    """The ranks of engine ``local``: the server of each is an object in this process, and trainers are names.
 
-    def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer]) -> None:
-        self._make_server = make_server
+    Attributes:
+        dead_trainers: those that were killed and do not take part again yet, and whether they have been replaced.
+    """
+
+    def __init__(self, num_ps: int, make_server: Callable[[Rank], RankServer], num_trainers: int = 1) -> None:
+        self._make_server, self._num_trainers = make_server, num_trainers
+        self.dead_trainers: dict[Rank, bool] = {}
         self.names = tuple(ps_rank(k) for k in range(num_ps))
         self.servers: dict[Rank, RankServer] = {}
         self.replace(self.names, step=0)
 
     def kill(self, ranks: Sequence[Rank], hosts: Sequence[int] = ()) -> dict[Rank, Machine]:
-        """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before."""
+        """Drop the shard and tracker of each rank, and abandon its save. A no-op for one that was dropped before.
+
+        Raises RunFailed if no trainer is left.
+        """
+        trainers = [*filter(is_trainer, ranks)]
+        self.dead_trainers |= dict.fromkeys(trainers, False)
+        if trainers and len(self.dead_trainers) == self._num_trainers:
+            raise RunFailed(f"{', '.join(trainers)} died, and no trainer is left")
         for rank in ranks:
             if (server := self.servers.pop(rank, None)) is not None:
                 server.close()
@@ -41,7 +53,7 @@ class LocalRanks(Ranks):
 
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Create new servers with empty shards for ``ranks``."""
-        for rank in ranks:
+        for rank in filter(is_ps, ranks):
             self.servers[rank] = self._make_server(rank)
             self.servers[rank].reach = self._reach
         return {"engine": "local"}
@@ -102,8 +114,9 @@ class LocalCluster(Cluster):
         return replies
 
     def _raise_lost(self, ranks: Collection[Rank], replies: Mapping[Rank, Reply]) -> None:
-        """Raise RankLost if some of ``ranks`` were dropped."""
+        """Raise RankLost if some of ``ranks`` were dropped, or trainers have died that were not replaced."""
         lost = [rank for rank in ranks if rank not in self._ranks.servers]
+        lost += [rank for rank, is_replaced in self._ranks.dead_trainers.items() if not is_replaced]
         if lost:
             raise RankLost(lost, replies, dict.fromkeys(lost, "dropped"))
 
@@ -111,4 +124,13 @@ class LocalCluster(Cluster):
         self._seeks_dead = True
 
     def replace(self, lost: Iterable[Rank]) -> None:
+        self._ranks.dead_trainers |= dict.fromkeys(filter(is_trainer, lost), True)
         self._raise_lost(self.ranks, {})
+
+    @property
+    def awaits_trainers(self) -> bool:
+        return any(self._ranks.dead_trainers.values())
+
+    def admit(self, state: Callable[[], Any]) -> None:
+        """The trainers live again: they have nothing here that could be lost."""
+        self._ranks.dead_trainers = {rank: False for rank, is_in in self._ranks.dead_trainers.items() if not is_in}

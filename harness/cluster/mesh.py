@@ -12,7 +12,7 @@ import pickle
 import select
 import socket
 import struct
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Set
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any, Protocol
@@ -25,7 +25,8 @@ from harness.core.errors import RunFailed
 from harness.core.plans import trainer_rank
 from harness.processes import control
 
-Address = tuple[str, int]
+TrainerAddress = tuple[str, int, bool]
+"""Address at which a trainer waits for others, and whether it has met them."""
 
 _HEAD = struct.Struct("<QQ")  # bytes of a pickled value, and of the sizes of its buffers
 _SIZE = struct.Struct("<Q")
@@ -52,11 +53,11 @@ class Notices(Protocol):
 
     Attributes:
         is_waiting: whether it waits. Set here.
-        dead: numbers of the trainers that have died.
+        dead: numbers of the trainers that have died, and how.
     """
 
     is_waiting: bool
-    dead: set[int]
+    dead: dict[int, str]
 
     def fileno(self) -> int:
         """A file descriptor that is readable when :meth:`hear` has something to do."""
@@ -83,7 +84,7 @@ class Mesh:
         notices: what is looked at while this trainer waits for others.
 
     Attributes:
-        address: where the others find this trainer.
+        newcomers: numbers of the trainers that met the others last.
     """
 
     def __init__(
@@ -104,26 +105,52 @@ class Mesh:
         self._num_calls = 0
         self._last: Mapping[int, Any] = {}  # what each gave in the last exchange
         self.has_met = size == 1
-        self.address: Address = self._listener.getsockname()[:2]
+        self.newcomers: set[int] = set()
 
-    def meet(self, addresses: Sequence[Address]) -> None:
-        """Connect with the others, once: with those of lower numbers by their address; those of higher ones come.
+    @property
+    def entrance(self) -> TrainerAddress:
+        """Where the others find this trainer."""
+        return (*self._listener.getsockname()[:2], self.has_met)
 
-        Raises RunFailed if they have not come in time, OSError.
+    def meet(self, entrances: Mapping[int, TrainerAddress]) -> None:
+        """Connect all pairs of trainers of which one has not met any. ``entrances``: of all that live.
+
+        Who has met others connects to who has not, and of two that have not the one of the higher number. All count
+        their exchanges from here. Raises RunFailed if the others have not come in time, OSError.
         """
-        for index in range(self.index):
-            connection = control.connect(*addresses[index], self._authkey, self._timeout_s)
+        self.newcomers = {index for index, (*_, has_met) in entrances.items() if not has_met}
+        if not self.newcomers:
+            return
+        self._num_calls, self._last = 0, {}
+        others = self.newcomers if self.has_met else {index for index in self.newcomers if index < self.index}
+        for index in sorted(others):
+            self._peers[index] = self._peer_at(*entrances[index][:2])
+        if not self.has_met:
+            self._let_in(entrances.keys() - {self.index})
+            self.has_met = True
+
+    def _peer_at(self, host: str, port: int) -> "_Peer":
+        """Connect to a trainer. One that cannot be reached any more is dying, unless no trainer has met another."""
+        try:
+            connection = control.connect(host, port, self._authkey, self._timeout_s)
             connection.send(self.index)
-            self._peers[index] = _Peer(connection)
+        except (EOFError, OSError):
+            if not self.has_met:
+                raise
+            return _Peer(None)
+        return _Peer(connection)
+
+    def _let_in(self, others: Set[int]) -> None:
+        """Wait until all ``others`` are connected."""
         handshakes = control.Handshakes(self._authkey)
         poll = select.poll()
         for each in (self._listener.fileno(), handshakes.ended.fileno(), self._notices.fileno()):
             poll.register(each, select.POLLIN)
-        while len(self._peers) < self.size - 1:
+        while missing := others - self._peers.keys():
             ready = {fd for fd, _ in poll.poll(1e3 * self._timeout_s)}
             if not ready:
-                missing = ", ".join(trainer_rank(k) for k in range(self.size) if k not in {self.index, *self._peers})
-                raise RunFailed(f"{missing}: not connected with {trainer_rank(self.index)} in {self._timeout_s:g} s")
+                names = ", ".join(map(trainer_rank, sorted(missing)))
+                raise RunFailed(f"{names}: not connected with {trainer_rank(self.index)} in {self._timeout_s:g} s")
             if self._notices.fileno() in ready:
                 self._notices.hear()
                 if dead := ", ".join(map(trainer_rank, sorted(self._notices.dead))):
@@ -134,7 +161,6 @@ class Mesh:
                 index = connection.recv()
                 self._peers[index] = _Peer(connection)
         handshakes.close()
-        self.has_met = True
 
     def close(self) -> None:
         """Close all sockets."""
@@ -142,7 +168,7 @@ class Mesh:
         for peer in self._peers.values():
             peer.close()
 
-    def exchange(self, what: str, value: Any) -> dict[int, Any]:
+    def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
         """Give a value to the others, and take theirs; see :class:`harness.cluster.trainers.Exchange`.
 
         Where a trainer dies, the supervisor hears from all how far they have come. Who lacks the last value of a dead
@@ -150,23 +176,26 @@ class Mesh:
         """
         self._num_calls += 1
         views = _encoded((self._num_calls, what, value))
+        nothing = views if only_to is None else _encoded((self._num_calls, what, None))
         given: dict[int, Any] = {}  # by the dead
         poll = select.poll()
         poll.register(self._notices.fileno(), select.POLLIN)
-        for peer in self._peers.values():
-            peer.begin(views)
-            poll.register(peer.fileno, peer.interest)
+        for index, peer in self._peers.items():
+            peer.begin(views if only_to is None or index in only_to else nothing)
+            if peer.interest:
+                poll.register(peer.fileno, peer.interest)
         by_fd = {peer.fileno: peer for peer in self._peers.values()}
         self._notices.is_waiting = True
         while any(not peer.is_done for peer in self._peers.values()):
+            if not self._notices.dead.keys().isdisjoint(self._peers):  # maybe noted before this exchange
+                given |= self._bury()
+                continue
             for fd, events in poll.poll():
                 peer = by_fd.get(fd)
                 if peer is None:
                     self._notices.hear()
                 elif (before := peer.interest) and peer.go_on(events) != before:
                     poll.modify(fd, peer.interest) if peer.interest else poll.unregister(fd)
-            if not self._notices.dead.isdisjoint(self._peers):
-                given |= self._bury()
         self._notices.is_waiting = False
         values = {self.index: value, **given}
         for index, peer in self._peers.items():
@@ -183,10 +212,10 @@ class Mesh:
         """Forget the dead; what they gave in the present exchange, if another trainer has completed it."""
         verdict: Verdict | None = None
         while verdict is None:
-            dead = self._notices.dead.intersection(self._last)
+            dead = self._notices.dead.keys() & self._last.keys()
             values = {index: b"".join(_encoded(self._last[index])) for index in dead}
             verdict = self._notices.mourn(self._num_calls - 1, values)
-        for index in self._peers.keys() - verdict.living:
+        for index in self._peers.keys() - set(verdict.living):
             self._peers.pop(index).close()
         if verdict.num_calls < self._num_calls:
             return {}
@@ -194,14 +223,19 @@ class Mesh:
 
 
 class _Peer:
-    """The connection with one other trainer: what is still to be sent there, and to be received, in an exchange."""
+    """The connection with one other trainer: what is still to be sent there, and to be received, in an exchange.
 
-    def __init__(self, connection: Connection) -> None:
-        self._socket = socket.socket(fileno=os.dup(connection.fileno()))
-        connection.close()
+    Args:
+        connection: closed here. None: the other one has ended.
+    """
+
+    def __init__(self, connection: Connection | None) -> None:
+        self._has_ended = connection is None
+        self._socket = socket.socket() if connection is None else socket.socket(fileno=os.dup(connection.fileno()))
+        if connection is not None:
+            connection.close()
         self._socket.setblocking(False)
         self.fileno = self._socket.fileno()
-        self._has_ended = False
         self._views: list[memoryview] = []
         self._space = memoryview(b"")
         self._reading: Generator[memoryview, None, Any] | None = None
@@ -212,7 +246,8 @@ class _Peer:
         self._views = [*views]
         self._reading = _receiving()
         self._space = next(self._reading)
-        self._send()
+        if not self._has_ended:
+            self._send()
 
     @property
     def interest(self) -> int:

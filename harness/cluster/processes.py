@@ -68,6 +68,11 @@ class Processes:
         """Whether the process of ``rank`` has ended; it may be forgotten."""
         return rank not in self._by_rank or self[rank].exitcode is not None
 
+    def ends(self, rank: Rank) -> bool:
+        """Whether the process of ``rank``, whose connections may have ended, has ended or does so now."""
+        self[rank].join(_DYING_S)
+        return self.has_ended(rank)
+
     def watched(self, ranks: Iterable[Rank] | None = None) -> list[Any]:
         """Objects to wait for, as of a launcher; of ``ranks``, or of all."""
         processes = self._by_rank.values() if ranks is None else [self._by_rank[rank] for rank in ranks]

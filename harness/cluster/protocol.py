@@ -298,7 +298,8 @@ class Cluster(Protocol):
         """Wait for requests that were started; the replies are sorted by rank.
 
         Raises:
-            RankLost: ranks are dead; raised after all the others have answered, and carries their replies.
+            RankLost: ranks are dead, PS ranks or other trainers; raised after all the others have answered, and carries
+                their replies.
             HarnessError: a rank's code raised an exception.
         """
         ...
@@ -314,10 +315,25 @@ class Cluster(Protocol):
     def replace(self, lost: Iterable[Rank]) -> None:
         """Connect with the replacements of ``lost``, which the supervisor has begun (``Effects.replace``).
 
-        Their shards hold nothing until they are restored or initialised.
+        Their shards hold nothing until they are restored or initialised. Trainers are taken in later (:meth:`admit`).
         Raises RankLost if ranks died while a generation was being formed.
         """
         ...
+
+    @property
+    def awaits_trainers(self) -> bool:
+        """Whether trainers have been replaced that do not take part yet."""
+        return False
+
+    def admit(self, state: Callable[[], Any]) -> None:
+        """Take in the trainers that replace dead ones: one trainer gives them ``state()``, from which they go on.
+
+        Nothing is in flight. A no-op if ranks die meanwhile: the next request finds them.
+        """
+
+    def enter(self) -> Any:
+        """What the others give this trainer in :meth:`admit`, if it replaces a dead one; None if it does not."""
+        return None
 
 
 Ask = Callable[[Mapping[Rank, Request], Progress], dict[Rank, Reply]]

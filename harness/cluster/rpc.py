@@ -3,11 +3,14 @@
 A request of the trainer calls :meth:`PsProcess.serve` in the PS rank: one message, one reply.
 """
 
+import re
 import threading
 import traceback
 from collections.abc import Callable, Container, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import torch
@@ -34,7 +37,8 @@ from harness.cluster.protocol import (
 from harness.cluster.server import RankServer, RankSpec
 from harness.cluster.trainers import SeveralTrainers
 from harness.core.errors import HarnessError, RankLost, RunFailed
-from harness.core.plans import Rank, is_ps, is_spare, is_trainer
+from harness.core.plans import Rank, is_ps, is_spare, is_trainer, rank_order, trainer_rank
+from harness.core.resumable import Resumable
 from harness.core.trainers import ALONE
 from harness.processes import control
 from harness.processes.leash import hold_leash, ignore_interrupts, ignore_stops
@@ -165,19 +169,17 @@ def trainer_main(job: Callable[[Cluster, Effects], None], rank_context: RankCont
 def _mesh(link: ControlLink) -> Mesh | None:
     """The sockets to the other trainers; None where there are none."""
     context = link.rank_context
-    assert context.formation is not None, "a trainer is a member from the beginning"
-    trainers = [*filter(is_trainer, context.formation.members)]
-    if len(trainers) == 1:
+    if context.options.num_trainers == 1:
         return None
     mesh = Mesh(
-        trainers.index(context.rank),
-        len(trainers),
+        rank_order(context.rank)[1],
+        context.options.num_trainers,
         host=link.own_address(),
         authkey=context.authkey,
         timeout_s=context.options.join_timeout_s,
         notices=link,
     )
-    link.entrance = mesh.address
+    link.entrance = lambda: mesh.entrance
     return mesh
 
 
@@ -197,10 +199,14 @@ def _carry_out(job: Callable[[Cluster, Effects], None], link: ControlLink, mesh:
     return ("finished",)
 
 
-class RpcCluster(Cluster):
-    """The cluster of engine ``rpc``: calls PS ranks over torch RPC."""
+class RpcCluster(Cluster, Resumable):
+    """The cluster of engine ``rpc``: calls PS ranks over torch RPC.
+
+    A trainer that replaces a dead one is a member of no generation before :meth:`enter`.
+    """
 
     overlaps = True
+    _state = ("_num_started", "_num_losses", "_num_found")
 
     def __init__(self, link: ControlLink, effects: Effects, mesh: Mesh | None = None) -> None:
         self._link, self._effects, self._group, self._mesh = link, effects, effects.group, mesh
@@ -211,10 +217,14 @@ class RpcCluster(Cluster):
         self._num_losses = self._num_found = 0  # times that ranks were killed, and that the dead were sought among all
         self._was_in_flight = False  # whether requests were in flight at the last kill
         self._answered: set[Rank] = set()  # in this generation
+        self._replaced: set[Rank] = set()  # dead trainers
+        self._unformed: Mapping[Rank, str] = {}  # PS ranks that died while a generation was formed between requests
         formation: Formation = link.ask("formation")
         self.ranks = tuple(filter(is_ps, formation.members))
+        self._is_new = link.rank_context.formation is None
         try:
-            self._form(formation)
+            if not self._is_new:
+                self._form(formation)
         except RankLost as lost:
             words = "; ".join(f"{rank}: {how}" for rank, how in lost.detail.items())
             raise RunFailed(f"the first RPC world was not formed: {words}") from lost
@@ -224,13 +234,10 @@ class RpcCluster(Cluster):
 
         Of several trainers each sends those to its own ranks; all wait for all replies.
         """
-        refused: Calls = {}
         may_join = self._options.spares and self._num_in_flight == 0 and _is_step(requests)
         if may_join and self._effects.take_spares():
-            try:
-                self._form(self._effects.once(lambda: self._link.ask("regroup")))
-            except RankLost as lost:  # nothing is sent
-                refused = {rank: _failed(RuntimeError(words)) for rank, words in lost.detail.items()}
+            self._form_between_requests(self._effects.once(lambda: self._link.ask("regroup")))
+        refused: Calls = {rank: _failed(RuntimeError(words)) for rank, words in self._unformed.items()}
         self._num_in_flight += 1
         self._num_started += 1
         number = None if self._mesh is None else self._num_started
@@ -245,7 +252,32 @@ class RpcCluster(Cluster):
         """Send the calls of this trainer. Those of one that died are sent, maybe again, when they are waited for."""
         own = self._group.index
         calls = send(own)
-        return self._group.share_later(what, lambda index: self._outcome(calls if index == own else send(index), index))
+        later = self._group.share_later(
+            what, lambda index: self._outcome(calls if index == own else send(index), index)
+        )
+        return lambda: self._heard(what, send, later())
+
+    def _heard(self, what: str, send: Callable[[int], Calls], outcomes: list["_Outcome"]) -> list["_Outcome"]:
+        """The ``outcomes``, of heirs those of calls that reached their ranks.
+
+        A rank whose caller dies after it has connected, and before its first word, refuses all later callers: the error
+        of that one connection closes its listener (TensorPipe, core/listener_impl.cc, ``onAccept``). It lives, and
+        hears again once a generation is formed anew.
+        """
+        failed = [*chain.from_iterable(outcomes[index].detail.items() for index in self._group.dead)]
+        refused = {rank for rank, words in failed if not _IS_LATE.search(words)}
+        if not refused or not (deaf := self._effects.once(lambda: self._link.ask("alive", refused))):
+            return outcomes
+        try:
+            self._form(self._effects.once(lambda: self._link.ask("form_anew")))
+        except RankLost as lost:
+            return [*outcomes, _Outcome({}, lost.detail, self._num_losses)]
+
+        def send_again(index: int) -> _Outcome | None:
+            return self._outcome(send(index), index) if outcomes[index].detail.keys() & deaf else None
+
+        again = self._group.share(what, send_again)
+        return [new or old for new, old in zip(again, outcomes, strict=True)]
 
     def _asked(self, number: int, ranks: Container[Rank]) -> list[Rank]:
         """Those of ``ranks`` that trainer ``number`` asks."""
@@ -273,6 +305,7 @@ class RpcCluster(Cluster):
         """Wait for all replies. Raises RankLost if ranks are dead."""
         self._num_in_flight -= 1
         replies, detail = self._replies(underway())
+        detail |= self._dead_trainers(detail)
         if detail:  # a rank that read from one of the dead is served again
             replies = {rank: reply for rank, reply in replies.items() if not _met_a_death(reply)}
         raise_failures(replies.values())
@@ -314,9 +347,16 @@ class RpcCluster(Cluster):
         seeks = self._num_losses > self._num_found and self._generation >= 0
         self._num_found, self._was_in_flight = self._num_losses, False
         if seeks:
+            detail |= self._dead_trainers(detail)
             survivors = self._effects.once(lambda: self._link.call("survivors", [*detail]))
-            detail |= dict.fromkeys(survivors, _CONTINUED)
+            detail |= {rank: _KILLED_AGAIN if rank in self._replaced else _CONTINUED for rank in survivors}
         return replies, detail
+
+    def _dead_trainers(self, known: Container[Rank]) -> dict[Rank, str]:
+        """Trainers that have died and are not replaced, and how, but for those that are ``known``."""
+        dead = {trainer_rank(number): number for number in sorted(self._group.dead)}
+        lost = {rank: number for rank, number in dead.items() if rank not in self._replaced and rank not in known}
+        return {rank: self._link.dead.get(number, "") for rank, number in lost.items()}
 
     def expect_losses(self) -> None:
         self._num_losses += 1
@@ -324,24 +364,64 @@ class RpcCluster(Cluster):
 
     def replace(self, lost: Iterable[Rank]) -> None:
         """Let spares take over, or join a new world with the replacements."""
-        formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
+        self._replaced.update(filter(is_trainer, lost))
         spares: dict[Rank, str] = {}
-        if formation.generation == self._generation:
-            spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
-            self._workers = {**self._workers, **spares}
-        else:
-            self._form(formation)
+        if lost := [*filter(is_ps, lost)]:
+            formation: Formation = self._effects.once(lambda: self._link.ask("formation"))
+            if formation.generation == self._generation:
+                spares = {rank: group.worker_name(formation.takeovers[rank], self._generation) for rank in lost}
+                self._workers = {**self._workers, **spares}
+            else:
+                self._form(formation)
 
         def adopt(index: int) -> Calls:
             return {rank: self._call(rank, wire.on_rank, "adopt", rank) for rank in self._asked(index, spares)}
 
-        if detail := self._replies(self._outcomes("adopted", adopt)())[1]:
+        detail = self._replies(self._outcomes("adopted", adopt)())[1]
+        if detail := {**detail, **self._dead_trainers(detail)}:
             raise self._lost(detail, {})
+
+    @property
+    def awaits_trainers(self) -> bool:
+        return bool(self._replaced)
+
+    def admit(self, state: Callable[[], Any]) -> None:
+        """Form a generation with the new trainers, and give them ``state()``."""
+        assert isinstance(self._group, SeveralTrainers), "one of several has died"
+        assert self._mesh is not None, "one of several has died"
+        self._form_between_requests(self._effects.once(self._link.await_trainers))
+        if self._unformed or not self._mesh.newcomers:
+            return
+        self._group.admit(lambda: (self.state(), state()))
+        self._replaced = {rank for rank in self._replaced if rank_order(rank)[1] in self._group.dead}
+        self._effects.once(lambda: self._link.ask("entered"))
+
+    def enter(self) -> Any:
+        """Wait, without limit, to be taken in."""
+        if not self._is_new:
+            return None
+        assert isinstance(self._group, SeveralTrainers), "there are others"
+        self._link.send("ready")
+        self._link.is_waiting = True
+        while self._generation < 0:
+            with suppress(group.WorldBroken):  # another process then replaces this one
+                self._join(self._link.order()[1])
+        own, state = self._group.enter()
+        self.load(own)
+        self._effects.once(lambda: self._link.ask("entered"))
+        return state
+
+    def _form_between_requests(self, formation: Formation) -> None:
+        """As :meth:`_form`; where PS ranks die meanwhile, the next request finds them: nothing of it is sent."""
+        try:
+            self._form(formation)
+        except RankLost as lost:
+            self._unformed = lost.detail
 
     def _form(self, formation: Formation) -> None:
         """Join the RPC world of ``formation``, or of the one that replaces it if a spare dies before all have joined.
 
-        Raises RankLost if PS ranks died before all had joined.
+        Raises RankLost if PS ranks died before all had joined; trainers that died too are in it.
         """
         while formation.generation != self._generation:
             try:
@@ -349,6 +429,7 @@ class RpcCluster(Cluster):
             except group.WorldBroken as error:
                 dead = self._effects.once(lambda: self._link.ask("dead"))
                 if dead:
+                    dead |= self._dead_trainers(dead)
                     raise RankLost(dead, {}, dead) from error
                 broken, formation = formation, self._effects.once(lambda: self._link.ask("regroup"))
                 if formation == broken:
@@ -358,10 +439,10 @@ class RpcCluster(Cluster):
         self._generation = -1
         self._answered = set()
         self._link.join(self._rank, formation)
-        self._generation = formation.generation
+        self._generation, self._unformed = formation.generation, {}
         self._workers = {rank: group.worker_name(rank, self._generation) for rank in self.ranks}
-        if self._mesh is not None and not self._mesh.has_met:
-            self._mesh.meet([self._link.entrances[member] for member in formation.members if is_trainer(member)])
+        if self._mesh is not None:
+            self._mesh.meet(self._link.entrances)
         for member in formation.members:
             if is_spare(member):
                 rpc.rpc_async(group.worker_name(member, self._generation), no_op)  # opens the connection
@@ -376,6 +457,8 @@ class _Outcome:
     num_losses: int
 
 
+_IS_LATE = re.compile("timeout|timed out")  # in the error text of a call that was not answered in time
+_KILLED_AGAIN = "it was killed before it took part again"
 _CONTINUED = "it answered: something else continued it after the trace had stopped it (SIGCONT, a shell's `fg`)"
 
 

@@ -192,20 +192,6 @@ class Supervisor(Resumable):
             )
         )
 
-    def lose_trainer(self, trainer: Rank, how: str) -> None:
-        """Record that a trainer died, at the step of the newest event. It is not replaced, and nothing is lost.
-
-        A no-op after the last event.
-        """
-        if isinstance(self._newest, Finished):
-            return
-        self.num_unplanned += 1
-        step, samples = getattr(self._newest, "step", 0), getattr(self._newest, "samples", 0)
-        machine = {"detail": {trainer: how}, "seconds": 0.0}
-        self.record(
-            Lost(step=step, samples=samples, ranks=[trainer], planned=False, unplanned_ranks=[trainer], machine=machine)
-        )
-
     def survivors(self, dead: Iterable[Rank]) -> list[Rank]:
         """Ranks that planned kills ended and that are not among the ``dead`` which a search found. With kills by the
         second nobody: one may come after the search."""

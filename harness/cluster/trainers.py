@@ -1,10 +1,11 @@
 """A group of several trainers: who does what, and what travels together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Protocol, TypeVar
 
 from harness.core.errors import HarnessError, RunFailed
 from harness.core.plans import trainer_rank
+from harness.core.resumable import Resumable
 from harness.core.trainers import TrainerGroup
 
 T = TypeVar("T")
@@ -15,18 +16,21 @@ class Exchange(Protocol):
 
     Attributes:
         index, size: of the trainer, and of the group.
+        newcomers: numbers of the trainers that met the others last.
     """
 
     index: int
     size: int
+    newcomers: set[int]
 
     @property
     def has_met(self) -> bool:
         """Whether the trainers are connected."""
         ...
 
-    def exchange(self, what: str, value: Any) -> dict[int, Any]:
-        """Give ``value`` to the others; the values of all that live, by trainer: the same in each of them.
+    def exchange(self, what: str, value: Any, *, only_to: Set[int] | None = None) -> dict[int, Any]:
+        """Give ``value`` to the others; the values of all that live, by trainer: the same in each of them, but for
+        ``only_to``: others than these are given None.
 
         A trainer that dies meanwhile has given its value to all of them, or to none. Raises RunFailed if another
         trainer makes another call than ``what``.
@@ -34,7 +38,7 @@ class Exchange(Protocol):
         ...
 
 
-class SeveralTrainers(TrainerGroup):
+class SeveralTrainers(TrainerGroup, Resumable):
     """One trainer of several. Before they have met, each acts by itself.
 
     The lowest one that lives acts. It is also the heir of the dead: it does their shares of all work.
@@ -42,6 +46,8 @@ class SeveralTrainers(TrainerGroup):
     Args:
         number_calls: told the number of an action before it is carried out. An heir repeats it under the same number.
     """
+
+    _state = ("_num_actions", "_answers")
 
     def __init__(self, exchange: Exchange, number_calls: Callable[[int], None] = lambda _: None) -> None:
         self._exchange, self._number_calls = exchange, number_calls
@@ -58,20 +64,31 @@ class SeveralTrainers(TrainerGroup):
         return self.index == min(self._living)
 
     @property
-    def has_lost(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Whether a trainer has died."""
-        return len(self._living) < self.size
+    def dead(self) -> Set[int]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Numbers of trainers that have died, and that no other process has replaced yet."""
+        return set(range(self.size)) - self._living
 
     def _exchanged(self, what: str, value: Any) -> dict[int, Any]:
         values = self._exchange.exchange(what, value)
         self._living = {*values}
         return values
 
+    def admit(self, state: Callable[[], Any]) -> None:
+        """Give the trainers that have just met the others what they go on from; the one that acts makes it."""
+        given = (self.state(), state()) if self.acts else None
+        self._living = {*self._exchange.exchange("admission", given, only_to=self._exchange.newcomers)}
+
+    def enter(self) -> Any:
+        """What another trainer gives in :meth:`admit`."""
+        given = next(filter(None, self._exchanged("admission", None).values()))
+        self.load(given[0])
+        return given[1]
+
     def share(self, what: str, work: Callable[[int], T], *, carries: bool = False) -> list[T]:
         late = self._late if carries else None
         results: dict[int, tuple[T, Any]] = {}
         while len(results) < self.size:
-            shares = [self.index, *(set(range(self.size)) - self._living if self.acts else ())]
+            shares = [self.index, *(self.dead if self.acts else ())]
             # The work is first: what travels with it is waited for meanwhile.
             done = {number: work(number) for number in shares if number not in results}
             own = {number: (result, late and late.work(number)) for number, result in done.items()}

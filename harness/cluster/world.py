@@ -84,6 +84,10 @@ class World:
         self._mourners: dict[Rank, tuple[int, Mapping[int, bytes]]] = {}  # wait for a verdict
         self._carried_out = 0  # number of the last action of a trainer that has one
         self._result: tuple[Any, HarnessError | None] = (None, None)  # of its call
+        self._newcomers: dict[Rank, bool] = {}  # processes of dead trainers to be, and whether they are ready
+        self._is_entering = False  # whether these are being taken in
+        self._num_restarts = 0  # of these, in a row
+        self._admitter: Rank | None = None  # trainer that waits for them
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         self._clock = ListeningClock(_TICK * min(options.rpc_timeout_s, options.join_timeout_s))
         self._begun_s = 0.0  # when the generation began
@@ -176,20 +180,25 @@ class World:
     def replace(self, ranks: Iterable[Rank], step: int) -> Machine:
         """Give the names of dead ranks to spares or new processes.
 
-        If the present generation has a spare for each, these take over, and the generation stays. Otherwise a new one
-        begins, with what spares there are, new processes for the rest, and the survivors. Trainers get no order: they
-        ask for the formation, and join that.
+        If the present generation has a spare for each PS rank, these take over, and the generation stays. Otherwise a
+        new one begins, with what spares there are, new processes for the rest, and the survivors. Trainers get no
+        order: they ask for the formation, and join that. New trainers wait until the others take them in.
 
         A rank that counts as lost but still runs (it did not answer in time) is killed first: two processes must never
         serve one shard.
         """
-        dead = list(ranks)
-        old = {rank: self._processes[rank].pid for rank in dead}
+        lost = [*ranks]
+        dead, old = [*filter(is_ps, lost)], {rank: self._processes[rank].pid for rank in lost}
+        for trainer in filter(is_trainer, lost):
+            self.kill([trainer])
+            if trainer in self._trainers:
+                self._lose_trainer(trainer)
+            self._start_newcomer(trainer)
         mute, self._mute = {**self._mute, **self._processes.end(dead)}, {}
         self._connections.drop(dead)
         spares = self._ready_spares()
         members = [spare for spare in spares if spare in self._formation.members]
-        stays = self._rendezvous.is_complete and len(members) >= len(dead)
+        stays = not dead or (self._rendezvous.is_complete and len(members) >= len(dead))
         takeovers = dict(zip(dead, members if stays else spares, strict=False))
         for rank, spare in takeovers.items():
             self._processes.rename(spare, rank)
@@ -199,21 +208,21 @@ class World:
         else:
             self._begin_generation(self._ready_spares(), fresh=[rank for rank in dead if rank not in takeovers])
         self._refill_after = step
-        replaced = {rank: [old[rank], self._processes[rank].pid] for rank in dead}
+        replaced = {rank: [old[rank], self._processes[rank].pid] for rank in lost}
         lost_hosts = {host: why for host, why in self._launcher.lost_hosts().items() if host not in self._told_hosts}
         self._told_hosts.update(lost_hosts)
-        lost = {"lost_hosts": lost_hosts} if lost_hosts else {}
-        return {**self._machine(), "replaced": replaced, "spares": takeovers, "mute": mute, **lost}
+        hosts = {"lost_hosts": lost_hosts} if lost_hosts else {}
+        return {**self._machine(), "replaced": replaced, "spares": takeovers, "mute": mute, **hosts}
 
     def _begin_generation(self, spares: Sequence[Rank], fresh: Sequence[Rank] = ()) -> None:
-        """Order all PS ranks and ``spares`` to join the next generation; start those that are ``fresh`` into it."""
+        """Order all PS ranks, new trainers and ``spares`` to join the next generation; start the ``fresh`` into it."""
         members = (*self.names, *spares)
         self._formation = Formation(generation=self._formation.generation + 1, members=members, takeovers={})
         self._rendezvous = Rendezvous(self._formation, self._connections.send)
         for rank in fresh:
             self._spawn(rank, self._formation)
         for rank in members:
-            if rank not in fresh and not is_trainer(rank):
+            if rank not in fresh and rank not in self._trainers:
                 self._connections.send(rank, "join", rank, self._formation)
         self._begun_s = self._clock.read()
 
@@ -224,18 +233,74 @@ class World:
             self._begin_generation(spares)
         return self._formation
 
-    def _look_after_members(self, supervisor: Any) -> None:
+    def _look_after_members(self) -> None:
         """Kill the members that are mute, and abandon the generation that is being formed if one has ended.
 
-        Raises RunFailed if no trainer is left, or one died before they had met; none is replaced. Once a generation is
-        formed, trainers find the death of a PS rank by a request that fails.
+        Raises RunFailed if no trainer is left, or one died before they had met. Once a generation is formed, trainers
+        find the death of a PS rank by a request that fails.
         """
-        if not any(map(self._trainer_has_ended, self._trainers)):
+        trainers = [*self._trainers, *self._newcomers]
+        if not any(map(self._trainer_has_ended, trainers)):
             self._give_up(self._overdue())
-        for rank in [*filter(self._trainer_has_ended, self._trainers)]:
-            self._lose_trainer(rank, supervisor)
+        ended = [*filter(self._trainer_has_ended, trainers)]
+        for rank in ended:
+            if rank in self._trainers:
+                self._lose_trainer(rank)
         if self._rendezvous.is_awaited and any(map(self._processes.has_ended, self._formation.members)):
             self._rendezvous.abandon()
+        if self._is_entering and (ended or not self._rendezvous.can_complete):
+            self._end_admission()
+        for rank in ended:
+            if rank in self._newcomers and self._trainer_has_ended(rank):
+                self._restart(rank)
+        self._admit_if_ready()
+
+    def _start_newcomer(self, trainer: Rank) -> None:
+        """Start a process that is to take the place of a dead trainer, between two steps."""
+        self._newcomers[trainer] = False
+        self._met.discard(trainer)
+        self._progress[trainer].hear("start")
+        self._spawn(trainer, None)
+
+    def _restart(self, newcomer: Rank) -> None:
+        """Start another process for one that has ended before it took part. Raises RunFailed if none ever does."""
+        self._num_restarts += 1
+        if self._num_restarts > self._options.max_replacements_in_a_row:
+            raise RunFailed(
+                f"{newcomer} (pid {self.pids[newcomer]}) {self._end_of(newcomer, 'before it took part')}; so did "
+                f"{self._num_restarts - 1} before it (cluster.max_replacements_in_a_row)"
+            )
+        self._mute.pop(newcomer, None)
+        self._start_newcomer(newcomer)
+
+    def _admit_if_ready(self) -> None:
+        """Begin the generation in which new trainers take part, once all are ready and the others wait for them."""
+        if self._admitter is None or not self._newcomers or not all(self._newcomers.values()):
+            return
+        admitter, self._admitter, self._is_entering = self._admitter, None, True
+        self.names = tuple(sorted((*self.names, *self._newcomers), key=rank_order))
+        self._begin_generation(self._ready_spares())
+        self._connections.send(admitter, "result", self._formation, None)
+
+    def _end_admission(self) -> None:
+        """A member of the generation has died while new trainers were taken in: none of them is. Others are started.
+
+        So a new trainer never waits for one that has died, nor a verdict for one that has no state yet.
+        """
+        self._is_entering = False
+        if not self._rendezvous.is_complete:
+            self._rendezvous.abandon()
+        self.names = tuple(rank for rank in self.names if rank not in self._newcomers)
+        for rank in self._newcomers:
+            self.kill([rank])
+            self._tell_trainers("bereaved", rank_order(rank)[1], "it was ended, as a rank died when it was taken in")
+            self._restart(rank)
+
+    def entered(self) -> None:
+        """The new trainers take part. A no-op if their admission has been ended meanwhile."""
+        if self._is_entering:
+            self._trainers = sorted((*self._trainers, *self._newcomers), key=rank_order)
+            self._newcomers, self._is_entering, self._num_restarts = {}, False, 0
 
     def dead(self) -> dict[Rank, str]:
         """PS ranks whose process has ended, and how, in words."""
@@ -246,6 +311,15 @@ class World:
             for rank in ended
         }
 
+    def alive(self, ranks: Iterable[Rank]) -> set[Rank]:
+        """Those of ``ranks``, which refused a call, whose processes have not ended."""
+        return {rank for rank in ranks if not self._processes.ends(rank)}
+
+    def form_anew(self) -> Formation:
+        """Begin a generation of the same ranks, and of connected spares."""
+        self._begin_generation(self._ready_spares())
+        return self._formation
+
     def lost_with(self, ranks: Iterable[Rank]) -> dict[Rank, str]:
         """PS ranks on the hosts of ``ranks``, which did not answer, if these hosts were lost; and why.
 
@@ -255,7 +329,7 @@ class World:
 
     def _overdue(self) -> dict[Rank, str]:
         """Members that have not done in time what they must, and what that is. A trainer alone, if it is one."""
-        for rank in self._trainers:
+        for rank in (*self._trainers, *self._newcomers):
             if why := self._problem_of_trainer(rank):
                 return {rank: why}
         options = self._options
@@ -274,7 +348,9 @@ class World:
         if trainer in self._connections.stuck:
             return self._progress[trainer].silence  # in the middle of a message
         if trainer not in self._met:
-            return None
+            limit_s = self._options.join_timeout_s
+            is_late = trainer in self._newcomers and self._clock.read() - self._progress[trainer].heard_s > limit_s
+            return f"did not connect within {limit_s:g} s (cluster.join_timeout_s)" if is_late else None
         self._processes[trainer].join(REAP_S)
         self._launcher.check()
         return None if self._trainer_has_ended(trainer) else "closed its connection"
@@ -313,7 +389,8 @@ class World:
         """
         while True:
             wait_s = max(0.0, min(self._clock.tick_s, on_tick()))  # first: it may end connections
-            watched = self._processes.watched(None if self._rendezvous.is_awaited else self._trainers)
+            trainers = (*self._trainers, *self._newcomers)
+            watched = self._processes.watched(None if self._rendezvous.is_awaited else trainers)
             asked = [] if stop is None or stop.is_set else [stop.fileno()]
             ready = wait([*self._connections.waited(), *watched, *asked], wait_s)
             if stop is not None and stop.is_set and all(trainer in self._connections for trainer in self._trainers):
@@ -324,7 +401,7 @@ class World:
             for connection, rank, message in self._connections.received(ready):
                 if self._handle(connection, rank, message, supervisor):
                     return
-            self._look_after_members(supervisor)
+            self._look_after_members()
             if self._all_finished:
                 return
 
@@ -343,14 +420,12 @@ class World:
             return self._all_finished
         if kind == "failed":
             raise args[0]
-        if kind == "tell":
-            if self._is_new(args[2]):
-                getattr(supervisor, args[0])(**args[1])
-        elif kind == "call":
-            if self._is_new(args[2]):
-                self._result = self._answer(rank, getattr(supervisor, args[0]), args[1])
-            else:
-                self._connections.send(rank, "result", *self._result)
+        if kind in ("tell", "call"):
+            self._carry_out(rank, kind, getattr(supervisor, args[0]), *args[1:])
+        elif kind == "ready":
+            self._newcomers[rank] = True
+        elif kind == "admit":
+            self._admitter = rank
         elif kind == "ask":
             self._answer(rank, getattr(self, args[0]), args[1])
         elif kind == "mourn":
@@ -367,14 +442,14 @@ class World:
             return
         if pid in self._to_cut:
             self._processes.cut_off([rank])
-        elif self._may_cut and not is_trainer(rank):
+        elif self._may_cut:
             self._processes.check_cut(rank)
         self._connections.admit(connection, rank)
         if is_trainer(rank):
             self._met.add(rank)
             self._progress[rank].hear("hello")
         if generation is None:
-            if all(spare in self._connections for spare in filter(is_spare, self.pids)):
+            if is_spare(rank) and all(spare in self._connections for spare in filter(is_spare, self.pids)):
                 self._tell_trainers("spares")
         elif generation != self._formation.generation:
             self._connections.send(rank, "join", rank, self._formation)
@@ -388,23 +463,33 @@ class World:
         self._connections.send(rank, "result", result, failure)
         return result, failure
 
-    def _is_new(self, number: int | None) -> bool:
-        """Whether the action of this number was not carried out before, by a trainer that has died since."""
-        if number is None or number > self._carried_out:
-            self._carried_out = number or 0
-            return True
-        return False
+    def _carry_out(self, rank: Rank, kind: str, method: Callable[..., Any], values: Any, number: int | None) -> None:
+        """Call a method of the supervisor, unless it was called under this number before, by a trainer that has died.
 
-    def _lose_trainer(self, trainer: Rank, supervisor: Any) -> None:
-        """A trainer has died: the others go on without it. Raises RunFailed if none is left."""
-        pid, how = self.pids[trainer], self._end_of(trainer, "before its job was done")
+        ``kind``: a "call" waits for the result, of which the last that has a number is kept; a "tell" does not.
+        """
+        is_new = number is None or number > self._carried_out
+        if number is not None:
+            self._carried_out = max(number, self._carried_out)
+        if kind == "tell":
+            if is_new:
+                method(**values)
+        elif not is_new:
+            self._connections.send(rank, "result", *self._result)
+        else:
+            result = self._answer(rank, method, values)
+            self._result = self._result if number is None else result
+
+    def _lose_trainer(self, trainer: Rank) -> None:
+        """A trainer has died: the others go on without it, and ask to replace it. Raises RunFailed if none is left."""
+        how = f"(pid {self.pids[trainer]}) {self._end_of(trainer, 'before its job was done')}"
+        if why := self._processes.lost_with([trainer]).get(trainer):
+            how = f"ended: {why}"
         self._trainers.remove(trainer)
         if not self._trainers or (self._formation.generation == 0 and not self._rendezvous.is_complete):
-            raise RunFailed(f"{trainer} (pid {pid}) {how}")
-        self._processes.forget(trainer)
+            raise RunFailed(f"{trainer} {how}")
         self.names = tuple(rank for rank in self.names if rank != trainer)
-        supervisor.lose_trainer(trainer, f"pid {pid} {how}")
-        self._tell_trainers("bereaved", rank_order(trainer)[1])
+        self._tell_trainers("bereaved", rank_order(trainer)[1], how)
         for mourner in self._mourners:
             self._connections.send(mourner, "result", None, None)  # to ask again
         self._mourners.clear()
@@ -425,7 +510,8 @@ class World:
         return self._finished.issuperset(self._trainers)
 
     def close(self) -> None:
-        """Order every rank to stop; kill and reap those that have not ended two seconds later."""
+        """Order every rank to stop; kill and reap those that have not ended two seconds later, or take no part yet."""
+        self.kill([*self._newcomers])
         for rank in self.pids:
             self._connections.send(rank, "stop")
         self._processes.close()

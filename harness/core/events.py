@@ -137,7 +137,10 @@ class Injected(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Lost(Event):
-    """A request failed because ranks are dead. machine: detail (transport errors), seconds (request to failure)."""
+    """Ranks were found dead: PS ranks as a request failed, trainers as an exchange did.
+
+    machine: detail (transport errors, ends of trainers), seconds (request to failure).
+    """
 
     kind: ClassVar[str] = "lost"
     ranks: list[str]
@@ -148,6 +151,7 @@ class Lost(Event):
 @dataclass(frozen=True, kw_only=True)
 class Regrouped(Event):
     """Dead ranks were replaced: by new processes in a new RPC world of all ranks, or by spares of the present one.
+    New trainers join the next world, between two steps.
 
     machine: pids, replaced {rank: [old, new]}, spares {rank: spare that took over}, seconds, mute {rank that was alive:
     pid, action, seconds since the generation began if it missed that deadline}. With ranks on several hosts: hosts by
@@ -167,14 +171,14 @@ class Recovered(Event):
     """
 
     kind: ClassVar[str] = "recover"
-    ranks: list[str]  # that died
-    kinds: dict[str, str]  # of recovery, by rank that died
+    ranks: list[str]  # that died: PS ranks, then trainers
+    kinds: dict[str, str]  # of recovery, by PS rank that died
     rollback: bool  # every rank returned to the checkpoint
     resume_step: int
     resume_samples: int
     sequence: int | None  # manifest that was read
     num_rows: int  # restored rows, summed over ranks
-    pls: dict[str, float]  # increase of the PLS, by dead rank
+    pls: dict[str, float]  # increase of the PLS, by dead PS rank
     lost_updates: int | None  # increase
     lost_tracked: int | None  # the same over tracked tables
     recovered_rows: int = 0  # dead ranks' rows that the trainer's mirror had newer than the checkpoint

@@ -12,7 +12,7 @@ import numpy as np
 
 from harness.core.plans import Rank, rank_order
 
-Phase = Literal["boundary", "lookup", "apply", "save", "manifest", "restore", "regroup", "eval"]
+Phase = Literal["boundary", "lookup", "forward", "apply", "save", "manifest", "restore", "regroup", "eval"]
 """When a fault strikes: at a boundary between steps, or in a phase that a run passes through."""
 PHASES: tuple[Phase, ...] = get_args(Phase)
 
@@ -89,7 +89,7 @@ class Fault:
         phases: in which it may strike; the first if the trace names none.
         columns: of the trace, that belong to it; the line of another fault leaves them empty.
         lasts: it begins at a boundary, and lasts for the hours of ``repair_h``, which the line must have.
-        takes_hosts: it may strike a whole host.
+        takes_trainers, takes_hosts: it may strike a trainer, a whole host.
         cuts_network: it needs a network that ranks can be cut off.
         damage: what it does to the newest file of a rank, which must be there; empty: nothing. The details then have
             ``path``.
@@ -109,6 +109,7 @@ class Fault:
     phases: ClassVar[tuple[Phase, ...]] = ("boundary",)
     columns: ClassVar[tuple[str, ...]] = ()
     lasts: ClassVar[bool] = False
+    takes_trainers: ClassVar[bool] = False
     takes_hosts: ClassVar[bool] = False
     cuts_network: ClassVar[bool] = False
     damage: ClassVar[str] = ""
@@ -141,6 +142,7 @@ class Death(Fault):
 
     loss = "dead"
     phases = PHASES
+    takes_trainers = True
     title = "kill"
     aim = "to kill"
 
@@ -178,6 +180,7 @@ class Slow(Fault):
 
     columns = ("factor",)
     lasts = True
+    takes_trainers = True
     details: ClassVar[Mapping[str, Any]] = {"factor": float, "last_hour": float, "last_step": int}
     words = "{factor:g} times as slow until step {last_step}"
 
@@ -307,7 +310,7 @@ class Strike(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class PlannedFault:
-    """Faults of PS ranks that strike together, at the boundary after ``step`` steps, or in a ``phase`` after it.
+    """Faults of ranks that strike together, at the boundary after ``step`` steps, or in a ``phase`` after it.
 
     With ``trace.clock: wall`` the plan has one for each hour, which strikes when the wall clock reads it; ``step`` is
     then the boundary without overhead.

@@ -151,8 +151,14 @@ class MirrorSpec:
 class RecoveryPlan:
     """The decision how to recover from the death of ranks.
 
-    ``kinds``: of each of them a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
-    declares: ``rollback`` for all of them, or any others.
+    ``kinds``: of each PS rank a kind of recovery, a key of ``harness.recovery.recoveries.RECOVERIES`` that the strategy
+    declares: ``rollback`` for all of them, or any others. ``trainers``: that died; they lose nothing while one lives.
     """
 
     kinds: Mapping[Rank, str]
+    trainers: tuple[Rank, ...] = ()
+
+    @property
+    def ranks(self) -> list[Rank]:
+        """All ranks that died: those of ``kinds``, then trainers."""
+        return [*self.kinds, *self.trainers]

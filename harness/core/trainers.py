@@ -5,7 +5,7 @@ in the same order. What costs time, or has an effect outside, is divided among t
 that every state is that of a run with one trainer, to the bit.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -19,14 +19,14 @@ class TrainerGroup:
         index: number of this trainer, from 0.
         size: number of shares that work is divided into: of trainers that the run has when all live.
         acts: whether this trainer is the one that has effects outside.
-        has_lost: whether a trainer has died: what is done now may have been begun by it.
+        dead: numbers of trainers that have died: what is done now may have been begun by one of them.
         num_samples: that this trainer has trained on, of batches that are divided.
     """
 
     index: int = 0
     size: int = 1
     acts: bool = True
-    has_lost: bool = False
+    dead: Set[int] = frozenset()
     num_samples: int = 0
 
     def share(self, what: str, work: Callable[[int], T], *, carries: bool = False) -> list[T]:

@@ -13,7 +13,7 @@ from harness.cluster.launcher import Launcher, Main, RankContext, RankProcess
 from harness.config.model import ClusterConfig
 from harness.core.errors import ConfigError, RunFailed
 from harness.core.host_map import HostMap
-from harness.core.plans import Rank, is_trainer
+from harness.core.plans import Rank
 from harness.hosts.agent_link import AgentLink, HostLost
 from harness.hosts.agent_settings import AgentSettings
 from harness.hosts.agent_start import Start, StartCommand, end_agents, start_agents, words_of
@@ -96,7 +96,6 @@ class HostsLauncher(Launcher):
         _refuse(cluster)
         self.dead_after_s = cluster.dead_after_s
         self._hosts = hosts
-        self._trainers: dict[Rank, AgentLink] = {}
         self._notice = Notice()
         self._agents, self._commands = start_agents(cluster, start or partial(_command, cluster), self._notice.give)
         self._ctrl_z = CtrlZ(lambda: [agent for agent in self._agents.values() if agent.lost is None])
@@ -139,8 +138,6 @@ class HostsLauncher(Launcher):
         while True:
             self.check()
             agent = self._choose(context.rank)
-            if is_trainer(context.rank):
-                self._trainers[context.rank] = agent
             try:
                 number, pid = agent.spawn(context, main)
             except HostLost:
@@ -171,11 +168,8 @@ class HostsLauncher(Launcher):
         return [self._notice.fileno()]
 
     def check(self) -> None:
-        """Raise RunFailed if the host of a trainer is lost."""
+        """Take the notice that something has ended."""
         self._notice.take()
-        for rank, agent in self._trainers.items():
-            if agent.lost is not None:
-                raise RunFailed(f"host {agent.host}, on which {rank} ran, was lost: {agent.lost}")
 
     def lost_hosts(self) -> dict[str, str]:
         """See :class:`Launcher`."""

@@ -40,7 +40,8 @@ class Ledgers:
     ) -> tuple[FailureCost, dict[Rank, float]]:
         """Charge one recovery; the ranks of ``plan`` are in order.
 
-        Returns its cost, and the increase of the PLS by lost rank, 0 if it lost nothing.
+        Returns its cost, and the increase of the PLS by lost PS rank, 0 if it lost nothing. The death of trainers alone
+        costs rescheduling: nothing is loaded, and no sample is lost (reconstructed: docs/CPR.md).
 
         ``progress``: where the failure was detected; its newest save is the newest checkpoint. ``upload_bytes``: of
         rows that the trainer sent to the replacements.
@@ -161,7 +162,7 @@ class Accounting(Ledgers, Resumable):
         """
         goes_back, progress, counts = rolls_back(plan), loss.progress, self.updates is not None
         upload_bytes = sum(rows.num_bytes for rows in uploaded.values())
-        self._num_lost_ranks += len(plan.kinds)
+        self._num_lost_ranks += len(plan.ranks)
         self.measured_s["load"] += load_s
         self.measured_s["reschedule"] += reschedule_s
         cost, pls = self.charge_recovery(plan, progress, struck, upload_bytes)
@@ -175,7 +176,7 @@ class Accounting(Ledgers, Resumable):
         return Recovered(
             step=progress.step,
             samples=progress.samples,
-            ranks=list(plan.kinds),
+            ranks=plan.ranks,
             kinds=dict(plan.kinds),
             rollback=goes_back,
             resume_step=(progress.saved_step or 0) if goes_back else progress.step,

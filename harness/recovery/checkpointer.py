@@ -11,7 +11,7 @@ from pathlib import Path
 
 from torch import Tensor
 
-from harness.cluster.effects import Effects
+from harness.cluster.effects import Effects, LateWrite
 from harness.cluster.protocol import NO_ROWS, Ask, Save, Written
 from harness.core.plans import CHIEF, Progress, Rank, SavePlan
 from harness.core.resumable import Resumable
@@ -60,6 +60,16 @@ class Checkpoints(Resumable):
             wait([dense])
             if self.place.is_own:
                 discard(self.root, CHIEF, self.next_sequence)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SaveUnderWay:
+    """A save in the background, as one trainer gives it to another. ``dense``: the file of the dense network."""
+
+    progress: Progress
+    requests: Mapping[Rank, Save]
+    stall_s: float
+    dense: FileRecord
 
 
 @dataclass(kw_only=True, eq=False)
@@ -133,6 +143,19 @@ class Checkpointer:
                 kind.wrote_late(late, self.ask, progress)
         self.effects.status(phase="train")
 
+    def under_way(self) -> SaveUnderWay | None:
+        """The save under way, if there is one. Waits until its file of the dense network is on disk."""
+        if (progress := self.checkpoints.saving) is None:
+            return None
+        dense = self.checkpoints.dense()
+        return SaveUnderWay(progress=progress, requests=self._requests, stall_s=self._stall_s, dense=dense)
+
+    def take_over(self, save: SaveUnderWay | None) -> None:
+        """Go on with a save that another trainer has begun."""
+        if save is not None:
+            self._requests, self._stall_s = save.requests, save.stall_s
+            self.checkpoints.begin(save.progress, LateWrite(None, save.dense))
+
     def _commit(self, written: Mapping[Rank, Written], began_s: float) -> None:
         """Have the manifest of the save under way written, and charge it. Training stands still since ``began_s``."""
         progress, plan = self.checkpoints.saving, self._requests[self.ranks[0]].plan
@@ -167,7 +190,7 @@ class Checkpointer:
 
         def write() -> FileRecord:
             self.checkpoints.place.check()
-            if self.effects.group.has_lost:
+            if self.effects.group.dead:
                 discard(root, CHIEF, sequence)
             return write_state(root, CHIEF, sequence, step, state, fsync=self.fsync, kind="dense")
 

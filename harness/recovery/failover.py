@@ -14,7 +14,7 @@ from torch import Tensor
 from harness.cluster.effects import Effects
 from harness.cluster.protocol import Cluster, Reply, Request, Restored, no_op
 from harness.core.errors import RankLost, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan
+from harness.core.plans import Progress, Rank, RecoveryPlan, is_ps, is_trainer
 from harness.core.strategy import Strategy
 from harness.recovery.accounting import Accounting
 from harness.recovery.checkpointer import Checkpoints
@@ -81,14 +81,14 @@ class FailoverClient:
         return self.finish(self.start(requests), progress)
 
     def ask_once(self, requests: Mapping[Rank, Request]) -> dict[Rank, Reply] | None:
-        """Replies in rank order; None if a rank is dead.
+        """Replies in rank order; None if a PS rank is dead.
 
         Dead ranks are not replaced here: the next request of a step detects them.
         """
         try:
             return self.cluster.call(requests)
-        except RankLost:
-            return None
+        except RankLost as lost:
+            return lost.replies if all(map(is_trainer, lost.ranks)) else None
 
     def start(self, requests: Mapping[Rank, Request]) -> StartedRequests:
         """Send requests without waiting. They must be finished before anything else is asked."""
@@ -126,7 +126,7 @@ class FailoverClient:
         )
 
     def _recover(self, lost: RankLost, progress: Progress, detect_s: float) -> frozenset[Rank]:
-        """Replace dead ranks, carry out the strategy's plan, charge it.
+        """Replace dead ranks, carry out the strategy's plan, charge it. Where trainers alone died nothing is restored.
 
         A rank that dies before the recovery is complete belongs to the same failure.
         Returns all ranks that died. Raises RolledBack if the plan was a rollback.
@@ -150,7 +150,7 @@ class FailoverClient:
                 plan = plan_recovery(self.strategy, casualties, loss.progress)
                 if rolls_back(plan):
                     self.checkpoints.give_up()  # the ranks abandon their parts when they are restored
-                num_rows = self._restore(plan, loss)
+                num_rows = self._restore(plan, loss) if plan.kinds else 0
                 load_s += self.effects.clock() - since_s
                 break
             except RankLost as again:
@@ -167,7 +167,7 @@ class FailoverClient:
                 loss,
                 num_rows=num_rows,
                 uploaded=self.recoveries.uploaded(plan),
-                in_flight=self.shards_restored(losing(plan)),
+                in_flight=self.shards_restored(losing(plan)) if plan.kinds else {},
                 struck=self.injections.take_struck(),
                 load_s=load_s,
                 reschedule_s=reschedule_s,
@@ -183,7 +183,7 @@ class FailoverClient:
     def _loss(self, casualties: frozenset[Rank], progress: Progress) -> LostRanks:
         newest = self.checkpoints.newest
         committed = replace(progress, saved_step=newest and newest.step, saved_samples=newest and newest.samples)
-        return LostRanks(ranks=casualties, progress=committed, checkpoint=newest)
+        return LostRanks(ranks=frozenset(filter(is_ps, casualties)), progress=committed, checkpoint=newest)
 
     def _restore(self, plan: RecoveryPlan, loss: LostRanks) -> int:
         """Give the ranks of ``plan`` their rows; returns the number of rows."""

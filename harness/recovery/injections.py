@@ -134,7 +134,7 @@ class Injections(Resumable):
         return struck
 
 
-_OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "apply"))
+_OF_MESSAGES: frozenset[Phase] = frozenset(("lookup", "forward", "apply"))
 
 
 def _phases(requests: Iterable[Request], *, is_evaluation: bool) -> Iterator[Phase]:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from harness.cluster.protocol import Ask, Request
 from harness.core.errors import ConfigError, RunFailed
-from harness.core.plans import Progress, Rank, RecoveryPlan, ps_rank, rank_order
+from harness.core.plans import Progress, Rank, RecoveryPlan, is_trainer, ps_rank, rank_order
 from harness.core.resumable import Resumable
 from harness.core.strategy import Lost, Strategy
 from harness.recovery.kinds.base import LostRanks, Recovery, RunFacts, Serve, UploadedRows
@@ -33,21 +33,26 @@ def check_declared(strategies: Mapping[str, type[Strategy]]) -> None:
             raise ConfigError(f"strategy {name}: recoveries: expected a tuple of {known}; got {', '.join(wrong)}")
 
 
-def plan_recovery(strategy: Strategy, lost: Lost, progress: Progress) -> RecoveryPlan:
-    """The plan of ``strategy``, its ranks in order.
+def plan_recovery(strategy: Strategy, dead: Lost, progress: Progress) -> RecoveryPlan:
+    """The plan of ``strategy`` for the PS ranks of ``dead``, in order. Trainers are replaced under any strategy.
 
     ``progress`` names the newest checkpoint. Where there is none and no step has been made, nothing has been applied,
     and initial values lose nothing.
 
-    Raises RunFailed for a plan that names other ranks than ``lost``, a kind that the strategy does not declare, or one
+    Raises RunFailed for a plan that names other PS ranks than those, a kind that the strategy does not declare, or one
     that needs a checkpoint where there is none; and for one that mixes a rollback, which is of all ranks, with others.
     """
+    ordered = sorted(dead, key=rank_order)
+    trainers = tuple(filter(is_trainer, ordered))
+    lost = dead.difference(trainers)
+    if not lost:
+        return RecoveryPlan(kinds={}, trainers=trainers)
     plan = strategy.plan_recovery(lost, progress)
     if progress.saved_step is None and progress.step == 0:
         plan = RecoveryPlan(kinds=dict.fromkeys(lost, "initial"))
     elif problem := _problem(strategy, plan, lost, has_checkpoint=progress.saved_step is not None):
         raise RunFailed(f"step {progress.step}: recovery plan of {type(strategy).__name__}: {problem}")
-    return RecoveryPlan(kinds={rank: plan.kinds[rank] for rank in sorted(lost, key=rank_order)})
+    return RecoveryPlan(kinds={rank: plan.kinds[rank] for rank in ordered if rank in lost}, trainers=trainers)
 
 
 def _problem(strategy: Strategy, plan: RecoveryPlan, lost: Lost, *, has_checkpoint: bool) -> str | None:

@@ -68,7 +68,7 @@ class Parts:
     Attributes:
         train: the job of the trainer rank, on either engine.
         make_server: makes the server of a PS rank, on engine ``local``.
-        make_ranks: makes the ranks of engine ``local`` from their number and ``make_server``.
+        make_ranks: makes the ranks of engine ``local`` from their number, ``make_server`` and the number of trainers.
         launcher: starts the ranks of engine ``rpc``; None: the one named by ``cluster.launcher``.
         ps_main: main function of a PS rank's process on engine ``rpc``, called with its spec and context.
         clock: the supervisor's, in seconds, monotonic.
@@ -76,7 +76,7 @@ class Parts:
 
     train: TrainerJob = train
     make_server: Callable[[RankSpec, Rank], RankServer] = RankServer
-    make_ranks: Callable[[int, Callable[[Rank], RankServer]], LocalRanks] = LocalRanks
+    make_ranks: Callable[[int, Callable[[Rank], RankServer], int], LocalRanks] = LocalRanks
     launcher: Launcher | None = None
     ps_main: Callable[[RankSpec, RankContext], None] = rpc.ps_main
     clock: Callable[[], float] = time.monotonic
@@ -181,7 +181,8 @@ class _Run:
                 "killed at any moment"
             )
         make_server = partial(self.parts.make_server, self.spec.rank_spec(self._store.root))
-        ranks = self.parts.make_ranks(self.spec.config.num_ps, make_server)
+        config = self.spec.config
+        ranks = self.parts.make_ranks(config.num_ps, make_server, config.cluster.num_trainers)
         supervisor = self._supervisor_of(ranks)
         try:
             self._train()(LocalCluster(ranks), Effects(LocalChannel(supervisor, self.stop)))

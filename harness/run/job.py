@@ -135,7 +135,7 @@ class Job:
             parts={name: getattr(self, name) for name in names},
             client=self.client,
             failover=self.failover,
-            checkpoints=self.checkpoints,
+            checkpointer=self.checkpointer,
             effects=self.effects,
             every_s=self.run_spec.config.resume.every_s,
             fsync=self.run_spec.config.store.fsync,

@@ -19,7 +19,7 @@ from harness.record.folder import empty_run, has_resume_point
 from harness.record.place import Place
 from harness.record.recorder import check_environment, check_position
 from harness.record.rundir import RunDir
-from harness.recovery.checkpointer import Checkpoints
+from harness.recovery.checkpointer import Checkpointer
 from harness.recovery.failover import FailoverClient
 from harness.run.spec import RunSpec
 from harness.store import (
@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 class ResumePoints:
     """The trainer's side: writes the resume points of a run, and loads the one that it goes on from.
 
+    A trainer that replaces a dead one goes on from the state of another trainer, as from a resume point.
+
     Args:
         parts: the trainer's objects with a state, by name.
         every_s: seconds between points; 0: one before every save; None: only where the run is to stop.
@@ -47,7 +49,7 @@ class ResumePoints:
     parts: Mapping[str, Resumable]
     client: EmbeddingClient
     failover: FailoverClient
-    checkpoints: Checkpoints
+    checkpointer: Checkpointer
     effects: Effects
     every_s: float | None
     fsync: bool
@@ -67,14 +69,37 @@ class ResumePoints:
         root, point = self._resumption.root, self._resumption.point
         if point is None:
             return False
-        state = read_state(root, point.files[CHIEF])
+        self._load(read_state(root, point.files[CHIEF]))
+        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.failover.ranks}
+        if self.failover.ask_once(requests) is None:
+            raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
+        return True
+
+    def _state(self) -> State:
+        return {**{name: part.state() for name, part in self.parts.items()}, "measured_s": self.measured_s()}
+
+    def _load(self, state: State) -> None:
         for name, part in self.parts.items():
             part.load(state[name])
         self._began_s -= state["measured_s"]["seconds"]
         self._written_s = state["measured_s"]["resume_seconds"]
-        requests = {rank: LoadState(root=root, file=point.files[rank]) for rank in self.failover.ranks}
-        if self.failover.ask_once(requests) is None:
-            raise RunFailed(f"step {point.step}: a rank died while it loaded its state; run it again with --resume")
+
+    def admit_trainers(self, progress: Progress) -> None:
+        """Take in the trainers that replace dead ones, between two steps. Raises RolledBack if a failure was found.
+
+        To be called where it does not matter which message is in flight.
+        """
+        self.client.settle(progress)
+        self.failover.cluster.admit(lambda: (self._state(), self._number, self.checkpointer.under_way()))
+
+    def enter(self) -> bool:
+        """Take the state of the other trainers, if this one replaces a dead one; False if it does not."""
+        given = self.failover.cluster.enter()
+        if given is None:
+            return False
+        state, self._number, save = given
+        self._load(state)
+        self.checkpointer.take_over(save)
         return True
 
     def at_boundary(self, progress: Progress, *, saves: bool) -> None:
@@ -84,7 +109,7 @@ class ResumePoints:
         RunStopped if the run is asked to stop, RolledBack if a failure was found.
         """
         is_stopping = self.effects.is_stopping()
-        if self.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
+        if self.checkpointer.checkpoints.saving is not None or not (is_stopping or self._is_due(saves=saves)):
             return
         try:
             is_written = self._write(progress)
@@ -111,16 +136,15 @@ class ResumePoints:
         files: Mapping[str, FileRecord] | None = self.failover.ask_once(dict.fromkeys(self.failover.ranks, request))
         if files is None:
             return False
-        state: State = {name: part.state() for name, part in self.parts.items()}
-        state["measured_s"] = self.measured_s()
+        state = self._state()
 
         def write() -> FileRecord:
-            if self.effects.group.has_lost:
+            if self.effects.group.dead:
                 discard(root, CHIEF, number)
             return write_state(root, CHIEF, number, progress.step, state, fsync=self.fsync)
 
         own = self.effects.once(write)
-        newest = self.checkpoints.newest
+        newest = self.checkpointer.checkpoints.newest
         self.effects.commit_point(number, progress.step, newest and newest.sequence, {**files, CHIEF: own})
         self._last_s = self.effects.clock()
         self._written_s += self._last_s - began_s

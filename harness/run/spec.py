@@ -34,7 +34,7 @@ from harness.model.backends import check_backend, choose_backend
 from harness.model.sizes import Footprint, ModelSize, footprint, model_size
 from harness.recovery.kinds.base import RunFacts
 from harness.recovery.recoveries import RECOVERIES, check_declared
-from harness.traces.hosts import placement_facts
+from harness.traces.hosts import facts_of_named
 from harness.traces.job_trace import with_profile_of_trace
 from harness.traces.schedule import planned_faults_of, trace_digest
 
@@ -224,8 +224,7 @@ class RunSpec:
         content["data"]["path"] = self.dataset.digest
         content["trace"]["path"] = trace_digest(self.config)
         content["cluster"]["num_ps"] = self.config.num_ps
-        if (hosts := placement_facts(self.config)) is not None:
-            content["cluster"]["hosts"] = hosts
+        content["cluster"] |= facts_of_named(self.config)
         text = json.dumps(content, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

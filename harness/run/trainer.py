@@ -84,7 +84,7 @@ class Trainer:
         self._steps, self._progress = job.steps, job.progress
         self._boundaries, self._injections = job.boundaries, job.injections
         self._accounting, self._recoveries = job.accounting, job.recoveries
-        self._failover, self._client = job.failover, job.client
+        self._cluster, self._failover, self._client = job.failover.cluster, job.failover, job.client
         self._network, self._evaluate_model = job.network, job.evaluator
         self._checkpointer, self._resume_points = job.checkpointer, job.resume_points
         # While a message is under way one thread makes the update, and leaves a core to the message. Requests are then
@@ -96,17 +96,25 @@ class Trainer:
 
         Raises RunStopped if the run is asked to stop before its end.
         """
+        return self._run(no_op if self._resume_points.enter() else self._prepare())
+
+    def _prepare(self) -> Callable[[], None]:
+        """Give the ranks their state: initial values, or those of the resume point. Returns what precedes a step."""
         is_resumed = self._resume_points.resume()
         self._effects.advanced(self._steps.step)
         self._effects.status(phase="start", step=self._steps.step, num_steps=self._run_spec.num_steps, loss=None)
         if not is_resumed:
             self._failover.ask({rank: Initialise(step=0) for rank in self._failover.ranks}, self._progress())
+        return partial(self._act, announced=True) if is_resumed else self._begin
+
+    def _run(self, start: Callable[[], None]) -> Finished:
         finished: Finished | None = None
-        start: Callable[[], None] = partial(self._act, announced=True) if is_resumed else self._begin
         while finished is None:
             try:
                 start()
                 while self._steps.step < self._run_spec.num_steps:
+                    if self._cluster.awaits_trainers and not self._injections.depend_on_messages:
+                        self._resume_points.admit_trainers(self._progress())
                     self._advance()
                 finished = self._finish()
             except RolledBack as rolled_back:
@@ -127,6 +135,7 @@ class Trainer:
         """One step, and what is due at the boundary after it."""
         began_s = self._effects.clock()
         pulled = self._client.pull(self._progress())
+        self._injections.strike("forward")
         batch, plan = pulled.batch, pulled.plan
         loss, grads_ND = self._network.train(batch.dense_BI, pulled.rows_SX, plan, batch.labels_B, pulled.slots_N)
         step = self._steps.step + 1

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.core.errors import TraceError
-from harness.core.plans import Rank, ps_index
+from harness.core.plans import Rank, is_trainer, ps_index
 from harness.traces.trace import MAX_HOURS, MAX_RANKS, Entry, Trace
 
 F64 = NDArray[np.float64]
@@ -112,6 +112,12 @@ def observe(trace: Trace) -> Observed:
     ``length_h`` is the header's, else its ``job_h``, else the last hour; the number of ranks is the header's, else up
     to the highest named. Raises TraceError if the header holds no number there, or contradicts the entries.
     """
+    trainers = [entry for entry in trace.failures if isinstance(entry.who, str) and is_trainer(entry.who)]
+    if trainers:
+        raise TraceError(
+            f"{trace.source}:{trainers[0].line}: rank: expected PS ranks, whose failures are counted, got "
+            f"{trainers[0].who}"
+        )
     if hosts := [entry for entry in trace.failures if entry.names_host]:
         raise TraceError(
             f"{trace.source}:{hosts[0].line}: rank: expected names or numbers of ranks, got {hosts[0].who}; how many "

@@ -1,4 +1,4 @@
-"""Traces that name hosts: each such entry means the PS ranks that are on the host at its hour.
+"""Traces that name hosts: each such entry means the ranks that are on the host at its hour.
 
 Ranks move only when a host is lost. So who is where follows from the hosts lost before, in the order of the trace.
 """
@@ -6,6 +6,7 @@ Ranks move only when a host is lost. So who is where follows from the hosts lost
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.config.derived import host_map
 from harness.config.model import Config
@@ -16,9 +17,9 @@ from harness.traces.trace import Entry, Trace, read_trace
 
 
 def with_ranks(trace: Trace, config: Config) -> Trace:
-    """``trace`` with an entry for each PS rank of a host in place of the entry that names the host.
+    """``trace`` with an entry for each rank of a host in place of the entry that names the host.
 
-    Raises TraceError for a host that the run does not have, one that is lost already, that has the trainer or no rank.
+    Raises TraceError for a host that the run does not have, one that is lost already, or that has no rank.
     """
     if not any(entry.names_host for entry in trace.entries):
         return trace
@@ -56,20 +57,19 @@ def _misfit(host: int, config: Config, hosts: HostMap, lines: dict[int, int]) ->
     if host in lines:
         return f"{name} was lost at line {lines[host]} already, and does not come back"
     ranks = hosts.on(host)
-    if trainer := next(filter(is_trainer, ranks), None):
-        return (
-            f"{name} ({cluster.hosts[host]}) has {trainer}, without which a run ends; name another host, or put "
-            f"{trainer} elsewhere by cluster.place"
-        )
     return None if ranks else f"{name} ({cluster.hosts[host]}) has no rank at that hour; name a host that has one"
 
 
-def placement_facts(config: Config) -> list[int] | None:
-    """What of ``cluster.hosts`` decides results: their number, and the host of each rank; None where nothing does.
+def facts_of_named(config: Config) -> dict[str, Any]:
+    """What decides results where the trace names hosts or trainers, by key of ``cluster``. Raises TraceError.
 
-    Names of hosts decide nothing, nor do hosts that the trace does not name. Raises TraceError.
+    Of hosts their number, and the host of each rank; of trainers their number. Names of hosts decide nothing.
     """
-    if config.trace.path is None or not any(entry.names_host for entry in read_trace(Path(config.trace.path)).entries):
-        return None
-    hosts = host_map(config)
-    return [len(hosts.left), *hosts.values()]
+    entries = () if config.trace.path is None else read_trace(Path(config.trace.path)).entries
+    facts: dict[str, Any] = {}
+    if any(entry.names_host for entry in entries):
+        hosts = host_map(config)
+        facts["hosts"] = [len(hosts.left), *hosts.values()]
+    if any(isinstance(entry.who, str) and is_trainer(entry.who) for entry in entries):
+        facts["num_trainers"] = config.cluster.num_trainers
+    return facts

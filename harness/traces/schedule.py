@@ -1,6 +1,6 @@
 """Converts a failure trace to the planned faults of one run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,7 +12,7 @@ from harness.core.clock import FailureClock, boundary_at, hour_to_samples, strik
 from harness.core.errors import TraceError
 from harness.core.faults import FAULTS, KILL, Phase, PlannedFault, Strike, first_strikes, longest
 from harness.core.overhead import slow_hours
-from harness.core.plans import Rank, ps_index, ps_rank
+from harness.core.plans import Rank, is_trainer, ps_rank, rank_order, trainer_rank
 from harness.core.seeds import generator
 from harness.traces.job_trace import job_trace
 from harness.traces.trace import Entry, Trace, read_trace, to_text
@@ -52,6 +52,7 @@ def planned_faults_of(config: Config, *, total_samples: int, num_steps: int) -> 
         batch_size=config.trainer.batch_size,
         num_steps=num_steps,
         num_ps=config.num_ps,
+        num_trainers=config.cluster.num_trainers,
         seed=config.trace_seed,
         clock=clock,
     )
@@ -79,6 +80,7 @@ def schedule(
     num_steps: int,
     num_ps: int,
     seed: int,
+    num_trainers: int = 1,
     clock: FailureClock = "samples",
 ) -> tuple[PlannedFault, ...]:
     """The planned faults of a job of ``job_h`` hours and ``total_samples`` samples: losses of ranks by steps and hours,
@@ -92,7 +94,8 @@ def schedule(
 
     Raises:
         TraceError: an hour past the job's end (``samples``), a rank that the run does not have, more ranks than there
-            are, a phase, or a fault that lasts or strikes in a phase only, with the clock ``wall``.
+            are, all trainers at once, a phase, or a fault that lasts or strikes in a phase only, with the clock
+            ``wall``.
     """
     lost: dict[tuple[int, float, Phase], list[tuple[Rank, Entry]]] = {}
     others: list[tuple[PlannedFault, Entry]] = []
@@ -108,11 +111,12 @@ def schedule(
         step = strike_step(
             entry.hour, job_h=job_h, total_samples=total_samples, batch_size=batch_size, num_steps=num_steps
         )
-        ranks = _ranks(entry, num_ps, seed, where)
+        ranks = _ranks(entry, num_ps, num_trainers, seed, where)
         fault = entry.fault.drawn(partial(generator, seed, entry.fault.name, entry.line))
         named = [(rank, replace(entry, fault=fault)) for rank in ranks]
         if fault.loss:
             lost.setdefault((step, entry.hour if clock == "wall" else 0.0, entry.phase), []).extend(named)
+            _refuse_all_trainers([each for key in lost if key[0] == step for each in lost[key]], num_trainers, where)
         else:
             others.append((_planned(step, named), entry))
     losses = (_planned(step, lost[step, hour, phase]) for step, hour, phase in sorted(lost))
@@ -123,6 +127,17 @@ def schedule(
         *_with_ends(lasting, job_h, total_samples, batch_size),
         *(each for each, _ in others if each.phase != "boundary"),
     )
+
+
+def _refuse_all_trainers(named: Iterable[tuple[Rank, Entry]], num_trainers: int, where: str) -> None:
+    """Raise TraceError if no trainer is left to go on. ``named``: all that is lost at one boundary, or waits there."""
+    dead = {rank for rank, _ in named if is_trainer(rank)}
+    if len(dead) == num_trainers:
+        names = ", ".join(sorted(dead, key=rank_order))
+        raise TraceError(
+            f"{where}: rank: expected a trainer that lives, since the dense network is lost with the last one; at this "
+            f"boundary the trace loses all {num_trainers} ({names}); cluster.num_trainers sets how many there are"
+        )
 
 
 def _refuse_on_wall_clock(entry: Entry, where: str) -> None:
@@ -149,11 +164,14 @@ def _with_ends(
         yield replace(each, last_hour=end_h, last_step=last_step, wait_h=wait_h)
 
 
-def _ranks(entry: Entry, num_ps: int, seed: int, where: str) -> list[Rank]:
-    ranks = ps_rank(0) + (f" … {ps_rank(num_ps - 1)}" if num_ps > 1 else "")
+def _ranks(entry: Entry, num_ps: int, num_trainers: int, seed: int, where: str) -> list[Rank]:
+    key, num, name = "num_ps", num_ps, ps_rank
+    if isinstance(entry.who, str) and is_trainer(entry.who):
+        key, num, name = "num_trainers", num_trainers, trainer_rank
+    ranks = name(0) + (f" … {name(num - 1)}" if num > 1 else "")
     if isinstance(entry.who, str):
-        if ps_index(entry.who) >= num_ps:
-            more = f"cluster.num_ps={ps_index(entry.who) + 1} or more has it"
+        if (index := rank_order(entry.who)[1]) >= num:
+            more = f"cluster.{key}={index + 1} or more has it"
             raise TraceError(f"{where}: expected a rank of this run ({ranks}), got {entry.who}; {more}")
         return [entry.who]
     if entry.who > num_ps:

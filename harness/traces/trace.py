@@ -1,4 +1,4 @@
-"""The failure trace of a job: which PS ranks die at which hour. The file format is failure_traces/README.md."""
+"""The failure trace of a job: which ranks die at which hour. The file format is failure_traces/README.md."""
 
 import csv
 import io
@@ -10,23 +10,25 @@ from pathlib import Path
 from harness.core.errors import TraceError
 from harness.core.faults import FAULTS, KILL, PHASES, Fault, Phase
 from harness.core.host_map import host_name
-from harness.core.plans import Rank
+from harness.core.plans import Rank, is_trainer
 
-_PS = re.compile(r"ps(0|[1-9][0-9]*)")
+_NAME = re.compile(r"(ps|trainer|host)(0|[1-9][0-9]*)")
 _COUNT = re.compile(r"[1-9][0-9]*")
-_HOST = re.compile(r"host(0|[1-9][0-9]*)")
-_TRAINER = re.compile(r"trainer[0-9]+")
 MAX_HOURS = 1e9
 """The longest trace, in hours."""
 MAX_HOSTS = 256
 """The most hosts of a run."""
+MAX_TRAINERS = 256
+"""The most trainers of a run."""
 MAX_RANKS = 1_000_000
 """The most ranks of a trace, such as the nodes of a whole cluster."""
+_MOST = {"ps": MAX_RANKS, "trainer": MAX_TRAINERS, "host": MAX_HOSTS}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of a trace: a failure at ``hour`` of the rank ``who`` (``"ps3"``), or of so many ranks, drawn by seed.
+    """One line of a trace: a failure at ``hour`` of ``who`` (``"ps3"``, ``"trainer1"``), or of so many PS ranks, which
+    are drawn by seed.
 
     ``host``: the index of the host that is lost. ``who`` is then its name (``"host1"``), or in the trace of a run one
     of its ranks.
@@ -153,7 +155,7 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
         repair_h=repair_h,
         phase=_phase(extra.get("phase"), fault, where),
         fault=fault,
-        host=_host(values[1], where),
+        host=_host(values[1]),
         line=number,
         extra=extra,
     )
@@ -162,6 +164,8 @@ def _entry(values: list[str], columns: list[str], number: int, where: str) -> En
             f"{where}: fault, phase: expected nothing for a host, got {fault.name}, {entry.phase}; a host is lost "
             "between two steps"
         )
+    if not fault.takes_trainers and isinstance(entry.who, str) and is_trainer(entry.who):
+        raise TraceError(f"{where}: rank: expected a PS rank for the fault {fault.name}, got {entry.who}")
     if fault.lasts and not repair_h:
         got = "nothing" if repair_h is None else "0"
         raise TraceError(f"{where}: repair_h: expected the hours for which the rank is {fault.name}, got {got}")
@@ -207,31 +211,25 @@ def _hours(column: str, text: str, where: str) -> float:
     return hours
 
 
-def _host(text: str, where: str) -> int | None:
+def _host(text: str) -> int | None:
     """The index of the host that a text names; None if it names none."""
-    found = _HOST.fullmatch(text)
-    if found is None:
-        return None
-    if len(found[1]) > len(str(MAX_HOSTS)) or int(found[1]) >= MAX_HOSTS:
-        short = text if len(text) <= 20 else f"{text[:20]}…"
-        raise TraceError(f"{where}: rank: expected host0 to host{MAX_HOSTS - 1}, got {short}")
-    return int(found[1])
+    found = _NAME.fullmatch(text)
+    return int(found[2]) if found and found[1] == "host" else None
 
 
 def _who(text: str, where: str) -> Rank | int:
     """The rank, the host, or the number of ranks. Numbers are compared by length first: thousands of digits make no
     int."""
     short = text if len(text) <= 20 else f"{text[:20]}…"
-    if found := _PS.fullmatch(text):
-        if len(found[1]) > len(str(MAX_RANKS)) or int(found[1]) >= MAX_RANKS:
-            raise TraceError(f"{where}: rank: expected ps0 to ps{MAX_RANKS - 1}, got {short}")
-        return text
-    if _host(text, where) is not None:
+    if found := _NAME.fullmatch(text):
+        kind, number = found.groups()
+        if len(number) > len(str(_MOST[kind])) or int(number) >= _MOST[kind]:
+            raise TraceError(f"{where}: rank: expected {kind}0 to {kind}{_MOST[kind] - 1}, got {short}")
         return text
     if _COUNT.fullmatch(text):
         if len(text) > len(str(MAX_RANKS)) or int(text) > MAX_RANKS:
             raise TraceError(f"{where}: rank: expected a number of ranks from 1 to {MAX_RANKS}, got {short}")
         return int(text)
-    if _TRAINER.fullmatch(text):
-        raise TraceError(f"{where}: rank: expected a PS rank such as 'ps3', got {text}; trainers cannot be killed")
-    raise TraceError(f"{where}: rank: expected a name ('ps3', 'host1') or a number of ranks >= 1, got {text!r}")
+    raise TraceError(
+        f"{where}: rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, got {text!r}"
+    )

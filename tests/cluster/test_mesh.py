@@ -22,7 +22,7 @@ class Silence:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self.dead = set[int]()
+        self.dead = dict[int, str]()
 
     def fileno(self) -> int:
         """Never readable."""
@@ -40,7 +40,7 @@ def meshes(size: int) -> Iterator[list[Mesh]]:
     """Trainers of this process, connected with each other."""
     never, end = os.pipe()
     made = [Mesh(k, size, host="127.0.0.1", authkey=KEY, timeout_s=20, notices=Silence(never)) for k in range(size)]
-    addresses = [mesh.address for mesh in made]
+    addresses = {mesh.index: mesh.entrance for mesh in made}
     try:
         at_once(made, lambda mesh: mesh.meet(addresses))
         yield made

@@ -30,6 +30,7 @@ HANGS = {
 29,ps1,restore,hang
 29,ps2,restore,hang
 30,ps1,,kill
+35,ps3,forward,hang
 41,ps0,eval,hang
 """,
     "buddy": "29,ps2,restore,hang\n29,ps3,regroup,hang\n30,ps1,,kill\n",
@@ -38,6 +39,7 @@ CUTS = {
     "partial": """5,ps1,,partition
 14,ps0,apply,partition
 19,ps3,save,partition
+35,ps3,forward,partition
 41,ps0,eval,partition
 """,
     "buddy": """10,ps2,lookup,partition

@@ -45,7 +45,7 @@ class MortalRanks(LocalRanks):
     died: list[str] = []  # noqa: RUF012
     served: dict[tuple[str, type], int] = {}  # noqa: RUF012 - requests of each kind to each rank
 
-    def __init__(self, num_ps, make_server) -> None:
+    def __init__(self, num_ps, make_server, num_trainers) -> None:
         served = self.served
 
         def make(rank: str):
@@ -67,7 +67,7 @@ class MortalRanks(LocalRanks):
             server.handle = handle
             return server
 
-        super().__init__(num_ps, make)
+        super().__init__(num_ps, make, num_trainers)
 
     def die(self, rank: str) -> None:
         """Drop the shard."""

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import signal
+import socket
 import threading
 import time
 from collections import Counter
@@ -18,19 +19,23 @@ from torch.futures import Future
 
 import analysis
 from harness.cluster.effects import Effects
+from harness.cluster.formation import Formation
 from harness.cluster.mesh import Mesh, _Peer
 from harness.cluster.protocol import Cluster
 from harness.cluster.rpc import RpcCluster
+from harness.cluster.trainers import SeveralTrainers
 from harness.config.model import Config
 from harness.core.errors import ConfigError, RunFailed, RunStopped
-from harness.core.events import Finished, Lost, Regrouped
-from harness.core.faults import FaultTime
+from harness.core.events import Finished, Lost, Regrouped, Started
+from harness.core.faults import PHASES, FaultTime
+from harness.core.plans import is_ps
 from harness.model.dlrm import DenseNetwork
 from harness.record.recorder import read_events
 from harness.record.rundir import read_config
 from harness.run import assemble, trainer
 from harness.run.spec import RunSpec
 from harness.run.verify import compare_records
+from tests import runs
 from tests.model.test_backends import needs_compiled
 from tests.run.test_resume import train_until
 from tests.runs import changed, saving_every
@@ -139,13 +144,13 @@ def dying(  # noqa: PLR0917
     cluster: Cluster,
     effects: Effects,
 ) -> None:
-    """The trainer's job; after 10 steps one trainer meets its end, or stands still, by ``act``."""
+    """The trainer's job; after 10 steps one trainer, once, meets its end, or stands still, by ``act``."""
     real, steps = effects.advanced, Counter[str]()
 
     def advanced(step: int) -> None:
         real(step)
         steps["all"] += 1
-        if steps["all"] == 10 and effects.group.index == index:
+        if steps["all"] == 10 and effects.group.index == index and once(checkpoints / "acted"):
             act()
 
     effects.advanced = advanced
@@ -153,6 +158,7 @@ def dying(  # noqa: PLR0917
 
 
 def dying_in_exchange(  # noqa: PLR0917
+    folder: Path,
     deaths: Mapping[int, tuple[int, str]],
     config: Config,
     checkpoints: Path,
@@ -160,16 +166,21 @@ def dying_in_exchange(  # noqa: PLR0917
     cluster: Cluster,
     effects: Effects,
 ) -> None:
-    """The trainer's job; trainers kill themselves before, in or after one of their exchanges, by its number."""
+    """The trainer's job; trainers kill themselves before, in or after one of their exchanges, by its number.
+
+    Whoever replaces one in ``folder`` does not.
+    """
     at, moment = deaths.get(effects.group.index, (0, ""))
     exchange, begin, counts = Mesh.exchange, _Peer.begin, Counter[str]()
+    if not once(folder / f"{effects.group.index}"):
+        at = 0
 
-    def dying(self: Mesh, what: str, value: Any) -> dict[int, Any]:
+    def dying(self: Mesh, what: str, value: Any, **how: Any) -> dict[int, Any]:
         counts["exchanges"] += 1
         counts["begun"] = 0
         if counts["exchanges"] == at and moment == "before":
             send_self(signal.SIGKILL)
-        values = exchange(self, what, value)
+        values = exchange(self, what, value, **how)
         if counts["exchanges"] == at and moment == "after":
             send_self(signal.SIGKILL)
         return values
@@ -184,14 +195,41 @@ def dying_in_exchange(  # noqa: PLR0917
     trainer.train(config, checkpoints, faults, cluster, effects)
 
 
-def facts(run_dir: Path) -> list[dict[str, Any]]:
-    """The events of a run but for the deaths of trainers, without what the machine has to do with."""
+def once(path: Path) -> bool:
+    """Whether this is the first call with this path."""
+    with suppress(FileExistsError):
+        path.touch(exist_ok=False)
+        return True
+    return False
+
+
+CHARGES = ("reschedule_h", "overhead_frac", "num_failures", "num_lost_ranks", "num_unplanned", "generation", "digests")
+"""Fields of the last event that the deaths of trainers change."""
+
+
+def facts(run_dir: Path) -> tuple[list[dict[str, Any]], list[tuple[int, float, bool]]]:
+    """The events of a run but for the deaths of trainers and what they cost, without what the machine has to do with.
+
+    A PS rank and a trainer may die as one failure, so ``planned`` and ``generation`` go too. A failure ends a block of
+    losses, so these are apart: of each step its number, its loss, and whether it had run before.
+    """
     events = [event.to_json() for event in read_events(run_dir / "events.jsonl")]
-    for event in events:
-        del event["machine"]
-    for name in ("num_unplanned", "digests"):
+    for name in CHARGES:
         del events[-1][name]
-    return [event for event in events if event["event"] != "lost" or not event["ranks"][0].startswith("trainer")]
+    for event in events:
+        for name in ("ranks", "unplanned_ranks", "replaced"):
+            if name in event:
+                event[name] = [rank for rank in event[name] if is_ps(rank)]
+        for name in ("machine", "planned", "generation"):
+            event.pop(name, None)
+    blocks = [event for event in events if event["event"] == "train"]
+    losses = [
+        (step, loss, block["rerun"])
+        for block in blocks
+        for step, loss in enumerate(block["losses"], block["first_step"])
+    ]
+    others = [each for each in events if each not in blocks and each.get("ranks", each.get("replaced")) != []]
+    return others, losses
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -208,17 +246,101 @@ def test_trainers_that_die_lose_nothing_while_one_lives(several: Config, tmp_pat
         index: (chance.randrange(1, 120), chance.choice(["before", "sent to one", "after"]))
         for index in chance.sample(range(3), chance.choice([1, 2]))
     }
-    finished = run(config, tmp_path / "again", partial(dying_in_exchange, deaths))
+    finished = run(config, tmp_path / "again", partial(dying_in_exchange, tmp_path, deaths))
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
     assert len({digest for rank, digest in finished.digests.items() if rank.startswith("trainer")}) == 1
+    assert finished.num_unplanned == len(deaths)
     assert analysis.check(read_events(tmp_path / "again" / "events.jsonl"), read_config(tmp_path / "again")) == []
+
+
+def dying_in_admission(  # noqa: PLR0917
+    folder: Path,
+    index: int,
+    moment: str,
+    config: Config,
+    checkpoints: Path,
+    faults: tuple[FaultTime, ...],
+    cluster: Cluster,
+    effects: Effects,
+) -> None:
+    """The trainer's job; one trainer dies once, as trainer 1, which had died, is taken in again, or is taken in."""
+    reals = {name: getattr(SeveralTrainers, name) for name in ("admit", "enter")}
+    join, admit = RpcCluster._join, RpcCluster.admit
+    is_in = {"admission": not cluster.awaits_trainers and effects.group.index == 1}
+
+    def die(now: str) -> None:
+        if now == moment and effects.group.index == index and is_in["admission"] and once(folder / "died"):
+            send_self(signal.SIGKILL)
+
+    def exchanging(name: str, self: SeveralTrainers, *args: Any) -> Any:
+        die("before")
+        result = reals[name](self, *args)
+        die("after")
+        return result
+
+    def joining(self: RpcCluster, formation: Formation) -> None:
+        die("join")
+        join(self, formation)
+
+    def admitting(self: RpcCluster, state: Callable[[], Any]) -> None:
+        is_in["admission"] = True
+        admit(self, state)
+        is_in["admission"] = False
+
+    for name in reals:
+        setattr(SeveralTrainers, name, lambda self, *args, name=name: exchanging(name, self, *args))
+    RpcCluster._join, RpcCluster.admit = joining, admitting
+    trainer.train(config, checkpoints, faults, cluster, effects)
+
+
+@pytest.mark.parametrize("moment", ["join", "before", "after"])
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_a_trainer_that_dies_while_another_is_taken_in_holds_up_nobody(
+    several: Config, tmp_path: Path, index: int, moment: str
+) -> None:
+    """Law: whether it is the one that gives its state, the one that gets it or a third; all three live at the end."""
+    (tmp_path / "trace.csv").write_text("hour,rank\n20,trainer1\n")
+    config = changed(several, trace__path=str(tmp_path / "trace.csv"), trace__allow_unplanned=True)
+    run(changed(config, engine="local"), tmp_path / "whole")
+    finished = run(config, tmp_path / "again", partial(dying_in_admission, tmp_path, index, moment))
+    assert (tmp_path / "died").exists()
+    assert facts(tmp_path / "again") == facts(tmp_path / "whole")
+    assert len([rank for rank in finished.digests if not is_ps(rank)]) == 3
+
+
+def peers_of_self() -> set[tuple[str, int]]:
+    """The addresses that this process is connected with by TCP."""
+    peers: set[tuple[str, int]] = set()
+    for fd in map(int, os.listdir("/proc/self/fd")):
+        with suppress(OSError), socket.socket(fileno=os.dup(fd)) as each:
+            if each.family == socket.AF_INET:
+                peers.add(each.getpeername())
+    return peers
+
+
+def connect_and_die() -> None:
+    """Connect anew to all that this process is connected with, and die before the first word."""
+    opened: list[socket.socket] = []
+    for peer in peers_of_self():
+        with suppress(ConnectionRefusedError):
+            opened.append(socket.create_connection(peer))
+    send_self(signal.SIGKILL)
+
+
+def test_a_rank_that_refuses_an_heir_is_not_lost(several: Config, tmp_path: Path) -> None:
+    """Law: a rank whose caller died as it connected lives, keeps what it holds, and is asked again."""
+    config = changed(several, trace__path=None, trace__allow_unplanned=True)
+    run(changed(config, engine="local"), tmp_path / "whole")
+    finished = run(config, tmp_path / "again", partial(dying, 1, connect_and_die))
+    assert facts(tmp_path / "again") == facts(tmp_path / "whole")
+    assert finished.num_unplanned == 1
 
 
 def test_the_death_of_all_trainers_ends_the_run_in_one_line(several: Config, tmp_path: Path) -> None:
     """Law: it names the last one that died."""
-    deaths = {0: (40, "before"), 1: (50, "before"), 2: (60, "before")}
-    with pytest.raises(RunFailed, match=r"^trainer2 \(pid \d+\) ended with exit code -9 before its job was done$"):
-        run(several, tmp_path / "run", partial(dying_in_exchange, deaths))
+    deaths = dict.fromkeys(range(3), (40, "before"))
+    with pytest.raises(RunFailed, match=r"^trainer\d \(pid \d+\) ended with exit code -9 before its job was done$"):
+        run(several, tmp_path / "run", partial(dying_in_exchange, tmp_path, deaths))
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -236,6 +358,29 @@ def test_a_trainer_that_stands_still_is_named_and_no_other(several: Config, tmp_
         (words,) = [event.machine["detail"] for event in lost if not event.planned]
         assert [*words] == [f"trainer{index}"]
         assert words[f"trainer{index}"].endswith(f"{why}, and was killed")
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_trace_kills_trainers_in_every_phase(several: Config, tmp_path: Path, phase: str) -> None:
+    """Law: the record of three processes that are killed is that of engine ``local``, which has none.
+
+    A trainer and a PS rank, the one that acts, two at once, and one at a boundary soon after another died.
+    """
+    struck = [(10, "ps1", phase), (10, "trainer0", phase), (20, "trainer1", phase), (22, "trainer0", "boundary")]
+    struck += [(40, "trainer1", phase), (40, "trainer2", phase), *((hour, "ps3", "boundary") for hour in (12, 24, 44))]
+    lines = [f"{hour},{rank},{when}" for hour, rank, when in sorted(struck)]
+    (tmp_path / "trace.csv").write_text("\n".join(["hour,rank,phase", *lines]))
+    for cache, strategy, mode in (("none", "cpr_mfu", "sync"), ("lookahead", "full", "async")):
+        config = changed(several, trace__path=str(tmp_path / "trace.csv"), eval__every_steps=10)
+        config = changed(config, cache__mode=cache, strategy__name=strategy, save__mode=mode)
+        folders = [tmp_path / f"{engine}-{strategy}" for engine in ("local", "rpc")]
+        for engine, folder in zip(("local", "rpc"), folders, strict=True):
+            finished, events = runs.run(changed(config, engine=engine), folder)
+            assert analysis.check(events, read_config(folder)) == []
+            lost = [{*event.ranks} for event in events if isinstance(event, Lost)]
+            assert finished.num_lost_ranks == sum(map(len, lost))
+            assert any({"ps1", "trainer0"} <= ranks for ranks in lost)
+        assert compare_records(*folders) == []
 
 
 @pytest.mark.parametrize("then", [1, 2])
@@ -257,7 +402,7 @@ def test_backend_torch_refuses_several_trainers(several: Config) -> None:
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_trainers_that_are_killed_at_any_moment_lose_nothing(several: Config, tmp_path: Path, seed: int) -> None:
-    """Law: as above, where another process kills two of three by pid at random microseconds. No PS rank is replaced."""
+    """Law: as above, where another process kills two of three by pid at random microseconds; PS ranks stay."""
     chance = random.Random(seed)
     config = changed(several, trace__path=None, trace__allow_unplanned=True, data__max_train_samples=800)
     config = changed(config, strategy__name="cpr_mfu", save__mode=chance.choice(["sync", "async"]))
@@ -275,7 +420,9 @@ def test_trainers_that_are_killed_at_any_moment_lose_nothing(several: Config, tm
     assemble.run(config, tmp_path / "again", on_status=kill)
     assert killed
     assert facts(tmp_path / "again") == facts(tmp_path / "whole")
-    assert not [event for event in read_events(tmp_path / "again" / "events.jsonl") if isinstance(event, Regrouped)]
+    events = read_events(tmp_path / "again" / "events.jsonl")
+    pids = [event.machine["pids"] for event in events if isinstance(event, Started | Regrouped)]
+    assert len({tuple(pid for rank, pid in each.items() if is_ps(rank)) for each in pids}) == 1
     assert not any(Path(f"/proc/{pid}").exists() for pid in killed)
 
 

@@ -80,8 +80,12 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
             f"busy.csv:2: rank: expected a number of ranks from 1 to 1000000, got {'9' * 20}…",
         ),
         (
-            "hour,rank\n1,trainer0\n",
-            "busy.csv:2: rank: expected a PS rank such as 'ps3', got trainer0; trainers cannot be killed",
+            "hour,rank\n1,trainer256\n",
+            "busy.csv:2: rank: expected trainer0 to trainer255, got trainer256",
+        ),
+        (
+            "hour,rank,fault\n1,trainer0,bitflip\n",
+            "busy.csv:2: rank: expected a PS rank for the fault bitflip, got trainer0",
         ),
         (
             "hour,rank,fault\n1,ps0,stop\n",
@@ -143,14 +147,17 @@ def test_entries_keep_hour_rank_line_header_and_further_columns() -> None:
         (
             "hour,rank,phase\n1,ps0,load\n",
             (
-                "busy.csv:2: phase: expected nothing or one of boundary, lookup, apply, save, manifest, restore, "
-                "regroup, eval, got 'load'"
+                "busy.csv:2: phase: expected nothing or one of boundary, lookup, forward, apply, save, manifest, "
+                "restore, regroup, eval, got 'load'"
             ),
         ),
         *(
             (
                 f"hour,rank\n1,{who}\n",
-                f"busy.csv:2: rank: expected a name ('ps3', 'host1') or a number of ranks >= 1, got '{who}'",
+                (
+                    "busy.csv:2: rank: expected a name ('ps3', 'trainer1', 'host1') or a number of ranks >= 1, "
+                    f"got '{who}'"
+                ),
             )
             for who in ("host", "host01", "host-1", "0", "-1", "1.5", "ps", "ps03", "PS1", "ps-1", "ps²", "all", "")
         ),
